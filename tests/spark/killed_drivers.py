@@ -1,4 +1,7 @@
-"""Pipelines whose drivers have been killed with -9, each at a point of the protocol: by one program for all of them."""
+"""Pipelines whose drivers have been killed with -9, each at a point of the protocol: by one program for all of them.
+
+The program may be suspended before.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -19,11 +23,23 @@ _REPOSITORY: Final = Path(__file__).parents[2]
 _KILLED_S: Final = 400.0
 
 
-def run_until_killed(directory: Path, points: Iterable[tuple[Pipeline, str, int]]) -> str:
-    """Run the pipelines until each is at its event of its batch, and kill them; what the program has printed."""
+Points = Iterable[tuple[Pipeline, str, int]]
+"""Pipelines, and the event of the batch at which each is held."""
+
+
+def run_until_killed(
+    directory: Path, points: Points, suspended: Points = (), meanwhile: Callable[[], None] | None = None
+) -> str:
+    """Run the pipelines until each is at its event of its batch, and kill them; what the program has printed.
+
+    With ``meanwhile``, the program is stopped when all are there, and continued after ``meanwhile``; it is killed when
+    the ``suspended`` ones have ended. ``ends.json`` in the directory has how they did.
+    """
     plan, log = directory / "plan.json", directory / "killed.log"
     entries = [
-        {"pipeline": asdict(pipeline), "event": event, "batch_id": batch_id} for pipeline, event, batch_id in points
+        {"pipeline": asdict(pipeline), "event": event, "batch_id": batch_id, "suspended": is_suspended}
+        for some, is_suspended in ((points, False), (suspended, True))
+        for pipeline, event, batch_id in some
     ]
     plan.write_text(json.dumps(entries))
     with log.open("w") as output:
@@ -32,11 +48,26 @@ def run_until_killed(directory: Path, points: Iterable[tuple[Pipeline, str, int]
             command, stdout=output, stderr=subprocess.STDOUT, cwd=_REPOSITORY, start_new_session=True
         )
         try:
+            if meanwhile is not None:
+                _wait_until_stopped(process, log)
+                meanwhile()
+                os.killpg(process.pid, signal.SIGCONT)
             status = process.wait(_KILLED_S)
         finally:
             # The source's planners and Spark's Python workers outlive their JVM for a moment; not this.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            process.wait(_KILLED_S)
     printed = log.read_text()
     assert status == -signal.SIGKILL, printed[-4000:]
     return printed
+
+
+def _wait_until_stopped(process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _KILLED_S
+    state = None
+    while state is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        # Looked at, not taken: the process stays Popen's to wait for.
+        state = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    assert state is not None and state.si_code == os.CLD_STOPPED, log.read_text()[-4000:]

@@ -59,9 +59,11 @@ def aborts(heard: list[events.Event]) -> int:
 @on_both_in_the_long_run
 @pytest.mark.parametrize("count", [long(6), 20])
 def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
-    spark: SparkSession, pipeline: Pipeline, count: int
+    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    run(pipeline, spark)
+    # Before: positions that are refused. Other codes are in tests of their own, below.
+    assert_fenced_by_its_positions(pipeline, spark, monkeypatch, ErrorCode.producer_fenced)
+    assert_aborted_by_its_positions(pipeline, spark, monkeypatch)
     delete(pipeline.bootstrap, pipeline.source_topic)
     create(pipeline.bootstrap, pipeline.source_topic, partitions=1)
     fill(pipeline.bootstrap, pipeline.source_topic, range(200, 200 + count))
@@ -75,8 +77,10 @@ def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
 
 
 @pytest.mark.parametrize("bootstrap", ["einmal", *map(long, ("apache", *TV1_KINDS))], indirect=True)
-def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pipeline: Pipeline) -> None:
-    run(pipeline, spark)
+def test_one_deleted_topic_costs_no_batch_of_the_others_and_refused_positions_cost_none(
+    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_not_aborted_by_its_positions(pipeline, spark, monkeypatch, ErrorCode.unknown_topic_or_partition)
     delete(pipeline.bootstrap, pipeline.source_topic)
     fill(pipeline.bootstrap, other(pipeline), range(110, 120))
     heard = run(pipeline, spark, failOnDataLoss="false")
@@ -88,46 +92,57 @@ def test_one_deleted_topic_costs_no_batch_of_the_others(spark: SparkSession, pip
     assert reached[other(pipeline)] == 20, "lag tools see the position of the topic that is left"
 
 
+# --- refused positions: each first code is in a test above ------------------------------------------------------------
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code",
     [
-        ErrorCode.unknown_topic_or_partition,
-        *map(
-            long,
-            (
-                ErrorCode.group_authorization_failed,
-                ErrorCode.topic_authorization_failed,
-                ErrorCode.group_id_not_found,
-                ErrorCode.unknown_member_id,
-                ErrorCode.unsupported_version,
-                ErrorCode.coordinator_load_in_progress,
-            ),
-        ),
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_id_not_found,
+        ErrorCode.unknown_member_id,
+        ErrorCode.unsupported_version,
+        ErrorCode.coordinator_load_in_progress,
     ],
 )
 def test_positions_that_only_lag_tools_read_cost_no_batch(
     spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    refuse_positions(monkeypatch, coordinator_error(code, "TxnOffsetCommit"))
-    assert aborts(run(pipeline, spark)) == 0
+    assert_not_aborted_by_its_positions(pipeline, spark, monkeypatch, code)
+
+
+@pytest.mark.long
+def test_positions_refused_because_the_producer_is_fenced_end_the_pipeline(
+    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_fenced_by_its_positions(pipeline, spark, monkeypatch, ErrorCode.invalid_producer_epoch)
+
+
+def assert_not_aborted_by_its_positions(
+    pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse_positions(patch, coordinator_error(code, "TxnOffsetCommit"))
+        assert aborts(run(pipeline, spark)) == 0
     assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(20), *range(100, 110)]
 
 
-@pytest.mark.parametrize("code", [ErrorCode.producer_fenced, long(ErrorCode.invalid_producer_epoch)])
-def test_positions_refused_because_the_producer_is_fenced_end_the_pipeline(
-    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+def assert_fenced_by_its_positions(
+    pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    refuse_positions(monkeypatch, coordinator_error(code, "TxnOffsetCommit"))
-    with pytest.raises(PipelineFenced):
+    with monkeypatch.context() as patch, pytest.raises(PipelineFenced):
+        refuse_positions(patch, coordinator_error(code, "TxnOffsetCommit"))
         run(pipeline, spark)
     assert numbers(pipeline.bootstrap, pipeline.topic) == []
 
 
-def test_positions_that_the_broker_asks_to_abort_for_abort_the_batch(
-    spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_positions(monkeypatch, error_for(ErrorCode.transaction_abortable, "TxnOffsetCommit"), times=1)
-    assert aborts(run(pipeline, spark)) == 1
+def assert_aborted_by_its_positions(pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the broker asks for it: once."""
+    with monkeypatch.context() as patch:
+        refuse_positions(patch, error_for(ErrorCode.transaction_abortable, "TxnOffsetCommit"), times=1)
+        assert aborts(run(pipeline, spark)) == 1
     assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(20), *range(100, 110)]
 
 
@@ -141,6 +156,9 @@ def refuse_positions(monkeypatch: pytest.MonkeyPatch, error: KafkaError, times: 
         real(self, *arguments)
 
     monkeypatch.setattr(TransactionDriver, "txn_offset_commit", refused)
+
+
+# --- internal topics --------------------------------------------------------------------------------------------------
 
 
 def test_the_commit_topic_is_no_source(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark.environment.checkpoint_files import LOCAL_MANAGER, SETTING, local_checkpoint_files
-from tests.spark.pipelines import Pipeline
+from tests.spark.pipelines import BATCH, Pipeline
 from tests.spark.topics import create, fill
 from tests.suite.shared import unique
 
@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _REPOSITORY = Path(__file__).parents[2]
 _DEFAULT = LOCAL_MANAGER.replace("FileSystemBased", "FileContextBased")
-KILLS = 3
 SEED = 17
 
 
@@ -33,23 +32,10 @@ def text_of(number: int) -> str:
 
 
 def manager_of(query: Any) -> str | None:
-    """The one that the running query was started with."""
+    """The one that the query was started with."""
     session = query._spark_query._jsq.streamingQuery().sparkSessionForStream()
     name: str | None = session.sessionState().newHadoopConf().get(SETTING)
     return name
-
-
-def test_a_query_keeps_the_manager_and_its_session_does_not(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
-) -> None:
-    pipeline = Pipeline(bootstrap, str(tmp_path), unique("files"))
-    create(bootstrap, pipeline.source_topic, pipeline.topic)
-    query = pipeline.writer(spark).trigger(processingTime="0 seconds").start()
-    try:
-        assert manager_of(query) == LOCAL_MANAGER
-        assert spark.conf.get(SETTING, None) is None
-    finally:
-        query.stop()
 
 
 def test_a_manager_that_the_user_has_set_stays(spark: SparkSession) -> None:
@@ -68,18 +54,22 @@ def test_elsewhere_than_on_a_local_file_system_the_manager_is_sparks_choice(spar
         assert spark.conf.get(SETTING, None) is None
 
 
-def test_a_checkpoint_of_the_other_manager_is_continued(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_other_manager_is_continued_by_the_one_that_a_query_keeps_and_its_session_does_not(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
     pipeline = Pipeline(bootstrap, str(tmp_path), unique("files"))
     create(bootstrap, pipeline.source_topic, pipeline.topic)
-    for start, manager in ((0, _DEFAULT), (15, None), (30, _DEFAULT)):
-        fill(bootstrap, pipeline.source_topic, range(start, start + 15))
+    for start, manager in ((0, _DEFAULT), (BATCH, None), (2 * BATCH, _DEFAULT)):
+        fill(bootstrap, pipeline.source_topic, range(start, start + BATCH))
         if manager is not None:
             spark.conf.set(SETTING, manager)
         try:
             query = pipeline.writer(spark).start()
+            assert spark.conf.get(SETTING, None) == manager
         finally:
             spark.conf.unset(SETTING)
         query.awaitTermination()
+        assert manager_of(query) == (manager or LOCAL_MANAGER)
     commits = sorted(int(each.name) for each in (pipeline.checkpoint / "commits").iterdir() if each.name.isdecimal())
     assert commits == list(range(commits[-1] + 1))
     # Both keep a checksum beside each file.
@@ -97,11 +87,12 @@ def test_a_file_that_exists_is_not_replaced(spark: SparkSession, tmp_path: Path)
     assert (tmp_path / "0").read_text() == "first"
 
 
-def test_files_are_whole_after_kills_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_files_are_whole_after_kills_at_any_moment(spark: SparkSession, tmp_path: Path, kills: int) -> None:
     """Under its name a file has its whole text and a checksum that fits, or none; and writing resumes after it."""
     chance = random.Random(SEED)
     first = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         written = _write_until_killed(tmp_path, first, chance.uniform(0.05, 0.5))
         there = sorted(int(each.name) for each in tmp_path.iterdir() if each.name.isdecimal())
         assert there == list(range(len(there)))
@@ -110,7 +101,10 @@ def test_files_are_whole_after_kills_at_any_moment(spark: SparkSession, tmp_path
         first = there[-1] + 1
     manager = _manager(spark, tmp_path)
     jvm = _jvm(spark)
-    for number in range(first):
+    last = manager.createAtomic(jvm.org.apache.hadoop.fs.Path(str(tmp_path), str(first)), False)
+    last.write(text_of(first).encode())
+    last.close()
+    for number in range(first + 1):
         stream = manager.open(jvm.org.apache.hadoop.fs.Path(str(tmp_path), str(number)))
         assert jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8") == text_of(number)
         stream.close()

@@ -1,12 +1,14 @@
 """Claims about where a commit record is, and what else may lie in its topic. No Spark; both brokers.
 
-Every test has a broker of its own: the number of partitions of ``__einmal_commits`` is a fact of the whole cluster.
+The number of partitions of ``__einmal_commits`` is a fact of the whole cluster: a test that changes it has a broker of
+its own, and the others have names of their own on one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.system]
 
@@ -35,11 +38,11 @@ NAME = next(
 """One that every expansion would move."""
 
 
-@pytest.fixture(params=[*map(in_the_long_run, ("einmal", "apache"))])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@contextmanager
+def running(kind: str, directory: Path) -> Iterator[str]:
     """A broker with a commit topic of FEW partitions."""
     try:
-        node = EinmalBroker(tmp_path) if request.param == "einmal" else ApacheKafka(tmp_path)
+        node = EinmalBroker(directory) if kind == "einmal" else ApacheKafka(directory)
     except KafkaUnavailable as error:
         pytest.skip(str(error))
     node.start()
@@ -48,6 +51,28 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     cluster.close()
     yield node.bootstrap
     node.stop()
+
+
+on_both = [*map(in_the_long_run, ("einmal", "apache"))]
+
+
+@pytest.fixture(params=on_both)
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of a broker whose commit topic may be expanded."""
+    with running(request.param, tmp_path) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module", params=on_both)
+def few(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a broker whose commit topic keeps its number of partitions."""
+    with running(request.param, tmp_path_factory.mktemp("few")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def name() -> str:
+    return unique("pipeline")
 
 
 class Driver:
@@ -89,14 +114,16 @@ def expand(servers: str, count: int) -> None:
         admin.create_partitions({COMMIT_TOPIC: count})
 
 
-def commit(servers: str, batch_id: int, place: TopicPartition | None = None) -> CommitRecord | None:
-    with Driver(servers) as driver:
+def commit(
+    servers: str, batch_id: int, place: TopicPartition | None = None, *, name: str = NAME
+) -> CommitRecord | None:
+    with Driver(servers, name) as driver:
         return driver.commit(batch_id, place)
 
 
-def home(count: int) -> TopicPartition:
+def home(count: int, name: str = NAME) -> TopicPartition:
     """Where a release that follows the number of partitions looks."""
-    return TopicPartition(COMMIT_TOPIC, partition_for_key(NAME.encode(), count))
+    return TopicPartition(COMMIT_TOPIC, partition_for_key(name.encode(), count))
 
 
 def test_a_commit_record_is_found_where_it_was_before_its_topic_was_expanded(servers: str) -> None:
@@ -120,11 +147,11 @@ def test_of_the_records_that_an_older_release_left_in_two_partitions_the_last_on
     assert commit(servers, 3) == record_of(2)
 
 
-def test_a_record_stays_in_its_partition_when_older_and_newer_releases_take_turns(servers: str) -> None:
-    commit(servers, 1, home(FEW))
-    assert commit(servers, 2) == record_of(1)
-    assert commit(servers, 3, home(FEW)) == record_of(2)
-    assert commit(servers, 4) == record_of(3)
+def test_a_record_stays_in_its_partition_when_older_and_newer_releases_take_turns(few: str, name: str) -> None:
+    commit(few, 1, home(FEW, name), name=name)
+    assert commit(few, 2, name=name) == record_of(1, name)
+    assert commit(few, 3, home(FEW, name), name=name) == record_of(2, name)
+    assert commit(few, 4, name=name) == record_of(3, name)
 
 
 def test_a_tombstone_in_the_last_partition_hides_what_is_older(servers: str) -> None:
@@ -147,11 +174,11 @@ def append(servers: str, key: str, value: bytes) -> None:
             producer.send(COMMIT_TOPIC, value, key, partition=partition)
 
 
-def test_records_of_other_keys_are_ignored_whatever_they_are(servers: str) -> None:
-    commit(servers, 1)
+def test_records_of_other_keys_are_ignored_whatever_they_are(few: str, name: str) -> None:
+    commit(few, 1, name=name)
     for value in (b"", b"not JSON", b"\xff" * 1000, b"[" * 100_000, b'{"version":99}'):
-        append(servers, "somebody-else", value)
-    assert commit(servers, 2) == record_of(1)
+        append(few, unique("somebody-else"), value)
+    assert commit(few, 2, name=name) == record_of(1, name)
 
 
 def test_a_batch_that_cannot_be_read_is_ignored() -> None:
@@ -166,26 +193,29 @@ def test_a_batch_that_cannot_be_read_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    "value_for",
     [
-        b"not JSON",
-        b"[" * 100_000,
-        b'{"version":99}',
-        json.dumps({**json.loads(record_of(9).encode()), "batch_id": "9"}).encode(),
-        json.dumps({**json.loads(record_of(9).encode()), "end": "abc"}).encode(),
-        record_of(9).encode(),
+        lambda _: b"not JSON",
+        lambda _: b"[" * 100_000,
+        lambda _: b'{"version":99}',
+        lambda name: json.dumps({**json.loads(record_of(9, name).encode()), "batch_id": "9"}).encode(),
+        lambda name: json.dumps({**json.loads(record_of(9, name).encode()), "end": "abc"}).encode(),
+        lambda name: record_of(9, name).encode(),
     ],
+    ids=["no JSON", "deep", "later", "batch_id", "end", "outside of a transaction"],
 )
-def test_a_record_that_no_pipeline_has_written_is_refused_and_can_be_replaced(servers: str, value: bytes) -> None:
-    commit(servers, 1)
-    append(servers, NAME, value)
-    with Driver(servers) as driver, pytest.raises(UnreadableCommitRecord, match="at offset .* of __einmal_commits"):
+def test_a_record_that_no_pipeline_has_written_is_refused_and_can_be_replaced(
+    few: str, name: str, value_for: Callable[[str], bytes]
+) -> None:
+    commit(few, 1, name=name)
+    append(few, name, value_for(name))
+    with Driver(few, name) as driver, pytest.raises(UnreadableCommitRecord, match="at offset .* of __einmal_commits"):
         driver.log.look()
-    with KafkaOwnership({"bootstrap.servers": servers}) as owned:
-        found = owned.committed()[NAME]
+    with KafkaOwnership({"bootstrap.servers": few}) as owned:
+        found = owned.committed()[name]
         assert found.record is None and found.problem
-        owned.change(NAME, None, record_of(1))
-    assert commit(servers, 2) == record_of(1)
+        owned.change(name, None, record_of(1, name))
+    assert commit(few, 2, name=name) == record_of(1, name)
 
 
 def test_candidates_begin_with_where_every_release_looks() -> None:

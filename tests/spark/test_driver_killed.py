@@ -1,10 +1,12 @@
 """Drivers killed with -9, at every point of the protocol where it matters, and started again: both brokers, and TV1.
 
-One program runs a pipeline for each point, holds them all there, and is killed; each test restarts one of them.
+One program runs a pipeline for each point, holds them all there, and is killed; each test restarts one of them. Before
+that it is stopped once with SIGSTOP, its JVM too: others take it for dead, and finish some of its pipelines.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -67,47 +69,114 @@ IN_EVERY_RUN = (
 )
 """The others, and Apache Kafka, have programs of their own in the long run."""
 
+SUSPENDED_ON = {
+    "einmal": ("between-tasks", "after-EndTxn"),
+    "apache": ("between-tasks",),
+    "einmal-TV1": ("between-tasks",),
+}
+"""Points at which a driver was only taken for dead. Ours in every run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of two live drivers on one checkpoint: the first is suspended in a batch, the second finishes, the first is
+    continued."""
+
+    pipeline: Pipeline
+    uncommitted: list[int]
+    """What the first driver had written when it was suspended."""
+    heard: list[events.Event]
+    """By the successor's listener."""
+    output: list[int]
+    """When the successor had ended, and the first driver had not yet resumed."""
+    end: str | None
+    """How the first driver ended."""
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """What became of the drivers of one program, by broker and point."""
+
+    dead: dict[tuple[str, str], Pipeline]
+    outcomes: dict[tuple[str, str], Outcome]
+
+
 Dead = Callable[[str, str], Pipeline]
+DriversOf = Callable[[str, bool], Drivers]
 
 
 @pytest.fixture(scope="session")
-def dead(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf) -> Dead:
-    """The pipeline of a broker and a point, whose driver has been killed there."""
+def drivers_of(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark: SparkSession) -> DriversOf:
+    """The drivers of a maker of brokers: those in every run, or the others."""
 
     @cache
-    def killed(maker: str, in_every_run: bool) -> dict[tuple[str, str], Pipeline]:
-        cases = [
+    def ended(maker: str, in_every_run: bool) -> Drivers:
+        dead = [
             (kind, name)
             for kind in DIES_ON
             for name in DIES_ON[kind]
             if kind.startswith(maker) and ((kind, name) in IN_EVERY_RUN) is in_every_run
         ]
-        return _killed(cases, tmp_path_factory.mktemp("killed"), node_of)
+        suspended = [
+            (kind, name)
+            for kind in SUSPENDED_ON
+            for name in SUSPENDED_ON[kind]
+            if kind.startswith(maker) and (kind == "einmal") is in_every_run
+        ]
+        return _ended(dead, suspended, tmp_path_factory.mktemp("killed"), node_of, spark)
 
-    return lambda kind, name: killed(kind.split("-")[0], (kind, name) in IN_EVERY_RUN)[kind, name]
+    return ended
 
 
-def _killed(cases: list[tuple[str, str]], directory: Path, node_of: NodeOf) -> dict[tuple[str, str], Pipeline]:
-    """The pipelines of these brokers and points, dead."""
-    pipelines: dict[tuple[str, str], Pipeline] = {}
-    for kind, name in cases:
-        bootstrap = node_of(kind).bootstrap
-        point = POINTS[name]
-        pipeline = Pipeline(
-            bootstrap,
-            str(directory),
-            f"{kind}-{name}",
-            kind=point.kind,
-            starting=point.starting,
-            guarantee=point.guarantee,
-        )
-        create(bootstrap, pipeline.source_topic, pipeline.topic)
-        fill(bootstrap, pipeline.source_topic, range(RECORDS))
-        pipelines[kind, name] = pipeline
-    run_until_killed(
-        directory, [(each, POINTS[name].event, POINTS[name].batch_id) for (_, name), each in pipelines.items()]
+@pytest.fixture(scope="session")
+def dead(drivers_of: DriversOf) -> Dead:
+    """The pipeline of a broker and a point, whose driver has been killed there."""
+    return lambda kind, name: drivers_of(kind.split("-")[0], (kind, name) in IN_EVERY_RUN).dead[kind, name]
+
+
+def _pipeline(kind: str, point: Point, name: str, directory: Path, node_of: NodeOf) -> Pipeline:
+    """One whose source has records."""
+    bootstrap = node_of(kind).bootstrap
+    pipeline = Pipeline(
+        bootstrap, str(directory), name, kind=point.kind, starting=point.starting, guarantee=point.guarantee
     )
-    return pipelines
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    fill(bootstrap, pipeline.source_topic, range(RECORDS))
+    return pipeline
+
+
+def _ended(
+    dead: list[tuple[str, str]],
+    suspended: list[tuple[str, str]],
+    directory: Path,
+    node_of: NodeOf,
+    spark: SparkSession,
+) -> Drivers:
+    killed = {(kind, name): _pipeline(kind, POINTS[name], f"{kind}-{name}", directory, node_of) for kind, name in dead}
+    stopped = {
+        (kind, name): _pipeline(kind, POINTS[name], f"suspended-{kind}-{name}", directory, node_of)
+        for kind, name in suspended
+    }
+    succeeded: dict[tuple[str, str], tuple[Pipeline, list[int], list[events.Event], list[int]]] = {}
+
+    def succeed() -> None:
+        """The second drivers finish."""
+        successors = {}
+        for case, pipeline in stopped.items():
+            uncommitted = numbers(pipeline.bootstrap, pipeline.topic, committed=False)
+            heard: list[events.Event] = []
+            query = pipeline.writer(spark).listener(heard.append).start()
+            successors[case] = (pipeline, uncommitted, heard, query)
+        for case, (pipeline, uncommitted, heard, query) in successors.items():
+            query.awaitTermination()
+            succeeded[case] = (pipeline, uncommitted, heard, numbers(pipeline.bootstrap, pipeline.topic))
+
+    def points(pipelines: dict[tuple[str, str], Pipeline]) -> list[tuple[Pipeline, str, int]]:
+        return [(each, POINTS[name].event, POINTS[name].batch_id) for (_, name), each in pipelines.items()]
+
+    run_until_killed(directory, points(killed), points(stopped), succeed)
+    ends = json.loads((directory / "ends.json").read_text())
+    return Drivers(killed, {case: Outcome(*known, ends[known[0].name]) for case, known in succeeded.items()})
 
 
 def long_pair(pair: tuple[str, str]) -> Any:
@@ -210,3 +279,43 @@ def test_at_most_once_never_writes_the_batch_again_whose_driver_died(
     rest = [number for number in range(RECORDS) if number in output and number not in before]
     assert len(output) == len(before) + len(rest)
     assert len(rest) == RECORDS - BATCH, "nothing but the batch that was begun is lost"
+
+
+# --- two live drivers on one checkpoint -------------------------------------------------------------------------------
+
+
+def suspended_at(point: str) -> pytest.MarkDecorator:
+    """The brokers on which a driver was suspended at this point. Ours is in every run."""
+    kinds = [kind for kind in SUSPENDED_ON if point in SUSPENDED_ON[kind]]
+    return pytest.mark.parametrize(
+        "outcome",
+        [pytest.param((kind, point), marks=[] if kind == "einmal" else pytest.mark.long) for kind in kinds],
+        indirect=True,
+        ids=kinds,
+    )
+
+
+@pytest.fixture
+def outcome(drivers_of: DriversOf, request: pytest.FixtureRequest) -> Outcome:
+    kind, _ = request.param
+    return drivers_of(kind.split("-")[0], kind == "einmal").outcomes[request.param]
+
+
+@suspended_at("between-tasks")
+def test_a_driver_suspended_in_a_batch_wakes_up_fenced_and_nothing_of_its_writes_is_visible(outcome: Outcome) -> None:
+    pipeline = outcome.pipeline
+    assert outcome.uncommitted, "it had written something"
+    assert [event.batch_id for event in outcome.heard if isinstance(event, events.BatchWritten)][0] == 1
+    assert outcome.output == list(range(RECORDS))
+    assert outcome.end is not None and outcome.end.startswith("PipelineFenced: "), outcome.end
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(RECORDS))
+    assert len(numbers(pipeline.bootstrap, pipeline.topic, committed=False)) > RECORDS
+
+
+@suspended_at("after-EndTxn")
+def test_a_driver_suspended_after_end_txn_wakes_up_fenced_with_its_batch_in(outcome: Outcome) -> None:
+    pipeline = outcome.pipeline
+    assert events.BatchAlreadyIn(1) in outcome.heard
+    assert outcome.output == list(range(RECORDS))
+    assert outcome.end is not None and outcome.end.startswith("PipelineFenced: "), outcome.end
+    assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(RECORDS))

@@ -137,48 +137,6 @@ def test_what_one_process_must_read_is_refused(spark: SparkSession, bootstrap: s
         deduplicating.run(spark=spark)
 
 
-SPARK_ENDS = """
-import os, signal, sys
-from einmal.ingest import Ingest, IngestBatch, IngestStopped, RecordSource
-from einmal.spark import session
-
-class Source(RecordSource):
-    def origin(self):
-        return "nothing"
-
-    def split(self, parts):
-        pass
-
-    def read(self, position):
-        kill()
-        yield IngestBatch((), {"next": 1}, (object(),))
-
-def kill():
-    jvm = spark.sparkContext._gateway.proc
-    os.kill(jvm.pid, signal.SIGKILL)
-    jvm.wait()
-
-servers, name = sys.argv[1:]
-spark = session("ends", master="local[1]", quick=True)
-# Spark ends in a batch of the first run, and before the second one.
-for run in range(2):
-    try:
-        Ingest(Source(), bootstrap_servers=servers, name=f"{name}-{run}").run(available_now=True, spark=spark)
-    except IngestStopped as error:
-        print(error, end="\\0")
-"""
-
-
-def test_the_ingester_stops_when_spark_has_ended(bootstrap: str) -> None:
-    program = [sys.executable, "-c", SPARK_ENDS, bootstrap, unique("ended")]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
-    texts = done.stdout.split("\0")[:-1]
-    assert len(texts) == 2, done.stderr
-    for text in texts:
-        assert text.startswith("Spark has ended: "), text
-        assert "\nhint: start " in text
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     with running() as found:

@@ -137,12 +137,12 @@ def _place(found: tuple[Any, Record]) -> tuple[Any, int]:
     return found[0], found[1].offset
 
 
-def test_partitions_may_be_added_to_input_and_output_while_the_query_runs(
+def test_partitions_may_be_added_while_the_query_runs_and_a_deleted_input_topic_ends_it_with_its_name(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    name, given, out = (unique(what) for what in ("grown", "in", "out"))
-    create(bootstrap, given, out)
-    frame = source(spark, bootstrap, given).select("key", "value")
+    name, given, kept, out = (unique(what) for what in ("grown", "in", "kept", "out"))
+    create(bootstrap, given, kept, out)
+    frame = source(spark, bootstrap, f"{given},{kept}").select("key", "value")
     query = writer(frame, bootstrap, name, tmp_path, topic=out).trigger(processingTime="100 milliseconds").start()
     try:
         fill(bootstrap, given, range(20))
@@ -153,28 +153,17 @@ def test_partitions_may_be_added_to_input_and_output_while_the_query_runs(
             for number in range(20, 120):
                 producer.send(given, str(number), f"key{number}", partition=number % 4)
         until(lambda: len(numbers(bootstrap, out)) == 120, query)
+        with Admin({"bootstrap.servers": bootstrap}) as admin:
+            admin.delete_topics([given])
+        with pytest.raises(PipelineError, match=f"{given}.*failOnDataLoss"):
+            query.awaitTermination(_SOON_S)
     finally:
         query.stop()
+    assert given in str(query.exception())
+    assert numbers(bootstrap, out) == list(range(120))
     found = [(where, record) for where, record in records(bootstrap, out) if int(record.value or b"") >= 20]
     assert sorted(int(record.value or b"") for _, record in found) == list(range(20, 120))
     assert all(where.partition == partition_for_key(record.key or b"", 5) for where, record in found)
-
-
-def test_a_deleted_input_topic_ends_the_query_with_its_name(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
-) -> None:
-    name, given, kept, out = (unique(what) for what in ("gone", "in", "kept", "out"))
-    create(bootstrap, given, kept, out)
-    fill(bootstrap, given, range(10))
-    frame = source(spark, bootstrap, f"{given},{kept}").select("key", "value")
-    query = writer(frame, bootstrap, name, tmp_path, topic=out).trigger(processingTime="100 milliseconds").start()
-    until(lambda: len(numbers(bootstrap, out)) == 10, query)
-    with Admin({"bootstrap.servers": bootstrap}) as admin:
-        admin.delete_topics([given])
-    with pytest.raises(PipelineError, match=f"{given}.*failOnDataLoss"):
-        query.awaitTermination(_SOON_S)
-    assert given in str(query.exception())
-    assert numbers(bootstrap, out) == list(range(10))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def ours(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> Stre
     return writer.outputMode("update").trigger(availableNow=True)
 
 
-def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions(
+def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions_and_with_its_state_settings(
     stock_spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     into, out, checkpoint = unique("migrate-in"), unique("migrate-out"), tmp_path / "checkpoint"
@@ -62,8 +62,13 @@ def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions(
     assert sorted(values(bootstrap, out)) == [f"k{each}:2" for each in range(5)]
     assert newest(checkpoint, "offsets") == newest(checkpoint, "commits"), "it was stopped between two batches"
 
-    fill(bootstrap, into, range(10, 15))
+    stock_spark.conf.set(FORMAT_SETTING, "2")
     frame = counts(stock_spark, "einmal", bootstrap, into)
+    with pytest.raises(PreflightFailed, match=f"{FORMAT_SETTING}=1"):
+        ours(frame, bootstrap, out, checkpoint).option("einmal.adopt", True).start()
+    stock_spark.conf.set(FORMAT_SETTING, STOCK[FORMAT_SETTING])
+
+    fill(bootstrap, into, range(10, 15))
     with pytest.raises(PipelineRefused, match="adopt"):
         ours(frame, bootstrap, out, checkpoint).start()
     ours(frame, bootstrap, out, checkpoint).option("einmal.adopt", True).start().awaitTermination()
@@ -72,19 +77,6 @@ def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions(
     ours(frame, bootstrap, out, checkpoint).start().awaitTermination()
     expected = [f"k{each}:{count}" for each in range(5) for count in (2, 3, 4)]
     assert sorted(values(bootstrap, out)) == expected
-
-
-def test_a_session_with_other_state_settings_is_refused_with_the_one_to_set(
-    stock_spark: SparkSession, bootstrap: str, tmp_path: Path
-) -> None:
-    into, out, checkpoint = unique("migrate-in"), unique("migrate-out"), tmp_path / "checkpoint"
-    create(bootstrap, into, out)
-    fill(bootstrap, into, range(10))
-    run_stock(counts(stock_spark, "kafka", bootstrap, into), bootstrap, out, checkpoint)
-    stock_spark.conf.set(FORMAT_SETTING, "2")
-    writer = ours(counts(stock_spark, "einmal", bootstrap, into), bootstrap, out, checkpoint)
-    with pytest.raises(PreflightFailed, match=f"{FORMAT_SETTING}=1"):
-        writer.option("einmal.adopt", True).start()
 
 
 def run_stock(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> None:

@@ -13,7 +13,7 @@ from einmal.pipeline.takeover import RecordChange, plan_adopt, plan_reset
 from einmal.spark import PipelineFenced, PipelineRefused, events
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.protocol.local_checkpoint import standing_of
-from tests.spark.conftest import long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
+from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import Pipeline, counted
 from tests.spark.topics import create, fill, numbers, records
 from tests.suite.shared import unique
@@ -63,17 +63,25 @@ def test_after_a_reset_the_old_checkpoint_is_refused_and_a_new_one_begins_at_its
     shutil.rmtree(pipeline.checkpoint)
     run(pipeline, spark)
     assert numbers(pipeline.bootstrap, pipeline.topic) == sorted([*range(12), *range(15)])
+    begins_at_the_offset_that_it_was_reset_to(pipeline, spark, owned, 15)
 
 
-@pytest.mark.parametrize("kind", ["copy", long("random state")])
+@pytest.mark.long
 def test_after_a_reset_to_an_offset_a_new_checkpoint_begins_there_with_empty_state(
-    spark: SparkSession, new_pipeline: New, owned: KafkaOwnership, kind: str
+    spark: SparkSession, new_pipeline: New, owned: KafkaOwnership
 ) -> None:
-    pipeline = new_pipeline(kind)
+    pipeline = new_pipeline("random state")
     run(pipeline, spark)
+    begins_at_the_offset_that_it_was_reset_to(pipeline, spark, owned, 12)
+
+
+def begins_at_the_offset_that_it_was_reset_to(
+    pipeline: Pipeline, spark: SparkSession, owned: KafkaOwnership, count: int
+) -> None:
+    """Three records before the ``count`` that it has read."""
     before = len(records(pipeline.bootstrap, pipeline.topic))
-    reset(owned, pipeline, 9)
-    fill(pipeline.bootstrap, pipeline.source_topic, range(12, 15))
+    reset(owned, pipeline, count - 3)
+    fill(pipeline.bootstrap, pipeline.source_topic, range(count, count + 3))
     with pytest.raises(PipelineRefused, match="was reset to"):
         run(pipeline, spark)
     shutil.rmtree(pipeline.checkpoint)
@@ -81,8 +89,8 @@ def test_after_a_reset_to_an_offset_a_new_checkpoint_begins_there_with_empty_sta
     added = [
         (str(record.key), (record.value or b"").decode()) for _, record in records(pipeline.bootstrap, pipeline.topic)
     ]
-    if kind == "copy":
-        assert [int(value) for _, value in added[before:]] == list(range(9, 15))
+    if pipeline.kind == "copy":
+        assert [int(value) for _, value in added[before:]] == list(range(count - 3, count + 3))
     else:
         assert counted(added[before:]) == 6
 

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
 from einmal.client import Admin
+from tests.cli.running import Cli
 from tests.spark import event_log
 from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, numbers
@@ -25,6 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _ENDS_S = 300.0
 _JSON = ("--format", "json")
+_SHORT = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+"""For a JVM that ends within the minute, as in the session of the tests: it compiles nothing for peak speed."""
 DECLARED = """
 transactional.id = "{name}"
 checkpointLocation = "{checkpoint}"
@@ -91,7 +95,7 @@ def test_ctrl_c_ends_a_pipeline_between_two_batches_with_status_0(bootstrap: str
     create(bootstrap, f"{name}-in", f"{name}-out")
     fill(bootstrap, f"{name}-in", range(30))
     file = written(tmp_path, "pipeline.toml", DECLARED.format(**fields))
-    process = started(file, "--format", "json", "--master", "local[2]", "--trigger", "100 milliseconds")
+    process = started(file, "--format", "json", "--master", "local[2]", "--trigger", "100 milliseconds", *_SHORT)
     assert process.stdout is not None
     first = json.loads(process.stdout.readline())
     os.kill(process.pid, signal.SIGINT)
@@ -145,14 +149,44 @@ def test_a_whole_program_runs_unchanged_in_the_session_of_the_command_line(boots
     assert "WARNING" not in talk and "still waiting" not in talk
 
 
-def test_a_query_that_spark_refuses_ends_with_status_3_and_sparks_error_class(bootstrap: str, tmp_path: Path) -> None:
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """``einmal run`` takes signals for itself, in this process those of the tests."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_query_that_spark_refuses_ends_with_status_3_and_sparks_error_class(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("einmal.cli.run.new_session", lambda *_: spark)
+    file = refused_file(bootstrap, tmp_path)
+    assert_refused(*Cli(bootstrap)("run", str(file), "--available-now", status=3)[1:])
+
+
+@pytest.mark.long
+def test_a_process_whose_query_spark_refuses_ends_with_status_3_and_sparks_error_class(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    status, batches, talk = ended(started(refused_file(bootstrap, tmp_path), "--available-now"))
+    assert status == 3, talk
+    assert_refused(batches, talk.splitlines())
+
+
+def refused_file(bootstrap: str, tmp_path: Path) -> Path:
     fields = fields_of(tmp_path, bootstrap)
     create(bootstrap, f"{fields['name']}-in", f"{fields['name']}-out")
-    file = written(tmp_path, "pipeline.toml", 'outputMode = "complete"\n' + DECLARED.format(**fields))
-    status, batches, talk = ended(started(file, "--available-now"))
-    assert (status, batches) == (3, []), talk
-    assert "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]" in talk
-    assert "Traceback" not in talk
+    return written(tmp_path, "pipeline.toml", 'outputMode = "complete"\n' + DECLARED.format(**fields))
+
+
+def assert_refused(batches: Sequence[object], talk: Sequence[str]) -> None:
+    assert not batches
+    assert "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]" in "\n".join(talk)
+    assert "Traceback" not in "\n".join(talk)
 
 
 @pytest.mark.long

@@ -71,6 +71,20 @@ def run(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None,
     return heard
 
 
+class Stages(list[int]):
+    """A listener that keeps of how many stages the job was that has written each batch with records."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__()
+        self._spark = spark
+
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.BatchWritten) and event.records:
+            # What has written the batch is the newest job of all.
+            tracker = self._spark.sparkContext._jsc.sc().statusStore()
+            self.append(tracker.jobsList(None).head().stageIds().size())
+
+
 def state_outputs(pipeline: Pipeline) -> list[tuple[str, str]]:
     found = records(pipeline.bootstrap, pipeline.topic)
     return [((record.key or b"").decode(), (record.value or b"").decode()) for _, record in found]
@@ -80,23 +94,19 @@ def state_outputs(pipeline: Pipeline) -> list[tuple[str, str]]:
 
 
 @on_both_brokers
-def test_every_record_is_written_once_to_the_partition_of_its_key(
+def test_every_record_is_written_once_to_the_partition_of_its_key_and_its_position_is_committed(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
     pipeline = new_pipeline(25, partitions=3)
-    heard = run(pipeline, spark)
+    heard, stages = Heard(), Stages(spark)
+    pipeline.writer(spark, pipeline.source(spark)).listener(heard).listener(stages).start().awaitTermination()
     found = records(pipeline.bootstrap, pipeline.topic)
     assert sorted(int(record.value or b"") for _, record in found) == list(range(25))
     assert all(where.partition == partition_for_key(record.key or b"", 3) for where, record in found)
     assert [event.records for event in heard.of(events.BatchWritten)][0] == 0
     assert sum(event.records for event in heard.of(events.BatchWritten)) == 25
     assert all(event.committed for event in heard.of(events.TransactionEnded))
-
-
-@on_both_in_the_long_run
-def test_the_source_positions_are_committed_with_the_output(spark: SparkSession, new_pipeline: NewPipeline) -> None:
-    pipeline = new_pipeline(25)
-    run(pipeline, spark)
+    assert set(stages) == {1}, "the one task that has read a batch writes it"
     with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
         committed = admin.list_group_offsets(pipeline.name)
     assert sum(position.offset for position in committed.values()) == 25
@@ -142,35 +152,22 @@ def test_a_frame_without_keys_is_written_without_a_shuffle(spark: SparkSession, 
     assert all(record.key is None for _, record in found)
 
 
-@pytest.mark.parametrize(("min_partitions", "stages"), [(None, 1), ("2", 2)])
-def test_a_batch_that_one_task_has_read_is_written_by_it(
-    spark: SparkSession, new_pipeline: NewPipeline, min_partitions: str | None, stages: int
+def test_the_order_of_a_key_is_kept_in_a_batch_that_several_tasks_have_read(
+    spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
-    pipeline = new_pipeline(BATCH, partitions=3)
-    options = {} if min_partitions is None else {"minPartitions": min_partitions}
-    ran = set()
-
-    def look(event: events.Event) -> None:
-        if isinstance(event, events.BatchWritten) and event.records:
-            # What has written the batch is the newest job of all.
-            tracker = spark.sparkContext._jsc.sc().statusStore()
-            ran.add(tracker.jobsList(None).head().stageIds().size())
-
-    pipeline.writer(spark, pipeline.source(spark, **options)).listener(look).start().awaitTermination()
-    assert ran == {stages}
+    pipeline = new_pipeline(30, partitions=3)
+    stages = Stages(spark)
+    source = pipeline.source(spark, minPartitions="6").select("key", "value")
+    pipeline.writer(spark, source).listener(stages).start().awaitTermination()
+    assert set(stages) == {2}
     found = records(pipeline.bootstrap, pipeline.topic)
-    assert sorted(int(record.value or b"") for _, record in found) == list(range(BATCH))
+    assert sorted(int(record.value or b"") for _, record in found) == list(range(30))
     assert all(where.partition == partition_for_key(record.key or b"", 3) for where, record in found)
-
-
-def test_the_order_of_a_key_is_kept_where_nothing_shuffles_it(spark: SparkSession, new_pipeline: NewPipeline) -> None:
-    pipeline = new_pipeline(60)
-    run(pipeline, spark, pipeline.source(spark, minPartitions="6").select("key", "value"))
     by_key: dict[bytes, list[int]] = {}
-    for _, record in records(pipeline.bootstrap, pipeline.topic):
+    for _, record in found:
         by_key.setdefault(record.key or b"", []).append(int(record.value or b""))
     assert len(by_key) == 5
-    assert all(found == sorted(found) for found in by_key.values())
+    assert all(written == sorted(written) for written in by_key.values())
 
 
 @on_both_in_the_long_run
@@ -185,20 +182,13 @@ def test_tasks_write_in_turns_where_they_have_read_and_keep_the_order_of_keys(
             producer.send(pipeline.source_topic, f"{number} {padding}", f"{key}", partition=key % 2)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 200)
     source = pipeline.source(spark, maxOffsetsPerTrigger=str(count)).select("key", "value")
-    stages = set()
-
-    def look(event: events.Event) -> None:
-        if isinstance(event, events.BatchWritten) and event.records:
-            tracker = spark.sparkContext._jsc.sc().statusStore()
-            stages.add(tracker.jobsList(None).head().stageIds().size())
-
-    heard = Heard()
-    writer = pipeline.writer(spark, source).option("kafka.batch.size", "100000").listener(look).listener(heard)
+    heard, stages = Heard(), Stages(spark)
+    writer = pipeline.writer(spark, source).option("kafka.batch.size", "100000").listener(stages).listener(heard)
     try:
         writer.start().awaitTermination()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert stages == {1}
+    assert set(stages) == {1}
     written = [(each.partition, each.count) for each in heard.of(events.PartitionWritten)]
     assert len(written) == 8, "each of two tasks had two turns in each of two partitions"
     assert sum(number for _, number in written) == count
@@ -218,23 +208,20 @@ def test_tasks_write_where_they_have_read_whatever_a_batch_is_selected_from_or_j
     with Producer({"bootstrap.servers": pipeline.bootstrap}) as producer:
         for number in range(count):
             producer.send(pipeline.source_topic, f"{number}", f"{number}", partition=number % 4)
-    stages = []
+    stages = Stages(spark)
 
-    def look(event: events.Event) -> None:
-        if isinstance(event, events.BatchWritten) and event.records:
-            tracker = spark.sparkContext._jsc.sc().statusStore()
-            stages.append(tracker.jobsList(None).head().stageIds().size())
-
-    def transform(frame: DataFrame, _batch_id: int) -> DataFrame:
-        frame = frame.where("value IS NOT NULL").selectExpr("key", "concat(CAST(value AS STRING), '.') AS value")
+    def transform(frame: DataFrame, batch_id: int) -> DataFrame:
+        value = f"concat(CAST(value AS STRING), '.', {batch_id}) AS value"
+        frame = frame.where("value IS NOT NULL").selectExpr("key", value)
         table = spark.range(count).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS key")
         return frame if how == "select" else frame.join(F.broadcast(table), "key")
 
     source = pipeline.source(spark, maxOffsetsPerTrigger=str(count)).select("key", "value")
-    writer = pipeline.writer(spark, source).listener(look)
+    writer = pipeline.writer(spark, source).listener(stages)
     (writer if how is None else writer.each_batch(transform)).start().awaitTermination()
     assert stages == [1]
-    assert len(records(pipeline.bootstrap, pipeline.topic)) == count
+    written = sorted(f"{number}" if how is None else f"{number}.1" for number in range(count))
+    assert sorted(values(pipeline.bootstrap, pipeline.topic)) == written
 
 
 PADDED = "rpad(CAST(number AS STRING), IF(number < 1500, 3000, 10), ' ') AS value"
@@ -269,6 +256,8 @@ def test_a_sorted_batch_is_in_order_in_each_partition(
     assert all(found == sorted(found) for found in by_partition.values())
 
 
+# The transformation of a join is in every run: above.
+@pytest.mark.long
 def test_each_batch_may_be_transformed_before_it_is_written(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(20)
 
@@ -283,9 +272,7 @@ def test_each_batch_may_be_transformed_before_it_is_written(spark: SparkSession,
     assert sum(per_batch.values()) == 20
 
 
-def test_sparks_own_commit_file_equals_the_commit_record(spark: SparkSession, new_pipeline: NewPipeline) -> None:
-    pipeline = new_pipeline(20, kind="random state")
-    run(pipeline, spark)
+def assert_sparks_own_commit_file_equals_the_commit_record(pipeline: Pipeline) -> None:
     newest = max(int(path.name) for path in (pipeline.checkpoint / "commits").iterdir() if path.name.isdecimal())
     record = commit_record(pipeline.bootstrap, pipeline.name)
     assert record is not None
@@ -293,15 +280,12 @@ def test_sparks_own_commit_file_equals_the_commit_record(spark: SparkSession, ne
     assert record.commit_text == (pipeline.checkpoint / "commits" / str(newest)).read_text()
 
 
-def test_at_least_once_writes_without_a_transaction(spark: SparkSession, new_pipeline: NewPipeline) -> None:
-    pipeline = new_pipeline(20, guarantee="at_least_once")
-    heard = run(pipeline, spark)
-    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
-    assert not heard.of(events.NameTaken)
-    assert not heard.of(events.TransactionEnded)
-
-
 # --- tasks die --------------------------------------------------------------------------------------------------
+
+
+def long_on(*values: str) -> Any:
+    """One more case for ``make test-long``: a broker and what happens on it."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 def dies_once(flag: Path, how: str) -> Callable[[Any], Any]:
@@ -321,7 +305,7 @@ def dies_once(flag: Path, how: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(
     ("bootstrap", "how"),
-    [("einmal", "raise"), ("einmal", "kill"), in_the_long_run("apache", "raise"), ("apache", "kill")],
+    [("einmal", "raise"), long_on("einmal", "kill"), in_the_long_run("apache", "raise"), ("apache", "kill")],
     indirect=["bootstrap"],
 )
 def test_a_stateless_batch_whose_task_died_is_aborted_and_written_again(
@@ -347,6 +331,7 @@ def test_a_stateful_query_whose_task_died_is_restarted_and_state_agrees(
     outputs = state_outputs(pipeline)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == 20
+    assert_sparks_own_commit_file_equals_the_commit_record(pipeline)
 
 
 def loses_its_shuffle_once(flag: Path, local: str) -> Callable[[Any], Any]:
@@ -417,7 +402,7 @@ def test_a_batch_that_never_goes_through_ends_the_query_with_the_cause(
 @pytest.mark.parametrize(
     ("bootstrap", "kind"),
     [
-        pytest.param("einmal", "copy", marks=pytest.mark.long),
+        long_on("einmal", "copy"),
         ("einmal", "random state"),
         in_the_long_run("apache", "copy"),
         in_the_long_run("apache", "random state"),
@@ -496,19 +481,6 @@ def wait_until_aborted(pipeline: Pipeline) -> None:
 # --- starts that must not be ------------------------------------------------------------------------------------
 
 
-@on_both_in_the_long_run
-def test_a_copied_transactional_id_is_refused_and_its_owner_continues(
-    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
-) -> None:
-    pipeline = new_pipeline()
-    run(pipeline, spark)
-    copy = pipeline.writer(spark).option("checkpointLocation", str(tmp_path / "copy"))
-    heard = Heard()
-    with pytest.raises(PipelineRefused, match="belongs to the query with checkpoint"):
-        copy.listener(heard).start()
-    assert heard == [], "refused before anybody was fenced"
-
-
 @pytest.mark.long
 @on_both_in_the_long_run
 def test_a_deleted_checkpoint_of_a_stateless_query_is_resumed_where_the_output_ends(
@@ -531,11 +503,17 @@ def test_a_deleted_checkpoint_of_a_stateful_query_is_refused(spark: SparkSession
         pipeline.writer(spark).start()
 
 
-def test_a_checkpoint_without_its_commit_record_is_refused_unless_adopted(
-    spark: SparkSession, new_pipeline: NewPipeline
+@on_both_in_the_long_run
+def test_a_name_with_another_checkpoint_is_refused_and_a_checkpoint_under_another_name_unless_adopted(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
 ) -> None:
     pipeline = new_pipeline(12)
     run(pipeline, spark)
+    copy = pipeline.writer(spark).option("checkpointLocation", str(tmp_path / "copy"))
+    heard = Heard()
+    with pytest.raises(PipelineRefused, match="belongs to the query with checkpoint"):
+        copy.listener(heard).start()
+    assert heard == [], "refused before anybody was fenced"
     fill(pipeline.bootstrap, pipeline.source_topic, range(12, 20))
     renamed = {"transactional.id": unique("renamed")}
     with pytest.raises(PipelineRefused, match="no commit record exists"):
@@ -559,13 +537,18 @@ def test_a_checkpoint_behind_the_commit_record_is_refused(spark: SparkSession, n
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(40))
 
 
-def test_a_checkpoint_ahead_of_the_commit_record_is_refused(spark: SparkSession, new_pipeline: NewPipeline) -> None:
-    pipeline = new_pipeline(12)
+def test_at_least_once_writes_without_a_transaction_and_its_checkpoint_is_ahead_of_the_commit_record(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline()
     run(pipeline, spark)
-    for more in (range(12, 18), range(18, 24)):
-        fill(pipeline.bootstrap, pipeline.source_topic, more)
-        run(pipeline, spark, **{"processing.guarantee": "at_least_once"})
-    fill(pipeline.bootstrap, pipeline.source_topic, range(24, 30))
+    # Two batches.
+    fill(pipeline.bootstrap, pipeline.source_topic, range(BATCH, 2 * BATCH + 5))
+    heard = run(pipeline, spark, **{"processing.guarantee": "at_least_once"})
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH + 5))
+    assert not heard.of(events.NameTaken)
+    assert not heard.of(events.TransactionEnded)
+    fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH + 5, 30))
     with pytest.raises(PipelineRefused, match="were never committed|committed up to"):
         run(pipeline, spark)
 
