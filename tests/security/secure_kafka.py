@@ -59,6 +59,9 @@ class SecureKafka(ApacheKafka):
             "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": of_tokens,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
+            # As of the other shared ones (tests.suite.keeper).
+            "broker.session.timeout.ms": "60000",
+            "broker.heartbeat.interval.ms": "2000",
         }
         users = [
             f"{mechanism}=[name={name},password={password}]"
