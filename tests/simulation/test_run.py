@@ -7,26 +7,33 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from einmal.checker.history import OpOutcome
 from einmal.simulation.profile import WORKLOADS, Profile, profile_of
+from einmal.simulation.result import Result
 from einmal.simulation.run import run_cluster_seed, run_seed, simulate
 
 SEEDS = (*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 20)))
 
 
+@cache
+def of_seed(seed: int) -> Result:
+    return run_seed(seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_schedule_shows_no_anomaly(seed: int) -> None:
-    result = run_seed(seed)
+    result = of_seed(seed)
     assert result.anomalies == ()
     assert result.virtual_seconds > profile_of(seed).duration
 
 
 def test_a_schedule_leaves_nothing_in_memory() -> None:
     left = []
-    for seed in (5, 5, 5):
+    for seed in (7, 7, 7):
         run_cluster_seed(seed)
         left.append(len(gc.get_objects()))
     assert left[2] - left[1] < 100
@@ -51,7 +58,7 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed
 
 
 def test_other_seeds_are_other_runs() -> None:
-    assert len({run_seed(seed).trace_digest for seed in (0, 1, 2)}) == 3
+    assert len({of_seed(seed).trace_digest for seed in (0, 1, 2)}) == 3
 
 
 def test_the_seeds_cover_both_workloads_versions_flush_modes_and_crashes() -> None:
@@ -70,6 +77,6 @@ def _has_late_requests(profile: Profile) -> bool:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_really_works(workload: str) -> None:
-    ops = [op for seed in range(3) for op in simulate(replace(profile_of(seed), workload=workload)).history.ops]
+    ops = [op for seed in (1, 2) for op in simulate(replace(profile_of(seed), workload=workload)).history.ops]
     assert sum(1 for op in ops if op.transactional and op.sends and op.outcome is OpOutcome.OK) >= 10
     assert sum(len(poll.records) for op in ops for poll in op.polls) > 50
