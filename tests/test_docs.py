@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.suite.cases import each_case
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     *sorted(ROOT.glob("*.md")),
@@ -25,7 +27,7 @@ def test_generated_pages_are_up_to_date(tool: str) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / f"{tool}.py", "--check"], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_case("page", PAGES)
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text()
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text) + re.findall(r'src(?:set)?="([^"]+)"', text)
@@ -37,7 +39,7 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_case("page", PAGES)
 def test_named_targets_of_make_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = page.read_text()
@@ -45,7 +47,7 @@ def test_named_targets_of_make_exist(page: Path) -> None:
     assert set(named) <= targets
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_case("page", PAGES)
 def test_named_commands_exist(page: Path) -> None:
     reference = (ROOT / "docs" / "cli.md").read_text()
     commands = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tools.python_source import parse
@@ -65,11 +66,17 @@ LARGER = {
 """What is larger than the limits, and why."""
 
 
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """All but the generated ones, parsed."""
+    return {path: parse(path.read_text()) for path in sorted(set(SOURCE.rglob("*.py")) - set(GENERATED.glob("*.py")))}
+
+
 def public_classes() -> dict[str, list[str]]:
     """The modules that define each public class, as paths inside the package."""
     found = defaultdict(list)
-    for path in sorted(set(SOURCE.rglob("*.py")) - set(GENERATED.glob("*.py"))):
-        for node in parse(path.read_text()).body:
+    for path, tree in modules().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(str(path.relative_to(SOURCE)))
     return found
@@ -91,9 +98,9 @@ def test_the_two_drivers_of_the_client_have_the_same_names() -> None:
 
 def test_functions_and_classes_have_a_bounded_size() -> None:
     too_large = set()
-    for path in sorted(set(SOURCE.rglob("*.py")) - set(GENERATED.glob("*.py"))):
+    for path, tree in modules().items():
         module = path.relative_to(SOURCE).as_posix()
-        too_large |= {f"{module}:{name}" for name in _too_large(parse(path.read_text()))}
+        too_large |= {f"{module}:{name}" for name in _too_large(tree)}
     assert too_large == set(LARGER), "split the new one, or remove the line of what is smaller now"
 
 

@@ -7,9 +7,10 @@ import pytest
 from einmal.client.apis import SPOKEN, ApiKey, choose_version
 from einmal.client.errors import RequestRefused
 from einmal.wire import messages
+from tests.suite.cases import each_case
 
 
-@pytest.mark.parametrize("api_key", ApiKey)
+@each_case("api_key", ApiKey)
 def test_every_supported_version_has_a_schema(api_key: ApiKey) -> None:
     lowest, highest = SPOKEN[api_key]
     for version in range(lowest, highest + 1):

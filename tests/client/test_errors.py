@@ -9,6 +9,7 @@ import pytest
 from einmal.client import errors
 from einmal.client.errors import KafkaError, error_for
 from einmal.types import ErrorCode
+from tests.suite.cases import each_case
 
 KINDS = (
     errors.RetriableError,
@@ -20,7 +21,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.none])
+@each_case("code", [code for code in ErrorCode if code is not ErrorCode.none])
 def test_every_code_is_an_exception_of_one_kind_with_a_full_text(code: ErrorCode) -> None:
     error = error_for(code, "while testing")
     assert sum(isinstance(error, kind) for kind in KINDS) == 1
@@ -32,7 +33,7 @@ def test_every_code_is_an_exception_of_one_kind_with_a_full_text(code: ErrorCode
     assert len(error.what_to_do) > 5
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if code.retriable])
+@each_case("code", [code for code in ErrorCode if code.retriable])
 def test_no_code_that_kafka_calls_retriable_is_called_fatal(code: ErrorCode) -> None:
     assert not isinstance(error_for(code), errors.FatalError | errors.AbortableError)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -143,15 +143,15 @@ def test_reading_in_pieces_gives_exactly_what_was_committed(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "reason"),
+    ("made", "reason"),
     [
-        (resealed(good(3, 0)[:70] + bytes(20), {LENGTH: 78}), "longer or shorter"),
-        (sealed(compress(Compression.ZSTD, bytes(200 << 20)), 3, 0, Compression.ZSTD), "more than"),
+        (lambda: resealed(good(3, 0)[:70] + bytes(20), {LENGTH: 78}), "longer or shorter"),
+        (lambda: sealed(compress(Compression.ZSTD, bytes(200 << 20)), 3, 0, Compression.ZSTD), "more than"),
     ],
     ids=["malformed", "a bomb"],
 )
-def test_a_batch_that_cannot_be_unpacked_is_named_with_the_way_past_it(batch: bytes, reason: str) -> None:
-    (raw,) = whole_batches(T0, memoryview(bytes(resealed(batch, {BASE_OFFSET: 5}))))
+def test_a_batch_that_cannot_be_unpacked_is_named_with_the_way_past_it(made: Callable[[], bytes], reason: str) -> None:
+    (raw,) = whole_batches(T0, memoryview(bytes(resealed(made(), {BASE_OFFSET: 5}))))
     with pytest.raises(CorruptData) as caught:
         raw.records()
     text = str(caught.value)

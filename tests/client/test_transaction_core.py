@@ -35,6 +35,7 @@ from einmal.client.transaction_core import (
     version_for,
 )
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from tests.suite.cases import each_case
 
 T0 = TopicPartition("t", 0)
 FIRST = ProducerIdAndEpoch(ProducerId(4), ProducerEpoch(0))
@@ -67,7 +68,7 @@ def test_every_state_can_be_reached_and_fatal_is_the_only_end() -> None:
     assert [state for state in TxnPhase if not VALID_MOVES[state]] == [TxnPhase.FATAL_ERROR]
 
 
-@pytest.mark.parametrize(("at", "to"), list(itertools.product(TxnPhase, TxnPhase)))
+@each_case(("at", "to"), itertools.product(TxnPhase, TxnPhase))
 def test_only_valid_moves_are_made(at: TxnPhase, to: TxnPhase) -> None:
     core = TransactionCore("id")
     core.state = at
@@ -102,7 +103,7 @@ POSSIBLE = {
 }
 
 
-@pytest.mark.parametrize(("state", "call"), list(itertools.product(TxnPhase, CALLS)))
+@each_case(("state", "call"), itertools.product(TxnPhase, CALLS))
 def test_each_call_is_possible_in_its_states_only(state: TxnPhase, call: str) -> None:
     core = TransactionCore("id", has_two_phase_commit=True)
     core.state = state
@@ -342,7 +343,7 @@ def test_a_commit_refused_after_a_lost_answer_is_unknown(code: ErrorCode) -> Non
     assert not isinstance(end_txn_error(code, False, True, "id"), UnknownOutcome)
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.none])
+@each_case("code", [code for code in ErrorCode if code is not ErrorCode.none])
 def test_a_failed_record_makes_the_transaction_abortable_unless_it_is_fatal(code: ErrorCode) -> None:
     assert isinstance(as_abortable(error_for(code)), AbortableError | FatalError)
 

@@ -14,6 +14,7 @@ from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, re
 from einmal.wire.record_scan import ERRORS_MAX
 from tests.log.making import START, batch, producer
 from tests.log.malformed import MALFORMED, MAX_TIME, Malformed, mutated, resealed
+from tests.suite.cases import each_case
 
 _FIELDS = {
     "cleanup.policy": "cleanup_policy",
@@ -34,7 +35,7 @@ def refused(data: bytes | bytearray, config: LogConfig | None = None) -> ErrorCo
     return admitted(data, config).error
 
 
-@pytest.mark.parametrize("malformed", MALFORMED, ids=[each.name for each in MALFORMED])
+@each_case("malformed", MALFORMED)
 def test_a_malformed_batch_has_its_verdict_and_a_reason(malformed: Malformed) -> None:
     config = LogConfig()
     for key, value in malformed.configs.items():

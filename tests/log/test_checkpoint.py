@@ -8,6 +8,7 @@ from einmal.log.checkpoint import FILE_NAME, Summary, load, write_from
 from einmal.log.segment_files import SegmentSummary, Stored, StoredIndexes
 from einmal.types import Offset
 from tests.log.making import FOLDER, Machine
+from tests.suite.cases import each_case
 
 SUMMARY = Summary(
     Offset(3),
@@ -25,7 +26,7 @@ def test_a_summary_is_read_back() -> None:
     assert Summary.decode(SUMMARY.encode()) == SUMMARY
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_a_changed_or_cut_file_is_not_believed(seed: int) -> None:
     source = random.Random(seed)
     data = bytearray(SUMMARY.encode())

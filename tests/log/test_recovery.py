@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -39,6 +40,7 @@ from tests.log.making import (
     open_log,
     producer,
 )
+from tests.suite.cases import each_case
 
 DERIVED = (".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint", "recovery-checkpoint")
 
@@ -247,9 +249,10 @@ def test_a_segment_that_ends_too_early_between_two_batches_is_torn_as_well(clean
 # --- derived files (E67) -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", DERIVED)
-@pytest.mark.parametrize("damage", ["removed", "empty", "garbage", "cut", "flipped", "longer"])
-@pytest.mark.parametrize("clean", [True, False])
+@each_case(
+    ("suffix", "damage", "clean"),
+    product(DERIVED, ["removed", "empty", "garbage", "cut", "flipped", "longer"], [True, False]),
+)
 def test_a_broken_derived_file_is_rebuilt_from_the_log(suffix: str, damage: str, clean: bool) -> None:
     machine = Machine()
     log = open_log(machine.process())
@@ -309,8 +312,7 @@ def test_duplicates_are_still_found_when_every_derived_file_is_gone() -> None:
     assert append(log, batch(of=producer(5), sequence=24)).error is ErrorCode.out_of_order_sequence_number
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("count", range(30, 45))
+@each_case(("clean", "count"), product([True, False], range(30, 45)))
 def test_the_whole_window_of_five_is_known_after_a_restart(clean: bool, count: int) -> None:
     machine = Machine()
     log = open_log(machine.process())

@@ -33,6 +33,7 @@ from einmal.metadata.records import (
 from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.types import BrokerId, LeaderEpoch, ProducerId
 from einmal.wire.errors import WireError
+from tests.suite.cases import each_case
 
 TOPIC_ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -79,7 +80,7 @@ RECORDS: list[MetadataRecord] = [
 ]
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+@each_case("record", RECORDS)
 def test_a_record_is_read_as_it_was_written(record: MetadataRecord) -> None:
     key, value = encode(record)
     assert key is None
@@ -144,7 +145,7 @@ def test_a_kind_of_record_that_is_not_ours_is_skipped() -> None:
     assert decode(None, b"\x01\x63\x00anything") is None
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+@each_case("record", RECORDS)
 def test_a_record_that_ends_early_is_refused(record: MetadataRecord) -> None:
     value = encode(record)[1]
     for size in range(len(value) - 1):

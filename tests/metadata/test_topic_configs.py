@@ -3,9 +3,10 @@ import pytest
 from einmal.broker.config import SETTINGS, BrokerConfig
 from einmal.broker.replicas.topic_settings import log_config, setting
 from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
+from tests.suite.cases import each_case
 
 
-@pytest.mark.parametrize("name", TOPIC_SETTINGS)
+@each_case("name", TOPIC_SETTINGS)
 def test_every_default_is_a_valid_value(name: str) -> None:
     assert problem_of(name, setting(BrokerConfig(), {}, name)) is None
 

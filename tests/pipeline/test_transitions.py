@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -54,6 +55,7 @@ from tests.pipeline.committers import (
     restarted,
     started,
 )
+from tests.suite.cases import each_case
 
 COPIED = record_of(replace(BATCH, query_id="alive", checkpoint="elsewhere"))
 """Forbids the start."""
@@ -416,8 +418,7 @@ def test_every_event_has_an_example() -> None:
     assert {type(event) for event in EVENTS} == {*get_args(Command), *get_args(Event)}
 
 
-@pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name)
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+@each_case(("phase", "event"), product(Phase, EVENTS))
 def test_every_pair_of_phase_and_event_leads_where_it_should(phase: Phase, event: Command | Event) -> None:
     committer = in_phase(phase, event)
     expected = EXPECTED[phase].get(type(event))

@@ -7,26 +7,33 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from einmal.checker.history import OpOutcome
 from einmal.simulation.profile import WORKLOADS, Profile, profile_of
+from einmal.simulation.result import Result
 from einmal.simulation.run import run_cluster_seed, run_seed, simulate
 
 SEEDS = (*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 20)))
 
 
+@cache
+def of_seed(seed: int) -> Result:
+    return run_seed(seed)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_schedule_shows_no_anomaly(seed: int) -> None:
-    result = run_seed(seed)
+    result = of_seed(seed)
     assert result.anomalies == ()
     assert result.virtual_seconds > profile_of(seed).duration
 
 
 def test_a_schedule_leaves_nothing_in_memory() -> None:
     left = []
-    for seed in (5, 5, 5):
+    for seed in (7, 7, 7):
         run_cluster_seed(seed)
         left.append(len(gc.get_objects()))
     assert left[2] - left[1] < 100
@@ -38,21 +45,20 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed
         "from einmal.simulation.run import run_cluster_seed, run_seed\n"
         "print(*[result.trace_digest for result in (run_seed(3), run_seed(11), run_cluster_seed(3))])\n"
     )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for hash_seed in ("1", "4242")
-    ]
+    # Whatever this process has: one of them is another.
+    hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "4242"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     here = [result.trace_digest for result in (run_seed(3), run_seed(11), run_cluster_seed(3))]
-    assert [process.communicate(timeout=120)[0].split() for process in processes] == [here, here]
+    assert process.communicate(timeout=120)[0].split() == here
 
 
 def test_other_seeds_are_other_runs() -> None:
-    assert len({run_seed(seed).trace_digest for seed in (0, 1, 2)}) == 3
+    assert len({of_seed(seed).trace_digest for seed in (0, 1, 2)}) == 3
 
 
 def test_the_seeds_cover_both_workloads_versions_flush_modes_and_crashes() -> None:
@@ -71,6 +77,6 @@ def _has_late_requests(profile: Profile) -> bool:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_really_works(workload: str) -> None:
-    ops = [op for seed in range(3) for op in simulate(replace(profile_of(seed), workload=workload)).history.ops]
+    ops = [op for seed in (1, 2) for op in simulate(replace(profile_of(seed), workload=workload)).history.ops]
     assert sum(1 for op in ops if op.transactional and op.sends and op.outcome is OpOutcome.OK) >= 10
     assert sum(len(poll.records) for op in ops for poll in op.polls) > 50

@@ -5,6 +5,7 @@ Apache Kafka needs Java and Maven; where one is missing its tests are skipped wi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,10 @@ def long(value: object) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Of all tests, for there is one list of them: thousands, which makes comparing paths expensive.
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             # pyspark warns of the pandas that it finds, also where it needs none.
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
 

@@ -11,6 +11,7 @@ import pytest
 
 from einmal.transactions.states import TransactionState
 from einmal.types import EPOCH_MAX, ErrorCode, ProducerIdAndEpoch, TransactionVersion
+from tests.suite.cases import each_case
 from tests.transactions.machine import P0, P1, TV_0, TV_2, Machine, producer, with_epoch
 
 S = TransactionState
@@ -140,7 +141,7 @@ APIS: dict[str, tuple[TransactionVersion, Table, Ask]] = {
 CELLS = [(api, state, relation) for api in APIS for state in S for relation in RELATIONS]
 
 
-@pytest.mark.parametrize(("api", "state", "relation"), CELLS)
+@each_case(("api", "state", "relation"), CELLS)
 def test_each_cell_answers_as_in_the_table(api: str, state: TransactionState, relation: str) -> None:
     version, table, ask = APIS[api]
     machine = reach(state, version)

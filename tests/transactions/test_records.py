@@ -12,6 +12,7 @@ from einmal.transactions.states import TransactionState
 from einmal.transactions.transaction import Transaction
 from einmal.types import EPOCH_MAX, NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition, TransactionVersion
 from einmal.wire.errors import Malformed, WireError
+from tests.suite.cases import each_case
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 names = st.text(min_size=1, max_size=40).filter(lambda name: len(name.encode(errors="replace")) < 2**15)
@@ -126,7 +127,7 @@ def test_garbage_is_refused_as_broken_input(value: bytes) -> None:
         decode(key, value)
 
 
-@pytest.mark.parametrize("cut", range(60))
+@each_case("cut", range(60))
 def test_a_cut_record_is_refused(cut: int) -> None:
     key, value = encode(TransactionRecord("tx", ONGOING))
     assert value is not None

@@ -5,6 +5,7 @@ import pytest
 from einmal.transactions.states import STATES_BY_NAME, VALID_PREVIOUS, TransactionState
 from einmal.transactions.transaction import Transaction
 from einmal.types import Instant, ProducerEpoch, ProducerId
+from tests.suite.cases import each_case
 
 S = TransactionState
 
@@ -26,7 +27,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), list(product(S, S)))
+@each_case(("before", "after"), product(S, S))
 def test_only_these_moves_exist(before: TransactionState, after: TransactionState) -> None:
     assert (before in VALID_PREVIOUS[after]) == ((before, after) in MOVES)
 

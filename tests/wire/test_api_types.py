@@ -23,6 +23,7 @@ from einmal.wire.messages import request_type, response_type
 from einmal.wire.primitives import ELEMENTS_MAX
 from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, Message, kio_reader, message_reader
 from tests.client.mutating_network import mutated
+from tests.suite.cases import each_case
 from tests.wire.kio_messages import encode
 from tests.wire.mapped import APIS
 from tests.wire.test_message_writer import random_fields
@@ -53,7 +54,7 @@ def kios_request(key: int, version: int, body: bytes) -> Any:
     return kio_reader(request_type(key, version))(Message.of(body, ELEMENTS_MAX), 0)[0]
 
 
-@pytest.mark.parametrize(("key", "version", "kind"), MESSAGES)
+@each_case(("key", "version", "kind"), MESSAGES)
 def test_what_is_read_is_written_again(key: int, version: int, kind: str) -> None:
     schema, message = schema_and_type(key, version, kind)
     source = random.Random(key * 100 + version)
@@ -66,7 +67,7 @@ def test_what_is_read_is_written_again(key: int, version: int, kind: str) -> Non
         assert b"".join(message_slices(schema, message, value)) == body
 
 
-@pytest.mark.parametrize(("key", "version", "kind"), MESSAGES)
+@each_case(("key", "version", "kind"), MESSAGES)
 def test_defaults_are_the_schemas(key: int, version: int, kind: str) -> None:
     schema, message = schema_and_type(key, version, kind)
     assert written(schema, message(), message) == written(schema, {})
@@ -84,7 +85,7 @@ def test_a_request_has_the_values_that_kio_reads(key: int, version: int) -> None
             assert read == value
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@each_case(("key", "version"), VERSIONS)
 def test_a_mutated_request_is_read_or_refused(key: int, version: int) -> None:
     source = random.Random(key * 100 + version)
     schema = request_type(key, version)
@@ -105,7 +106,7 @@ def in_steps(key: int, version: int, body: bytes) -> list[Any]:
     return list(APIS[key].decode_request_in_steps(version, body, 0))
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@each_case(("key", "version"), VERSIONS)
 def test_reading_in_steps_reads_or_refuses_the_same(key: int, version: int) -> None:
     source = random.Random(key * 100 + version)
     schema = request_type(key, version)

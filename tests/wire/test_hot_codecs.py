@@ -47,7 +47,7 @@ def _topic_fields(topic: str | UUID, name: str = "name") -> dict[str, Any]:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_produce_requests_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(produce.VERSIONS))
     request = ProduceRequest(
@@ -74,7 +74,7 @@ def test_produce_requests_are_kios(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_produce_responses_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(produce.VERSIONS))
     partitions = st.builds(
@@ -129,7 +129,7 @@ def _present(value: Any, **absent: int) -> dict[str, int]:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_fetch_requests_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(fetch.VERSIONS))
     absent = st.just(-1)
@@ -180,7 +180,7 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=70)
 def test_fetch_responses_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(fetch.VERSIONS))
     flexible = version >= 12

@@ -5,7 +5,6 @@ import random
 from typing import Any
 from uuid import UUID
 
-import pytest
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
@@ -13,6 +12,7 @@ from einmal.types import ErrorCode
 from einmal.wire.message_writer import message_writer
 from einmal.wire.messages import request_type, response_type
 from einmal.wire.schemas import unwrap
+from tests.suite.cases import each_case
 from tests.wire.kio_messages import encode
 
 ALL = [
@@ -57,7 +57,7 @@ def _value(inner: Any, field: Any, source: random.Random) -> Any:
     return source.choice((0, 1, 5, 100))
 
 
-@pytest.mark.parametrize(("api_key", "version", "loader"), ALL)
+@each_case(("api_key", "version", "loader"), ALL)
 def test_every_message_is_written_as_kio_writes_it(api_key: int, version: int, loader: Any) -> None:
     schema = loader(api_key, version)
     source = random.Random(api_key * 100 + version)

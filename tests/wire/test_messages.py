@@ -22,6 +22,7 @@ from einmal.wire.primitives import ELEMENTS_MAX
 from einmal.wire.request_reader import Message, kio_reader
 from einmal.wire.schemas import unwrap
 from tests.client.mutating_network import mutated
+from tests.suite.cases import each_case
 from tests.wire.kio_messages import build
 from tests.wire.mapped import decode_request, encode_response
 
@@ -33,7 +34,7 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(("api_key", "version"), ALL)
+@each_case(("api_key", "version"), ALL)
 def test_every_message_can_be_written_from_nothing_and_read_again(api_key: int, version: int) -> None:
     body = messages.encode_request(api_key, version, {})
     schema = messages.request_type(api_key, version)
@@ -119,7 +120,7 @@ def test_an_error_code_of_a_later_kafka_is_an_unknown_server_error() -> None:
     )
 
 
-@pytest.mark.parametrize(("api_key", "version"), RESPONSES)
+@each_case(("api_key", "version"), RESPONSES)
 def test_a_mutated_response_is_read_or_refused(api_key: int, version: int) -> None:
     source = random.Random(api_key * 100 + version)
     valid = encode_response(api_key, version, _filled(messages.response_type(api_key, version)))

@@ -46,7 +46,7 @@ def _request(data: st.DataObject, version: int) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_short_way_reads_a_request_as_the_general_way_does(data: st.DataObject) -> None:
     version = data.draw(_FLEXIBLE)
     frame = _request(data, version)
@@ -54,7 +54,7 @@ def test_the_short_way_reads_a_request_as_the_general_way_does(data: st.DataObje
 
 
 @given(st.data(), st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_short_way_refuses_a_broken_request_as_the_general_way_does(
     data: st.DataObject, source: random.Random
 ) -> None:
@@ -79,7 +79,7 @@ def test_the_usual_request_takes_the_short_way() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_short_way_writes_an_answer_as_the_general_way_does(data: st.DataObject) -> None:
     version = data.draw(_FLEXIBLE)
     explained = st.builds(

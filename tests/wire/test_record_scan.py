@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einmal.types import Header
@@ -119,10 +119,27 @@ def nearly_alike(draw: st.DrawFn) -> tuple[bytes, int]:
     return bytes(section[: draw(st.sampled_from([None, None, None, -1]))]), count
 
 
-@given(nearly_alike(), st.booleans(), st.sampled_from([None, 0, 100]), st.integers(0, 3))
+_scanned = given(nearly_alike(), st.booleans(), st.sampled_from([None, 0, 100]), st.integers(0, 3))
+
+
+@settings(max_examples=25)
+@_scanned
 def test_records_compared_are_scanned_as_records_walked(
     batch: tuple[bytes, int], needs_keys: bool, headers_max: int | None, begin: int
 ) -> None:
+    _same(batch, needs_keys, headers_max, begin)
+
+
+@pytest.mark.long
+@settings(max_examples=1_000)
+@_scanned
+def test_records_compared_are_scanned_as_records_walked_in_many_examples(
+    batch: tuple[bytes, int], needs_keys: bool, headers_max: int | None, begin: int
+) -> None:
+    _same(batch, needs_keys, headers_max, begin)
+
+
+def _same(batch: tuple[bytes, int], needs_keys: bool, headers_max: int | None, begin: int) -> None:
     section, count = batch
 
     def found(alike_min: int) -> Scanned | tuple[int, str] | None:

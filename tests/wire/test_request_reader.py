@@ -12,6 +12,7 @@ from einmal.wire.errors import Malformed, Truncated, WireError
 from einmal.wire.messages import encode_request, request_type
 from einmal.wire.primitives import ELEMENTS_MAX
 from einmal.wire.request_reader import Message, kio_reader
+from tests.suite.cases import each_case
 from tests.suite.patience import patient
 from tests.wire.mapped import decode_request
 
@@ -52,7 +53,7 @@ def test_it_reads_what_kio_reads(api_key: int, version: int) -> None:
     assert decode_request(api_key, version, b"before" + body, 6) == decode_request(api_key, version, body, 0)
 
 
-@pytest.mark.parametrize("api_key", range(0, 76))
+@each_case("api_key", range(0, 76))
 def test_every_schema_can_be_read(api_key: int) -> None:
     for version in range(20):
         try:

@@ -15,6 +15,7 @@ from einmal.ingest.source import IngestBatch, IngestRecord, SourceFailed, Source
 from einmal.pipeline.claims import Output
 from einmal.types import Header, Offset, TopicPartition
 from einmal.wire.record_batch import Record
+from tests.suite.cases import each_case
 
 WINDOW_MS = 100
 NOW_MS = 1_000_000
@@ -165,7 +166,7 @@ def test_more_keys_than_declared_stop_the_ingester() -> None:
         list(window.batch(NOW_MS).written(event(str(number)) for number in range(4)))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_case("seed", range(60))
 def test_timestamps_that_go_backwards_by_up_to_a_window_change_nothing(seed: int) -> None:
     rng = random.Random(seed)
     log, found, wanted = Log(), list[IngestRecord](), list[IngestRecord]()

@@ -1,4 +1,7 @@
-"""How the battery and the campaign open einmal's own targets, read their rows, and damage them."""
+"""How the battery and the campaign open einmal's own targets, read their rows, and damage them.
+
+The libraries of the targets are imported by who uses them: every process of a run imports this module.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Final
-
-import duckdb
-from deltalake import DeltaTable
-from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import NoSuchTableError
 
 from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.staged_files import directory_of
@@ -82,6 +80,8 @@ class DuckDBHooks(FileHooks):
     kind = "duckdb"
 
     def connect(self, path: Path) -> Any:
+        import duckdb
+
         return duckdb.connect(str(path))
 
 
@@ -107,6 +107,8 @@ class DeltaHooks(OwnHooks):
 
     def data_files(self, location: Path) -> list[Path]:
         """Of the newest snapshot."""
+        from deltalake import DeltaTable
+
         table = str(location / "words")
         if not DeltaTable.is_deltatable(table):
             return []
@@ -138,6 +140,8 @@ class IcebergHooks(OwnHooks):
 
     def data_files(self, location: Path) -> list[Path]:
         """Of the current snapshot."""
+        from pyiceberg.exceptions import NoSuchTableError
+
         try:
             scan = table_at(location).scan().plan_files()
         except NoSuchTableError:
@@ -150,6 +154,8 @@ def catalog_settings(location: Path) -> dict[str, str]:
 
 
 def table_at(location: Path) -> Any:
+    from pyiceberg.catalog import load_catalog
+
     return load_catalog("default", **catalog_settings(location)).load_table("lake.words")
 
 

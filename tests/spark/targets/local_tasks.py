@@ -20,7 +20,8 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, LongType, Row, StringType, StructType
 
-from einmal.testing.targets import TargetTests
+from einmal.testing.targets import TargetTests, fencing
+from einmal.testing.targets.campaign import STEPS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +45,15 @@ class LocalTasks(TargetTests):
     in_the_long_run: ClassVar[frozenset[str]] = frozenset({"test_older_driver_commits_in_no_order_of_the_verbs"})
     """Tests for ``make test-long``: all orders of two drivers take long, and the random campaign and the race have
     many of them. On SQLite they all run."""
+    races: ClassVar[int] = 12
+    steps: ClassVar[int] = 30
+    """Of two drivers, and of the random campaign: a third of what they have on SQLite, and with Spark's tasks."""
 
     @pytest.fixture
     def spark(self, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+        monkeypatch.setattr(fencing, "_RACES", self.races)
+        if not os.environ.get(STEPS):
+            monkeypatch.setenv(STEPS, str(self.steps))
         return local_session(monkeypatch)
 
     def joining(self, _spark: SparkSession) -> Callable[[], SparkSession]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
 from pyspark.sql import SparkSession
 
 from einmal.spark.targets.iceberg import IcebergDestination
@@ -18,6 +16,9 @@ from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import IcebergHooks, table_at
 from tests.spark.targets.local_tasks import LocalTasks, local_session
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +91,9 @@ def test_summary_of_the_snapshot_has_the_record(tmp_path: Path, spark: SparkSess
 def test_lost_answer_of_a_commit_is_resolved_before_any_other_try(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitStateUnknownException
+
     run = started(tmp_path, spark)
     run.stage(0, rows_of(0))
     record = run.record(0)
@@ -110,6 +114,9 @@ def test_lost_answer_of_a_commit_is_resolved_before_any_other_try(
 def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitStateUnknownException
+
     run = started(tmp_path, spark)
     run.stage(0, rows_of(0))
     run.record(0)

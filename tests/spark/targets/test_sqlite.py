@@ -31,6 +31,7 @@ class TestSQLite(LocalTasks, SQLiteHooks):
     """The battery."""
 
     in_the_long_run = frozenset()
+    races, steps = 40, 80
 
 
 def test_row_that_a_constraint_refuses_fails_every_attempt(tmp_path: Path, spark: SparkSession) -> None:
