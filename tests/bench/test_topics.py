@@ -50,5 +50,5 @@ def _refuse() -> None:
 
 def _topics(broker: BrokerProcess) -> dict[str, int]:
     """Their partitions, without the broker's own topics."""
-    found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
+    found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=120).topics
     return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
