@@ -311,20 +311,20 @@ def test_operators_list_describe_and_delete_groups(broker: Node) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def listed() -> dict[str, str]:
-        return {each.group_id: each.state.name for each in admin.list_consumer_groups().result(20).valid}
+        return {each.group_id: each.state.name for each in admin.list_consumer_groups().result(120).valid}
 
     with ConfluentMember(broker.bootstrap, group, topic) as member:
         wait_until(lambda: member.assignment == partitions_of(topic), member)
         member.commit({(topic, 0): 4})
-        described = admin.describe_consumer_groups([group])[group].result(20)
+        described = admin.describe_consumer_groups([group])[group].result(120)
         assert described.state.name == "STABLE"
         assert [len(each.assignment.topic_partitions) for each in described.members] == [4]
         assert listed()[group] == "STABLE"
         with pytest.raises(confluent_kafka.KafkaException) as caught:
-            admin.delete_consumer_groups([group])[group].result(20)
+            admin.delete_consumer_groups([group])[group].result(120)
         assert caught.value.args[0].code() == confluent_kafka.KafkaError.NON_EMPTY_GROUP
     at_last(listed, lambda groups: groups[group] == "EMPTY")
-    admin.delete_consumer_groups([group])[group].result(20)
+    admin.delete_consumer_groups([group])[group].result(120)
     assert group not in listed()
 
 

@@ -73,7 +73,7 @@ class Writer:
             version or self._dialect.produce,
             transactional_id=self._transactional_id,
             acks=-1,
-            timeout=10_000,
+            timeout=60_000,
             topic_data=[
                 {
                     "name": self._topic,
