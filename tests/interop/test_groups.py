@@ -180,7 +180,7 @@ def test_positions_and_members_survive_kill_9(own_node_of: NodeFactory, client_a
 
 def transactional(broker: Node, name: str) -> confluent_kafka.Producer:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
-    producer.init_transactions(20)
+    producer.init_transactions(120)
     return producer
 
 
@@ -197,9 +197,9 @@ def test_positions_in_a_transaction_are_there_after_its_commit_only(broker: Node
                 [confluent_kafka.TopicPartition(topic, 0, offset)], member.group_metadata(), 20
             )
             if is_committed:
-                producer.commit_transaction(20)
+                producer.commit_transaction(120)
             else:
-                producer.abort_transaction(20)
+                producer.abort_transaction(120)
                 assert member.committed(partition) is None
         at_last(lambda: member.committed(partition), lambda found: found == 6)
 
@@ -220,7 +220,7 @@ def test_positions_of_a_stale_generation_are_refused_in_a_transaction(broker: No
             error = caught.value.args[0]
             assert error.code() == confluent_kafka.KafkaError.ILLEGAL_GENERATION
             assert error.txn_requires_abort()
-            producer.abort_transaction(20)
+            producer.abort_transaction(120)
             assert member.committed((topic, 0)) == 3
 
 
