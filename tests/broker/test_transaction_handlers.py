@@ -395,7 +395,7 @@ async def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_tran
         await connection.create_topic("t")
         await connection.call(FIND_COORDINATOR, 3, {"key": ID, "key_type": 1})
         client = TransactionalClient(connection, node)
-        _error, who = await client.init(transaction_timeout=200)
+        _error, who = await client.init(transaction_timeout=12_000)
         first = batch(b"a", producer=who, sequence=0, transactional=True)
         assert (await connection.produce("t", first, version=12, name=ID)).error_code is ErrorCode.none
     folders = [tmp_path / f"__transaction_state-{index}" for index in range(3)]

@@ -14,6 +14,7 @@ from tests.interop import raw
 from tests.interop.conftest import Node
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, at_last, create_topic
+from tests.interop.transaction_driver import OVERDUE_MS
 from tests.interop.transactional_clients import (
     AiokafkaWriter,
     ConfluentWriter,
@@ -25,8 +26,6 @@ from tests.suite.shared import unique
 
 pytestmark = pytest.mark.interop
 
-_OVERDUE_MS: Final = 12_000
-"""Of a transaction that is to be overdue: a client that stands still for some seconds must be in time to write."""
 CLIENTS: list[type[Writer]] = [ConfluentWriter, KafkaPythonWriter, AiokafkaWriter]
 
 
@@ -200,7 +199,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_cannot_be_committed(
     broker: Node, client: type[Writer]
 ) -> None:
     topic = new_topic(broker)
-    with client(broker.bootstrap, f"id-of-{topic}", timeout_ms=_OVERDUE_MS) as writer:
+    with client(broker.bootstrap, f"id-of-{topic}", timeout_ms=OVERDUE_MS) as writer:
         writer.begin()
         writer.send(topic, 0, "slow")
         since = time.monotonic()
@@ -272,7 +271,7 @@ def test_what_was_answered_before_a_kill_holds_after_it(own_broker: EinmalBroker
 
 def test_a_hung_transaction_is_cleared_soon_after_a_restart(own_broker: EinmalBroker) -> None:
     topic = new_topic(own_broker)
-    with ConfluentWriter(own_broker.bootstrap, f"id-of-{topic}", timeout_ms=_OVERDUE_MS) as writer:
+    with ConfluentWriter(own_broker.bootstrap, f"id-of-{topic}", timeout_ms=OVERDUE_MS) as writer:
         writer.begin()
         writer.send(topic, 0, "hung")
         own_broker.kill()
