@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from einmal.types import ErrorCode
 from tests.interop import raw
@@ -135,8 +135,20 @@ def every_partition_grows(cluster: Cluster) -> None:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "survivor"})
     places = [TopicPartition(topic, index) for topic in (PLAIN, TRANSACTIONS) for index in range(PARTITIONS)]
 
+    end: dict[int, int] = {}
+
+    def is_told(index: int) -> bool:
+        try:
+            end[index] = consumer.get_watermark_offsets(places[index], timeout=PATIENCE_S)[1]
+        except KafkaException:
+            # Its leader has just changed.
+            return False
+        return True
+
     def ends() -> list[int]:
-        return [consumer.get_watermark_offsets(place, timeout=PATIENCE_S)[1] for place in places]
+        for index in range(len(places)):
+            until(partial(is_told, index))
+        return [end[index] for index in range(len(places))]
 
     before = ends()
     until(lambda: all(then < now for then, now in zip(before, ends(), strict=True)))
