@@ -14,7 +14,8 @@ from einmal.bench.server import BrokerProcess
 from tests.suite.patience import patient
 
 
-def test_requests_wait_until_the_broker_leads_the_partition() -> None:
+def test_requests_wait_until_the_broker_leads_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_UNTIL_LED_S", patient(10))
     with BrokerProcess() as broker:
         target = MeasuredBroker(broker.bootstrap_servers)
         records, count = load.batch(100, 1_000)

@@ -69,7 +69,7 @@ class Cluster:
                 "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{port}" for each, port in self.ports.items()),
                 "default.replication.factor": len(self.brokers),
                 "min.insync.replicas": 2,
-                "broker.session.timeout.ms": 3_000,
+                "broker.session.timeout.ms": 30_000,
                 "offsets.topic.replication.factor": len(self.brokers),
                 "offsets.topic.num.partitions": 2,
                 "transaction.state.log.replication.factor": len(self.brokers),

@@ -161,13 +161,13 @@ class Client:
             "replication_factor": 1,
             "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
         }
-        answer = await self.call(19, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+        answer = await self.call(19, 7, {"topics": [topic], "timeout": 600_000, "validate_only": False})
         assert answer.topics[0].error_code == 0, answer
 
     async def produce(
         self, topic: Any, *batches: bytes, partition: int = 0, acks: int = -1, version: int = 9, name: str | None = None
     ) -> produce.ProducedPartition:
-        request = produce.ProduceRequest(name, acks, 10_000, [(topic, [(partition, b"".join(batches))])])
+        request = produce.ProduceRequest(name, acks, 600_000, [(topic, [(partition, b"".join(batches))])])
         self.send(0, version, b"".join(produce.encode_produce_request(version, request)))
         answer = await self.receive()
         position = response_body_position(0, version, answer)

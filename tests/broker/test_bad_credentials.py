@@ -82,7 +82,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 async def failure(settings: Mapping[str, Any]) -> KafkaError:
     """The error of our client, which connects once where it need not connect again."""
-    once = {"bootstrap.timeout.ms": "1500", "reconnect.backoff.ms": "5000", "reconnect.backoff.max.ms": "5000"}
+    once = {"bootstrap.timeout.ms": "1500", "reconnect.backoff.ms": "600000", "reconnect.backoff.max.ms": "600000"}
     async with Admin(once | dict(settings)) as admin:
         with pytest.raises(KafkaError) as caught:
             await admin.describe_cluster()

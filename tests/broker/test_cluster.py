@@ -19,7 +19,7 @@ TOPIC_FIELDS = {"num_partitions": 3, "replication_factor": 3, "configs": []}
 
 async def create(client: Client, *names: str) -> list[Any]:
     topics = [{"name": name, **TOPIC_FIELDS} for name in names]
-    answer = await client.call(19, 7, {"topics": topics, "timeout": 10_000, "validate_only": False})
+    answer = await client.call(19, 7, {"topics": topics, "timeout": 60_000, "validate_only": False})
     return [topic.error_code for topic in answer.topics]
 
 
@@ -70,7 +70,7 @@ async def test_without_its_active_controller_the_cluster_has_another_one(tmp_pat
         other = next(node for node_id, node in cluster.nodes.items() if node_id != second)
         async with Client.connect(other) as client:
             topic = {"name": "t", "num_partitions": 1, "replication_factor": 2, "configs": []}
-            answer = await client.call(19, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+            answer = await client.call(19, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
             assert answer.topics[0].error_code is ErrorCode.none
         assert await cluster.produce("t", b"one") == 0
 
@@ -128,7 +128,7 @@ async def test_a_broker_logs_that_it_waits_for_its_controllers(
     await waiting
     async with Client.connect(cluster.nodes[1]) as client:
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 2, "configs": []}
-        await client.call(19, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+        await client.call(19, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
     assert await cluster.produce("t", b"one") == 0
     await cluster.stop()
 

@@ -20,6 +20,7 @@ from einmal.wire.schemas import unwrap
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
 from tests.broker.nodes import Client, batch, running_node
 from tests.ports import loopback_ports
+from tests.suite.patience import patient
 
 ANSWER_SECONDS_MAX = 0.15
 """A request that waits longer than this is waiting rightly (a join, a long poll): its connection is dropped."""
@@ -150,7 +151,7 @@ async def test_no_request_disturbs_a_controller(tmp_path: Path, broken: bool) ->
             await _answered_or_closed(port, data)
         brokers = node.metadata.image.brokers
         # A heartbeat in its name may have asked that it be fenced: its own next one ends that.
-        assert await node.metadata.until(lambda: brokers[BrokerId(1)].is_active, 5.0)
+        assert await node.metadata.until(lambda: brokers[BrokerId(1)].is_active, patient(5))
         await good.create_topic("after")
 
 

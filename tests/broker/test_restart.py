@@ -51,7 +51,7 @@ def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_p
                 producer.produce("t", str(number), partition=number % PARTITIONS, on_delivery=delivered)
                 number += 1
             producer.poll(0 if number % 50 else 0.001)
-        assert producer.flush(20) == 0
+        assert producer.flush(300) == 0
 
     loader = threading.Thread(target=load)
     loader.start()
@@ -76,10 +76,10 @@ def _read(bootstrap: str) -> list[list[int]]:
     kept: list[list[int]] = []
     for partition in range(PARTITIONS):
         place = TopicPartition("t", partition, 0)
-        _low, high = consumer.get_watermark_offsets(place, timeout=10)
+        _low, high = consumer.get_watermark_offsets(place, timeout=120)
         consumer.assign([place])
         values: list[int] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patient(20)
         while len(values) < high and time.monotonic() < deadline:
             for message in consumer.consume(1_000, 1):
                 value = message.value()

@@ -15,6 +15,8 @@ from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from einmal.wire.messages import decode_response, is_flexible
 from tests.broker.nodes import Client, batch, new_node, running_node, until, until_watched
+from tests.broker.virtual_node import VirtualMachine
+from tests.virtual_time import virtual_time
 
 API_VERSIONS = 18
 METADATA = 3
@@ -110,11 +112,13 @@ async def test_connections_above_the_limit_are_closed(tmp_path: Path) -> None:
         assert await first.answers()
 
 
-async def test_an_idle_connection_is_closed_and_one_that_waits_is_not(tmp_path: Path) -> None:
+@virtual_time
+async def test_an_idle_connection_is_closed_and_one_that_waits_is_not() -> None:
+    machine = VirtualMachine()
     async with (
-        running_node(tmp_path, {"connections.max.idle.ms": 1_000}) as node,
-        Client.connect(node) as idle,
-        Client.connect(node) as waiting,
+        machine.running({"connections.max.idle.ms": 1_000}),
+        machine.client() as idle,
+        machine.client() as waiting,
     ):
         await waiting.create_topic("t")
         fetched = asyncio.create_task(waiting.fetch("t", 0, max_wait_ms=3_000))

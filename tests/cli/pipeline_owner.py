@@ -37,7 +37,7 @@ class PipelineOwner:
         self.identity = following
 
     def read(self) -> CommitRecord | None:
-        return self._log.read(10.0)
+        return self._log.read(120.0)
 
     def close(self) -> None:
         self._driver.close()

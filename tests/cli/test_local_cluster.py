@@ -17,7 +17,7 @@ from tests.cli.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.system
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 300.0
 
 
 def is_alive(pid: int) -> bool:

@@ -112,10 +112,7 @@ async def test_a_data_directory_that_is_deleted_while_the_broker_runs_is_noticed
             await client.create_topic("t")
             assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.none
             shutil.rmtree(tmp_path / "data")
-            for _ in range(200):
-                error = (await client.produce("t", batch(b"a"))).error_code
-                if error is not ErrorCode.none:
-                    break
+            while (error := (await client.produce("t", batch(b"a"))).error_code) is ErrorCode.none:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             assert error in (ErrorCode.kafka_storage_error, ErrorCode.not_leader_or_follower)
         _status, errors = broker.stop()

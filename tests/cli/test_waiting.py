@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 
 from einmal.cli import waiting
+from tests.suite.patience import patient
 
 
 def test_a_wait_is_named_at_once_and_again_while_it_lasts(
@@ -16,8 +18,8 @@ def test_a_wait_is_named_at_once_and_again_while_it_lasts(
     said = ""
     with waiting.waiting("starting Spark"):
         assert capsys.readouterr().err == "starting Spark\n"
-        deadline = time.monotonic() + 20
-        while "starting Spark: 0 s\n" not in said:
+        deadline = time.monotonic() + patient(20)
+        while not re.search(r"^starting Spark: \d+ s\n", said):
             said += capsys.readouterr().err
             assert time.monotonic() < deadline
             time.sleep(0.01)

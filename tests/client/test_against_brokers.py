@@ -295,9 +295,9 @@ def test_a_transaction_that_took_too_long_is_not_committed(bootstrap: str, name:
     settings: dict[str, Any] = {
         "bootstrap_servers": bootstrap,
         "transactional_id": name("id"),
-        "transaction_timeout_ms": 500,
     }
-    with Producer(**settings) as producer:
+    # Its client must be in time to write the record, also if it stands still for some seconds.
+    with Producer(**settings, transaction_timeout_ms=12_000) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"late").result(PATIENCE_S)
@@ -466,7 +466,7 @@ def test_without_a_reset_a_missing_or_wrong_position_is_an_error(bootstrap: str,
     with Consumer(**settings, enable_auto_commit=False) as consumer:
         consumer.assign([partition])
         with pytest.raises(NoOffset):
-            consumer.poll(2_000)
+            consumer.poll(120_000)
         consumer.seek(partition, 99)
         with pytest.raises(OffsetOutOfRange, match="OFFSET_OUT_OF_RANGE"):
             poll_some(consumer, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
 import resource
 import traceback
@@ -117,7 +118,10 @@ def test_answers_that_lie_end_in_kafka_errors(node_of: NodeFactory, seeds: range
     wrong: list[str] = []
     changed = 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for seed in seeds:
+    # In these short times a busy machine gives few answers.
+    for seed in itertools.count(seeds.start):
+        if seed >= seeds.stop and changed > len(seeds):
+            break
         changed += asyncio.run(run(seed, bootstrap, wrong))
         gc.collect()
     assert not wrong, f"{len(wrong)} of {len(seeds)}:\n" + "\n".join(wrong[:5])

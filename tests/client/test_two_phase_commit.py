@@ -99,7 +99,7 @@ class Bank:
         producer.begin_transaction()
         sent = producer.send(self._topic.topic, b"first", partition=0)
         if has_reached("flushed"):
-            sent.result(30)
+            sent.result(300)
         if has_reached("prepared"):
             state = producer.prepare_transaction()
         if has_reached("stored"):
@@ -146,7 +146,7 @@ def test_a_prepared_transaction_outlives_its_producer_and_any_timeout_and_holds_
         producer.send(topic.topic, b"x", partition=0)
         state = producer.prepare_transaction()
     with Producer(bootstrap_servers=broker.bootstrap) as other:
-        other.send(topic.topic, b"after it", partition=0).result(30)
+        other.send(topic.topic, b"after it", partition=0).result(300)
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         described = admin.describe_transactions([transactional_id])[transactional_id]
         assert (described.state, described.timeout_ms) == ("Ongoing", 2**31 - 1)

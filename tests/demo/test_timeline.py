@@ -16,6 +16,7 @@ import pytest
 from einmal.demo.report import Report, write
 from einmal.demo.timeline import Moment, Parts, Timeline, draw
 from einmal.demo.verdict import compare
+from tests.suite.patience import patient
 
 CHROMIUM: Final = shutil.which("chromium")
 
@@ -108,7 +109,7 @@ def test_a_telephone_shows_what_was_lost_and_repeated(tmp_path: Path) -> None:
         [CHROMIUM, *options, "--virtual-time-budget=2000", "--dump-dom", measured.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patient(60),
     )
     told = re.search(r'<p id="told">(.*?) up to ([\d.]+)</p>', dumped.stdout)
     assert told is not None, dumped.stderr[-2_000:]

@@ -21,7 +21,7 @@ from tests.fuzz.values import TOPICS
 
 READ: Final = frozenset((*TOPICS, TOPIC))
 _REFRESH_SECONDS: Final = 2.0
-_PROGRESS_SECONDS: Final = 60.0
+_PROGRESS_SECONDS: Final = 300.0
 _GONE: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.UNKNOWN_TOPIC_ID,
@@ -95,7 +95,7 @@ class Reader:
         return {"followed": self.followed, "at_the_end": self.at_the_end, "problems": self.problems}
 
     def _partitions(self) -> set[tuple[str, int]]:
-        topics = self._consumer.list_topics(timeout=10).topics
+        topics = self._consumer.list_topics(timeout=120).topics
         return {(name, partition) for name in READ if name in topics for partition in topics[name].partitions}
 
     def _is_record(self, message: Message) -> bool:

@@ -42,7 +42,7 @@ _SETTINGS: Final = {
 }
 _USERS: Final = "USERS"
 _STDERR_KEPT: Final = 20
-_READ_SECONDS_MAX: Final = 120.0
+_READ_SECONDS_MAX: Final = 600.0
 _PROGRESS_SECONDS: Final = 60.0
 
 
@@ -115,7 +115,7 @@ class Broker:
     def stop(self) -> int:
         self.process.terminate()
         try:
-            status = self.process.wait(60)
+            status = self.process.wait(300)
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()
@@ -265,7 +265,7 @@ def _attack(verdict: Verdict, broker: Broker, folder: Path, frames: int, seed: i
     ]
     verdict.seconds = time.perf_counter() - began
     try:
-        observer.communicate(timeout=30)
+        observer.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         observer.kill()
         observer.communicate()

@@ -152,7 +152,7 @@ class Cluster:
         topic = {"name": name, "num_partitions": partitions, "replication_factor": replicas, "configs": given}
 
         def create(connection: Connection) -> bool | None:
-            code = connection.call(raw.CREATE_TOPICS, 7, topics=[topic], timeout=10_000).topics[0].error_code
+            code = connection.call(raw.CREATE_TOPICS, 7, topics=[topic], timeout=60_000).topics[0].error_code
             return True if code in (ErrorCode.none, ErrorCode.topic_already_exists) else None
 
         self.ask(create)

@@ -28,7 +28,7 @@ Partition = tuple[str, int]
 
 _POLL_S: Final = 0.05
 _PATIENCE_S: Final = 120.0
-_SESSION_MS: Final = 6_000
+_SESSION_MS: Final = 30_000
 _HEARTBEAT_MS: Final = 300
 
 
@@ -161,7 +161,7 @@ class ConfluentMember(Member):
         self.consumer.commit(offsets=wanted, asynchronous=False)
 
     def _committed(self, partition: Partition) -> int | None:
-        (found,) = self.consumer.committed([confluent_kafka.TopicPartition(*partition)], timeout=10)
+        (found,) = self.consumer.committed([confluent_kafka.TopicPartition(*partition)], timeout=_PATIENCE_S)
         return None if found.offset < 0 else int(found.offset)
 
     def group_metadata(self) -> Any:

@@ -18,6 +18,7 @@ from einmal.client import Admin, Consumer, KafkaError, NewTopic, Producer
 from einmal.spark.decoding.dead_letters import FailedRecord, RowFailure, dead_letter
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.security.secure_kafka import CANARY, SecureKafka
+from tests.suite.patience import patient
 
 Run = Callable[..., str]
 
@@ -70,7 +71,7 @@ class Stage(NamedTuple):
         """A new one with one partition, which every later request finds."""
         with Admin(self.settings) as admin:
             admin.create_topics([NewTopic(self.name, 1)])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patient(30)
         # A broker that has just created a topic may not list it yet.
         while self.name not in self.run("topic", "list"):
             assert time.monotonic() < deadline
@@ -83,7 +84,7 @@ class Stage(NamedTuple):
         with Producer(self.settings, transactional_id=self.name) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            producer.send(topic, b"open").result(20)
+            producer.send(topic, b"open").result(300)
             yield self.name
             with contextlib.suppress(KafkaError):
                 producer.abort_transaction()
@@ -140,7 +141,7 @@ def _(stage: Stage) -> None:
 @shows("topic consume")
 def _(stage: Stage) -> None:
     with Producer(stage.settings) as producer:
-        producer.send(stage.topic(), b"to-be-read").result(20)
+        producer.send(stage.topic(), b"to-be-read").result(300)
     assert "to-be-read" in stage.run("topic", "consume", stage.name, "--offset", "start", "-n", "1")
     assert "to-be-read" in stage.run("topic", "consume", stage.name, "-n", "1", "--group", f"{stage.name}-group")
 
@@ -149,10 +150,10 @@ def group_of(stage: Stage) -> str:
     """One without members, with a committed offset."""
     topic = stage.topic()
     with Producer(stage.settings) as producer:
-        producer.send(topic, b"").result(20)
+        producer.send(topic, b"").result(300)
     with Consumer(stage.settings, group_id=stage.name, auto_offset_reset="earliest") as consumer:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patient(60)
         while not consumer.poll(500):
             assert time.monotonic() < deadline
         consumer.commit()
@@ -235,7 +236,7 @@ def _(stage: Stage) -> None:
 
 def until_listed(stage: Stage, wanted: str, *arguments: str) -> None:
     """A broker learns a moment later what the controller has answered."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patient(30)
     while wanted not in stage.run(*arguments):
         assert time.monotonic() < deadline, f"{wanted} is not in the answer to {arguments}"
 
@@ -298,7 +299,7 @@ def _(stage: Stage) -> None:
 @shows("pipeline infer")
 def _(stage: Stage) -> None:
     with Producer(stage.settings) as producer:
-        producer.send(stage.topic(), b'{"amount": 3}').result(20)
+        producer.send(stage.topic(), b'{"amount": 3}').result(300)
     assert '"amount"' in stage.run("pipeline", "infer", stage.name)
 
 
@@ -313,7 +314,7 @@ def dead_letters_of(stage: Stage) -> str:
     with Admin(stage.settings) as admin, Producer(stage.settings) as producer:
         admin.create_topics([NewTopic(letters, 1)])
         headers = [(each["key"], each["value"]) for each in row["headers"]]
-        producer.send(letters, row["value"], row["key"], headers).result(20)
+        producer.send(letters, row["value"], row["key"], headers).result(300)
     return letters
 
 

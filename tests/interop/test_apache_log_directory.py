@@ -35,15 +35,15 @@ def produce(node: ApacheKafka) -> None:
                 "compression.type": ("none", "gzip", "snappy", "lz4", "zstd")[number % 5],
             }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
         for record in range(3):
             producer.produce(TOPIC, key=b"%d" % number, value=b"value %d " % record * 20, partition=0)
-        producer.flush(30)
+        producer.flush(120)
         if number < 10 and number % 2:
-            producer.abort_transaction(30)
+            producer.abort_transaction(120)
         elif number < 10:
-            producer.commit_transaction(30)
+            producer.commit_transaction(120)
 
 
 def committed_keys(log: PartitionLog) -> list[bytes]:

@@ -252,7 +252,7 @@ def test_its_transactional_copier_copies_once(cluster: Cluster, tools: ApacheToo
     assert code == 0 and '"ShutdownComplete"' in text
     read = tools(
         "consumer.ConsoleConsumer", "--topic", f"{topic}-copy", "--from-beginning", "--max-messages", "60",
-        "--isolation-level", "read_committed", "--timeout-ms", "20000",
+        "--isolation-level", "read_committed", "--timeout-ms", "120000",
     )  # fmt: skip
     assert [line for line in read.splitlines() if line.isdigit()] == [str(each) for each in range(60)]
     assert re.search(rf"{name}\s+[123]\s+\d+\s+CompleteCommit", tools.of(TRANSACTIONS, "list"))
@@ -263,10 +263,10 @@ def test_an_open_transaction_is_found_and_ended(cluster: Cluster, tools: ApacheT
     cluster.create_topic(topic)
     name = f"open-{topic}"
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     producer.begin_transaction()
     producer.produce(topic, b"x", partition=0)
-    producer.flush(30)
+    producer.flush(120)
     place = ("--topic", topic, "--partition", "0")
     assert re.search(
         rf"{name}\s.*\sOngoing\s.*\s{topic}-0", tools.of(TRANSACTIONS, "describe", "--transactional-id", name)

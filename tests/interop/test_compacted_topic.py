@@ -43,7 +43,7 @@ class Table:
     def transactional_producer(self, name: str) -> Producer:
         told = {"bootstrap.servers": self.cluster.bootstrap, "transactional.id": f"{name}-of-{self.topic}"}
         producer = Producer(told)
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         return producer
 
     def write(self) -> None:
@@ -51,20 +51,20 @@ class Table:
         number = next(self._rounds)
         for turn in range(3):
             self._put(self.plain, f"plain {number}.{turn}", range(KEYS))
-            assert self.plain.flush(30) == 0
+            assert self.plain.flush(120) == 0
             self.transactional.begin_transaction()
             self._put(self.transactional, f"aborted {number}.{turn}", range(KEYS), counts=False)
-            self.transactional.abort_transaction(30)
+            self.transactional.abort_transaction(120)
             self.transactional.begin_transaction()
             self._put(self.transactional, f"committed {number}.{turn}", range(turn, KEYS, 3))
             self._put(self.transactional, None, [KEYS - 1 - turn])
-            self.transactional.commit_transaction(30)
+            self.transactional.commit_transaction(120)
             # The next turn is in the next segment.
             time.sleep(1.2 * _SEGMENT_MS / 1000)
         # The last closed segment has no key of the table.
         for _ in range(2):
             self.plain.produce(self.topic, key=b"end", value=b"", partition=0)
-            assert self.plain.flush(30) == 0
+            assert self.plain.flush(120) == 0
             time.sleep(1.2 * _SEGMENT_MS / 1000)
 
     def _put(self, producer: Producer, value: str | None, keys: range | list[int], *, counts: bool = True) -> None:
@@ -83,7 +83,7 @@ class Table:
         found: list[tuple[bytes, bytes | None]] = []
         try:
             while True:
-                message = consumer.poll(30)
+                message = consumer.poll(120)
                 assert message is not None, "the end does not come"
                 error = message.error()
                 if error is None:
@@ -160,18 +160,18 @@ def test_an_open_transaction_is_not_cleaned_and_counts_from_its_commit_on(table:
     late.begin_transaction()
     late.produce(table.topic, key=b"key 0", value=b"late", partition=0)
     late.produce(table.topic, key=b"late", value=b"late", partition=0)
-    assert late.flush(30) == 0
+    assert late.flush(120) == 0
     before = dict(table.rows)
     # All behind an open transaction, so nobody sees it yet.
     for _ in range(4):
         table.plain.produce(table.topic, key=b"key 1", value=b"after", partition=0)
-        assert table.plain.flush(30) == 0
+        assert table.plain.flush(120) == 0
         time.sleep(1.2 * _SEGMENT_MS / 1000)
     table.check()
     stopped = table.new_leader()
     table.check()
     assert before == table.rows
-    late.commit_transaction(30)
+    late.commit_transaction(120)
     table.rows |= {b"key 0": b"late", b"late": b"late", b"key 1": b"after"}
     at_last(lambda: dict(table.read()).get(b"late"), lambda value: value == b"late")
     table.check()

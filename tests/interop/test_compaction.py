@@ -136,36 +136,36 @@ def create(node: Node) -> None:
         "min.cleanable.dirty.ratio": "0.01",
     }
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)])[TOPIC].result(120)
 
 
 def write(node: Node) -> None:
     """The same records, batch by batch, on every broker."""
     plain = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
     transactional = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": "writer"})
-    transactional.init_transactions(30)
+    transactional.init_transactions(120)
     for number in range(40):
         for each in range(3):
             # The last of them is superseded by nothing.
             is_tombstone = number % 9 == 4 and each == 1 or (number, each) == (39, 2)
             value = None if is_tombstone else b"plain %d" % number
             plain.produce(TOPIC, key=b"key %d" % ((number + each) % 11), value=value, partition=0)
-        plain.flush(30)
+        plain.flush(120)
         if number % 4 == 0:
             transactional.begin_transaction()
             transactional.produce(TOPIC, key=b"key %d" % (number % 11), value=b"transactional %d" % number, partition=0)
-            transactional.flush(30)
+            transactional.flush(120)
             if number % 8:
-                transactional.abort_transaction(30)
+                transactional.abort_transaction(120)
             else:
-                transactional.commit_transaction(30)
+                transactional.commit_transaction(120)
 
 
 def close_segment(node: Node, key: bytes, later_ms: int) -> None:
     """Write a record whose timestamp is so much later that it begins a new segment."""
     writer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
     writer.produce(TOPIC, key=key, value=b"x", partition=0, timestamp=int(time.time() * 1_000) + later_ms)
-    assert writer.flush(30) == 0
+    assert writer.flush(120) == 0
 
 
 def read(node: Node, isolation: str) -> Visible:
@@ -182,7 +182,7 @@ def read(node: Node, isolation: str) -> Visible:
     found: Visible = []
     try:
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(120)
             assert message is not None, "the end does not come"
             if error := message.error():
                 if error.name() == "_PARTITION_EOF":

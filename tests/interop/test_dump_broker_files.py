@@ -84,7 +84,7 @@ def _write_compressed(broker: Broker, codec: str) -> None:
     )
     for number in range(50):
         producer.produce(codec, key=f"key {number}", value=f"value {number} {'.' * 100}")
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 @pytest.mark.parametrize("codec", _CODECS)

@@ -170,7 +170,7 @@ def test_positions_and_members_survive_kill_9(own_node_of: NodeFactory, client_a
 
 def transactional(broker: Node, name: str) -> confluent_kafka.Producer:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
-    producer.init_transactions(20)
+    producer.init_transactions(120)
     return producer
 
 
@@ -187,9 +187,9 @@ def test_positions_in_a_transaction_are_there_after_its_commit_only(broker: Node
                 [confluent_kafka.TopicPartition(topic, 0, offset)], member.group_metadata(), 20
             )
             if is_committed:
-                producer.commit_transaction(20)
+                producer.commit_transaction(120)
             else:
-                producer.abort_transaction(20)
+                producer.abort_transaction(120)
                 assert member.committed(partition) is None
         at_last(lambda: member.committed(partition), lambda found: found == 6)
 
@@ -210,7 +210,7 @@ def test_positions_of_a_stale_generation_are_refused_in_a_transaction(broker: No
             error = caught.value.args[0]
             assert error.code() == confluent_kafka.KafkaError.ILLEGAL_GENERATION
             assert error.txn_requires_abort()
-            producer.abort_transaction(20)
+            producer.abort_transaction(120)
             assert member.committed((topic, 0)) == 3
 
 
@@ -301,20 +301,20 @@ def test_operators_list_describe_and_delete_groups(broker: Node) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def listed() -> dict[str, str]:
-        return {each.group_id: each.state.name for each in admin.list_consumer_groups().result(20).valid}
+        return {each.group_id: each.state.name for each in admin.list_consumer_groups().result(120).valid}
 
     with ConfluentMember(broker.bootstrap, group, topic) as member:
         wait_until(lambda: member.assignment == partitions_of(topic), member)
         member.commit({(topic, 0): 4})
-        described = admin.describe_consumer_groups([group])[group].result(20)
+        described = admin.describe_consumer_groups([group])[group].result(120)
         assert described.state.name == "STABLE"
         assert [len(each.assignment.topic_partitions) for each in described.members] == [4]
         assert listed()[group] == "STABLE"
         with pytest.raises(confluent_kafka.KafkaException) as caught:
-            admin.delete_consumer_groups([group])[group].result(20)
+            admin.delete_consumer_groups([group])[group].result(120)
         assert caught.value.args[0].code() == confluent_kafka.KafkaError.NON_EMPTY_GROUP
     at_last(listed, lambda groups: groups[group] == "EMPTY")
-    admin.delete_consumer_groups([group])[group].result(20)
+    admin.delete_consumer_groups([group])[group].result(120)
     assert group not in listed()
 
 

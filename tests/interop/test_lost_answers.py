@@ -7,7 +7,7 @@ import pytest
 from einmal.types import ErrorCode
 from tests.interop.conftest import Setting
 from tests.interop.topics import RETRIABLE, at_last
-from tests.interop.transaction_driver import TV1, TV2, TransactionDriver, Written
+from tests.interop.transaction_driver import OVERDUE_MS, TV1, TV2, TransactionDriver, Written
 
 pytestmark = pytest.mark.interop
 
@@ -125,7 +125,7 @@ def test_a_repeated_init_producer_id_without_id_moves_the_epoch_again(driver: Tr
 
 def test_a_commit_that_was_overtaken_by_the_timeout_is_refused(setting: Setting) -> None:
     # Under TV2 the broker takes it for a repeat of the EndTxn that ended the transaction, with the opposite result.
-    with setting.driver(timeout_ms=100) as driver:
+    with setting.driver(timeout_ms=OVERDUE_MS) as driver:
         identity = driver.init_at_last()
         driver.open(0, 1)
         with driver.writer() as writer:

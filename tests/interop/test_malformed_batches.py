@@ -91,7 +91,7 @@ def _answers(node: Node) -> dict[str, ErrorCode | None]:
 def _create_topic(connection: Connection, name: str, configs: Mapping[str, str]) -> None:
     settings = [{"name": key, "value": value} for key, value in configs.items()]
     topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": settings}
-    answer = connection.call(raw.CREATE_TOPICS, 7, topics=[topic], timeout=10_000)
+    answer = connection.call(raw.CREATE_TOPICS, 7, topics=[topic], timeout=60_000)
     assert answer.topics[0].error_code == ErrorCode.none, answer
     wait_for_leaders(connection, name)
 
@@ -100,7 +100,7 @@ def _produce(connection: Connection, topic: str, records: bytes) -> ErrorCode | 
     partitions = [{"index": 0, "records": records}]
     topics = [{"name": topic, "partition_data": partitions}]
     try:
-        answer = connection.call(raw.PRODUCE, 9, transactional_id=None, acks=-1, timeout=10_000, topic_data=topics)
+        answer = connection.call(raw.PRODUCE, 9, transactional_id=None, acks=-1, timeout=60_000, topic_data=topics)
     except ConnectionError:
         return None
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)

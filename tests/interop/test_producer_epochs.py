@@ -8,7 +8,7 @@ from einmal.types import ErrorCode
 from tests.interop.conftest import Setting
 from tests.interop.raw import Identity
 from tests.interop.topics import at_last
-from tests.interop.transaction_driver import NOBODY, TV1, TV2, TransactionDriver
+from tests.interop.transaction_driver import NOBODY, OVERDUE_MS, TV1, TV2, TransactionDriver
 
 pytestmark = pytest.mark.interop
 
@@ -139,7 +139,7 @@ def test_an_abort_gives_a_clean_epoch_on_every_broker(driver: TransactionDriver)
 
 
 def test_the_timeout_moves_the_epoch_by_one(setting: Setting) -> None:
-    with setting.driver(timeout_ms=100) as driver:
+    with setting.driver(timeout_ms=OVERDUE_MS) as driver:
         identity = driver.init_at_last()
         driver.open(0)
         with driver.writer() as writer:

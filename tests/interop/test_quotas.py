@@ -126,7 +126,7 @@ def test_a_consumer_of_librdkafka_has_the_rate_of_its_quota(node: Node) -> None:
     producer = Producer({"bootstrap.servers": node.bootstrap, "batch.size": 20_000})
     for _ in range(2_000):
         producer.produce(topic, RECORD)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap,

@@ -331,7 +331,7 @@ def test_the_java_client_authenticates_writes_and_reads(
     record.write_text("from Java\n")
     topic = f"java-{mechanism}"
     tools("ConsoleProducer", "--topic", topic, "--command-config", config, reads=record)
-    arguments = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000")
+    arguments = ("--topic", topic, "--from-beginning", "--max-messages", "1", "--timeout-ms", "120000")
     assert "from Java" in tools("consumer.ConsoleConsumer", *arguments, "--command-config", config)
 
 

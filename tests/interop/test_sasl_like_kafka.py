@@ -19,6 +19,7 @@ from einmal.types import ErrorCode
 from tests.broker.nodes import Client
 from tests.broker.sasl_client import AUTHENTICATE, HANDSHAKE, METADATA, authenticate, handshake, sasl_node
 from tests.security.secure_kafka import PASSWORD, USER, SecureKafka
+from tests.suite.patience import patient
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -72,7 +73,7 @@ async def early_request_within(client: Client) -> Any:
     await handshake(client, "PLAIN")
     client.send(19, 7, bytes(8))
     with suppress(asyncio.IncompleteReadError):
-        await asyncio.wait_for(client.receive(), 5)
+        await asyncio.wait_for(client.receive(), patient(5))
     return await client.is_closed()
 
 
@@ -97,7 +98,7 @@ def bare(password: str) -> Callable[[Client], Any]:
         message = f"\0{USER}\0{password}".encode()
         client.writer.write(struct.pack(">i", len(message)) + message)
         try:
-            answer = await asyncio.wait_for(client.reader.readexactly(4), 5)
+            answer = await asyncio.wait_for(client.reader.readexactly(4), patient(5))
         except asyncio.IncompleteReadError as error:
             return error.partial
         return answer, bool((await client.call(METADATA, 9, {"topics": None})).brokers)

@@ -77,7 +77,7 @@ def test_groups_and_transactional_ids_of_others_are_refused(cluster: GuardedClus
         pytest.raises(NotAuthorized, match="GROUP_AUTHORIZATION_FAILED"),
     ):
         consumer.subscribe([topic])
-        consumer.poll(10_000)
+        consumer.poll(300_000)
     with (
         Producer(alice, transactional_id="others") as producer,
         pytest.raises(NotAuthorized, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),

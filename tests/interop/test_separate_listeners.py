@@ -65,7 +65,7 @@ def create(cluster: LocalCluster, topic: NewTopic) -> None:
 def acknowledged(cluster: LocalCluster, topic: str, value: bytes) -> None:
     """Write with acks=all. Raises KafkaException."""
     told: list[Any] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 20_000})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 120_000})
     producer.produce(topic, value, on_delivery=lambda error, _message: told.append(error))
     producer.flush(PATIENCE_S)
     assert told == [None]
@@ -155,8 +155,8 @@ def test_apache_kafkas_tools_authenticate_with_the_secret(plan: BrokerPlan, tmp_
 
     def settings(secret: str) -> str:
         file.write_text(
-            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nrequest.timeout.ms=8000\n"
-            "default.api.timeout.ms=10000\n"
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nrequest.timeout.ms=60000\n"
+            "default.api.timeout.ms=90000\n"
             "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
             f'username="operator" password="{secret}";\n'
         )

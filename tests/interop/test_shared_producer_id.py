@@ -71,7 +71,7 @@ def _consume(driver: TransactionDriver) -> dict[int, list[str]]:
         consumer.assign([TopicPartition(driver.topic, partition, 0) for partition in values])
         at_end: set[int] = set()
         while len(at_end) < len(values):
-            message = consumer.poll(20)
+            message = consumer.poll(120)
             assert message is not None, "nothing more, and no end"
             partition = message.partition()
             assert partition is not None

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.interop, pytest.mark.system]
 
 COUNT = 200
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 VALUES = [b"value %d " % number * 50 for number in range(COUNT)]
 LISTENERS = ("SSL", "MUTUAL")
 
@@ -113,7 +113,7 @@ def test_confluent_kafka_writes_and_reads(tls: Tls, topic: str, listener: str) -
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-@pytest.mark.time_limit(90)
+@pytest.mark.time_limit(180)
 async def test_aiokafka_writes_and_reads(tls: Tls, topic: str, listener: str) -> None:
     settings = {
         "bootstrap_servers": tls.at(listener),
@@ -168,7 +168,7 @@ def test_the_java_client_writes_and_reads(tls: Tls, topic: str, listener: str, t
             "--max-messages",
             str(COUNT),
             "--timeout-ms",
-            "60000",
+            "120000",
         )
     finally:
         tools.close()

@@ -42,7 +42,7 @@ def test_a_topic_with_fewer_replicas_than_the_minimum_takes_writes(
     wanted = NewTopic(topic, 1, 1, config={"min.insync.replicas": "2"})
     admin.create_topics([wanted])[topic].result(PATIENCE_S)
     errors: list[Any] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "message.timeout.ms": 15_000})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "message.timeout.ms": 100_000})
     producer.produce(topic, b"x", on_delivery=lambda error, _message: errors.append(error))
     producer.flush(PATIENCE_S)
     assert errors == [None]

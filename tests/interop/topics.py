@@ -65,7 +65,7 @@ def create_topic(broker: Broker, name: str, partitions: int) -> None:
                     "configs": [{"name": "retention.ms", "value": "-1"}],
                 }
             ],
-            timeout=10_000,
+            timeout=60_000,
         )
         assert answer.topics[0].error_code in (ErrorCode.none, ErrorCode.topic_already_exists), answer
         wait_for_coordinators(connection)

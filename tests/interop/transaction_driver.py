@@ -27,6 +27,9 @@ class Dialect(NamedTuple):
     end_txn: int
 
 
+OVERDUE_MS: Final = 12_000
+"""Of a transaction that is to be overdue: a client that stands still for some seconds must be in time to write."""
+
 TV1: Final = Dialect("TV1", produce=11, txn_offset_commit=4, end_txn=4)
 TV2: Final = Dialect("TV2", produce=12, txn_offset_commit=5, end_txn=5)
 
@@ -73,7 +76,7 @@ class Writer:
             version or self._dialect.produce,
             transactional_id=self._transactional_id,
             acks=-1,
-            timeout=10_000,
+            timeout=60_000,
             topic_data=[
                 {
                     "name": self._topic,

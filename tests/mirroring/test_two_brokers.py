@@ -24,6 +24,8 @@ from tests.interop.einmal_broker import EinmalBroker
 pytestmark = pytest.mark.system
 
 GROUP = "billing"
+_PATIENCE_MS = 300_000
+"""Of one poll that must find something."""
 
 
 class Killed(BaseException):
@@ -149,7 +151,7 @@ def test_records_arrive_as_they_are_and_aborted_ones_do_not(clusters: Clusters, 
     with Consumer({"bootstrap.servers": clusters.target}) as consumer:
         consumer.assign(copies(topic)[:1])
         consumer.seek(copies(topic)[0], 0)
-        (first, *_) = consumer.poll(5_000)
+        (first, *_) = consumer.poll(_PATIENCE_MS)
     assert (first.key, first.timestamp, first.headers) == (b"k0", 1000, (Header("h", b"1"),))
 
 
@@ -170,7 +172,7 @@ def test_a_group_that_switches_clusters_reads_each_record_once(
     with Consumer({"bootstrap.servers": clusters.target, **settings}) as consumer:
         consumer.subscribe([f"A.{topic}"])
         while len(seen) < len(everything):
-            polled = consumer.poll(2_000)
+            polled = consumer.poll(_PATIENCE_MS)
             assert polled, f"{len(everything) - len(seen)} records are missing"
             seen += [record.value for record in polled]
         assert consumer.poll(500) == []

@@ -22,8 +22,8 @@ import pyspark
 
 from einmal.spark.environment.java import use_java
 
-_READY_S: Final = 60.0
-_GONE_S: Final = 10.0
+_READY_S: Final = 300.0
+_GONE_S: Final = 120.0
 _POLL_S: Final = 0.05
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"

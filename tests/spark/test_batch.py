@@ -174,7 +174,7 @@ def test_a_write_that_is_interrupted_leaves_no_reader_waiting(spark: SparkSessio
     try:
         partitions = cluster.partitions([topic])
         assert sum(cluster.latest(partitions, committed=False).values()) >= 10
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while cluster.latest(partitions, committed=True) != cluster.latest(partitions, committed=False):
             assert time.monotonic() < deadline, "the transaction is still open"
     finally:

@@ -69,7 +69,7 @@ def test_a_time_is_never_found_behind_the_last_stable_offset(broker: EinmalBroke
             producer.init_transactions()
             producer.begin_transaction()
             producer.send(topic, b"old", timestamp=1_000)
-            producer.send(topic, b"young", timestamp=2_000).result(timeout=30)
+            producer.send(topic, b"young", timestamp=2_000).result(timeout=300)
             assert cluster.latest([partition], committed=False) == {partition: 2}
             assert cluster.at_times({partition: 2_000}, committed=True) == {partition: 0}
             assert cluster.at_times({partition: 2_000}, committed=False) == {partition: 1}

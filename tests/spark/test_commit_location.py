@@ -94,7 +94,7 @@ class Driver:
         """Acquire the name, and commit a batch; what was committed before. An older release writes elsewhere."""
         with TransactionDriver(self._client | {"transactional.id": self._name}) as driver:
             identity = driver.init_producer_id()
-            before = self.log.read(20.0)
+            before = self.log.read(120.0)
             if place is not None:
                 self.log._partition = place
             driver.add_partitions(identity, [self.log.partition])

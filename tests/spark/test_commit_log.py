@@ -109,7 +109,7 @@ def look(servers: str) -> CommitRecord | None:
 def read(servers: str) -> CommitRecord | None:
     with commit_log(servers) as log, TransactionDriver(bootstrap_servers=servers, transactional_id=NAME) as driver:
         driver.init_producer_id()
-        return log.read(10.0)
+        return log.read(120.0)
 
 
 def servers_of(cluster: Cluster, wanted: Callable[[int], bool]) -> str:

@@ -122,7 +122,7 @@ def test_a_key_goes_where_javas_partitioner_sends_it(spark: SparkSession, bootst
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
     for key in keys:
         producer.produce(theirs, key=key.encode(), value=b"")
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     frame = spark.createDataFrame([(key, "") for key in keys], "key string, value string")
     write(frame).option("kafka.bootstrap.servers", bootstrap).option("topic", ours).save()
 

@@ -14,7 +14,7 @@ from einmal.spark.errors import PipelineFailed
 from einmal.spark.protocol import query as query_module
 from einmal.spark.protocol.query import PipelineQuery
 
-_LONG_S = 60.0
+_LONG_S = 300.0
 
 
 class SparkQuery:

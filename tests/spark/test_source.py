@@ -158,7 +158,8 @@ def test_an_unreadable_range_is_an_error_with_the_cause(spark: SparkSession, boo
     topic = unique("said")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(3))
-    impatient = {"kafka.default.api.timeout.ms": "3000"}
+    # Long enough for the answer that says why, on a busy machine too.
+    impatient = {"kafka.default.api.timeout.ms": "15000"}
     with pytest.raises(Exception, match="UNKNOWN_TOPIC_OR_PARTITION"):
         read(spark, bootstrap, unique("nowhere"), **impatient).collect()
     backwards = {"startingOffsets": json.dumps({topic: {"0": 2}}), "endingOffsets": json.dumps({topic: {"0": 1}})}
@@ -241,7 +242,7 @@ def test_records_deleted_before_they_were_read_fail_the_query_by_default(spark: 
     with Admin({"bootstrap.servers": bootstrap}) as admin:
         admin.delete_records({TopicPartition(topic, 0): 4})
     deleted = {"startingOffsets": json.dumps({topic: {"0": 1}})}
-    beyond = {"endingOffsets": json.dumps({topic: {"0": 9}}), "kafka.default.api.timeout.ms": "3000"}
+    beyond = {"endingOffsets": json.dumps({topic: {"0": 9}}), "kafka.default.api.timeout.ms": "15000"}
     for lost in (deleted, beyond):
         with pytest.raises(Exception, match="failOnDataLoss"):
             read(spark, bootstrap, topic, **lost).collect()

@@ -2,7 +2,8 @@
 
 A bound that suits a quiet machine fails on a busy one without any defect. So each bound is written for a quiet machine
 and multiplied by how much slower this one is at the moment: what a fixed piece of work takes, with a process to start,
-beside what it takes on a quiet machine.
+beside what it takes on a quiet machine. No bound is short: on a busy machine a process may stand still for ten seconds,
+several times. So it is no bound for how fast something is, either: claim the order of events, or use virtual time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Final
 
 _QUIET_S: Final = 0.02
 """What ``_slowness`` measures, in seconds, on a quiet machine with a slow processor."""
+_LEAST_S: Final = 90.0
+"""Of each bound: whoever waits, and whoever is waited for, may stand still meanwhile."""
 _LEAST: Final = 4.0
 """The load may come after the measurement: no bound is smaller than so many times itself."""
 _MOST: Final = 20.0
@@ -24,13 +27,13 @@ _measured_at = -_VALID_S
 
 
 def patient(seconds: float) -> float:
-    """So many seconds of a quiet machine, in seconds of this one as it is now."""
+    """So many seconds of a quiet machine, in seconds of this one as it is now, and never less than 90."""
     global _measured, _measured_at  # noqa: PLW0603 - one measurement for all tests of a process.
     now = time.monotonic()
     if now - _measured_at >= _VALID_S:
         _measured = min(_MOST, max(_LEAST, _LEAST * _slowness()))
         _measured_at = time.monotonic()
-    return seconds * _measured
+    return max(_LEAST_S, seconds * _measured)
 
 
 def _slowness() -> float:

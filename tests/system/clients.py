@@ -23,7 +23,7 @@ from tests.system.load import COPIES, PARTITIONS, TOPICS
 from tests.system.secured import client_security
 from tests.system.verdict import Values, judge_copies, judge_plain, judge_reader, judge_transactions
 
-PATIENCE_S: Final = 240.0
+PATIENCE_S: Final = 600.0
 ANOMALIES: Final = ("lost", "doubled", "out_of_order", "torn")
 _PAUSE_S: Final = 0.02
 _LOOK_S: Final = 0.5
@@ -100,6 +100,12 @@ def until(claim: Callable[[], bool], what: Callable[[], str] = lambda: "it") -> 
     while not claim():
         assert time.monotonic() < deadline, f"it takes too long: {what()}"
         time.sleep(_PAUSE_S)
+
+
+def committed_so_far(clients: list[Client]) -> int:
+    """How many transactions of those that only write."""
+    reports = [client.so_far() for client in clients if client.role == "transactional"]
+    return sum(line.get("outcome") == "committed" for report in reports for line in report)
 
 
 def finish(clients: list[Client]) -> dict[str, list[dict[str, Any]]]:

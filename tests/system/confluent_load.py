@@ -24,7 +24,7 @@ from tests.system.load import (
 from tests.system.secured import client_security
 
 _CALL_S: Final = 30.0
-_OFFSETS_S: Final = 8.0
+_OFFSETS_S: Final = 20.0
 """Then a new producer is made: librdkafka waits for ever for a group's former coordinator once that has left the
 cluster, Apache's cluster as well as ours, whatever its timeout is (its issues 5511 and 5456)."""
 
@@ -39,7 +39,7 @@ def _settings(bootstrap: str) -> dict[str, Any]:
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 200,
         "log_level": 0,
-        "socket.timeout.ms": 10_000,
+        "socket.timeout.ms": 30_000,
         # It keeps only the brokers that its last metadata named. Where that was one of three, and it dies, only the
         # bootstrap servers help; where there is but one, it forgets that one when it begins again.
         "metadata.recovery.strategy": "rebootstrap" if "," in bootstrap else "none",
@@ -64,7 +64,7 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
-        "session.timeout.ms": 10_000,
+        "session.timeout.ms": 30_000,
         "heartbeat.interval.ms": 500,
     }
     return Consumer(_settings(bootstrap) | settings)

@@ -133,7 +133,7 @@ def copier(bootstrap: str, report: Report, seed: int) -> None:
         group_id=name,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=10_000,
+        session_timeout_ms=30_000,
         heartbeat_interval_ms=500,
     )
     consumer.subscribe([PLAIN])

@@ -27,12 +27,14 @@ from tests.system.clients import (
     ANOMALIES,
     Client,
     Part,
+    committed_so_far,
     everybody_gets_something_done,
     finish,
     judge,
     load_on,
     no_transaction_is_left_open,
     read_all,
+    until,
 )
 from tests.system.load import PARTITIONS, PLAIN, TOPICS, TRANSACTIONS
 from tests.system.secured import secured_cluster
@@ -123,6 +125,7 @@ def run(cluster: Cluster, directory: Path, load: tuple[Part, ...], strokes: int)
                 print(f"{time.strftime('%H:%M:%S')} {number + 1} of {strokes}: {stroke}", flush=True)
                 silences.setdefault(stroke, []).append(strike(cluster, clients, stroke, chance))
             everybody_gets_something_done(clients)
+            until(lambda: committed_so_far(clients) > strokes)
             reports = finish(clients)
         no_transaction_is_left_open(lambda topic, index: _broker(cluster, cluster.leader(topic, index)))
         values = read_all(cluster.bootstrap)
@@ -181,7 +184,8 @@ def test_three_brokers_with_tls_between_them_lose_nothing(tmp_path: Path) -> Non
 @pytest.mark.parametrize("victims", [(2,), pytest.param((1, 2, 3), marks=pytest.mark.long)], ids=str)
 def test_a_controlled_shutdown_interrupts_no_client(tmp_path: Path, victims: tuple[int, ...]) -> None:
     """SIGTERM to each in turn: no call fails, no transaction has to be aborted."""
-    cluster = einmal_cluster(tmp_path / "cluster")
+    # No broker fails here; one that stands still for seconds, as on a busy machine, is not to count as failed.
+    cluster = einmal_cluster(tmp_path / "cluster", settings={"broker.session.timeout.ms": "30000"})
     cluster.start()
     try:
         for topic in TOPICS:

@@ -19,12 +19,14 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.system.clients import (
     Part,
+    committed_so_far,
     everybody_gets_something_done,
     finish,
     judge,
     load_on,
     no_transaction_is_left_open,
     read_all,
+    until,
 )
 from tests.system.load import PARTITIONS, TOPICS
 
@@ -60,6 +62,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_torn_by_kill_9(tmp_path: Path, 
                 broker.start()
                 restarts.append(time.monotonic() - began)
             everybody_gets_something_done(clients)
+            until(lambda: committed_so_far(clients) > KILLS)
             reports = finish(clients)
         no_transaction_is_left_open(lambda _topic, _index: Broker(broker.host, broker.port))
         values = read_all(broker.bootstrap)

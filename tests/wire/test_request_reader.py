@@ -13,7 +13,6 @@ from einmal.wire.messages import encode_request, request_type
 from einmal.wire.primitives import ELEMENTS_MAX
 from einmal.wire.request_reader import Message, kio_reader
 from tests.suite.cases import each_case
-from tests.suite.patience import patient
 from tests.wire.mapped import decode_request
 
 METADATA = 3
@@ -130,10 +129,10 @@ def test_the_elements_of_all_arrays_are_counted_together() -> None:
 
 def test_empty_elements_cannot_multiply() -> None:
     body = encode_request(9, 8, {"groups": [{"group_id": "", "topics": []}] * (ELEMENTS_MAX + 1)})
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(Malformed, match="elements"):
         decode_request(9, 8, body, 0)
-    assert time.perf_counter() - started < patient(1)
+    assert time.process_time() - started < 1
 
 
 def test_unknown_tagged_fields_are_bounded() -> None:

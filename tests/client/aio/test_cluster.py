@@ -16,12 +16,29 @@ from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import ClientClosed, Disconnected, RequestRefused, RetriableError, UnknownOutcome
 from einmal.seams import SystemClock, TcpNetwork
-from einmal.types import ErrorCode
+from einmal.types import ErrorCode, Instant
 from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
 from tests.suite.patience import patient
 
+LONG_MS = 1_000_000
 END_TXN = {"transactional_id": "id", "producer_id": 1, "producer_epoch": 0, "committed": True}
+
+
+class LeapingClock:
+    """Runs with the system's clock until ``leap``: no call is late before, whatever the machine does."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._ahead_ms = 0
+
+    def leap(self) -> None:
+        """Whatever has a deadline is late now."""
+        self._ahead_ms = 2 * LONG_MS
+
+    def now(self) -> Instant:
+        now = self._system.now()
+        return Instant(now.wall_ms + self._ahead_ms, now.monotonic_ms + self._ahead_ms)
 
 
 class Script:
@@ -32,9 +49,14 @@ class Script:
         self.hides_coordinator = False
         """Once nothing but hanging up is left to do, FindCoordinator finds nobody."""
         self.broker: ScriptedBroker | None = None
+        self.clock = LeapingClock()
+        self.late_after: tuple[ApiKey, int] | None = None
+        """So many requests of this kind come before the deadline of the call."""
 
     def __call__(self, session: Session, header: RequestHeader, _request: bytes) -> None:
         assert self.broker is not None
+        if self.late_after is not None and count(self.broker, self.late_after[0]) >= self.late_after[1]:
+            self.clock.leap()
         host, port = self.broker.bootstrap.split(":")
         if header.api_key == ApiKey.METADATA:
             session.answer(header, self.broker.metadata())
@@ -57,14 +79,14 @@ async def cluster_of(script: Script) -> AsyncIterator[tuple[Cluster, ScriptedBro
         script.broker = broker
         config = {"bootstrap.servers": broker.bootstrap, "retry.backoff.ms": 5, "reconnect.backoff.ms": 5}
         settings = parse(AdminSettings, config, {})
-        cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
+        cluster = Cluster(settings, network=TcpNetwork(), clock=script.clock, source=random.Random(1))
         try:
             yield cluster, broker
         finally:
             await cluster.close()
 
 
-async def end_txn(cluster: Cluster, timeout_ms: int = 10_000, **options: Any) -> Any:
+async def end_txn(cluster: Cluster, timeout_ms: int = LONG_MS, **options: Any) -> Any:
     request = CoordinatorRequest(
         kind=TRANSACTION,
         key="id",
@@ -101,16 +123,19 @@ async def test_a_lost_answer_is_remembered_with_the_next_one() -> None:
 
 
 async def test_at_the_deadline_a_request_without_any_answer_is_of_unknown_outcome() -> None:
-    async with cluster_of(Script(None, None, None)) as (cluster, _broker):
+    script = Script(None, None, None)
+    script.late_after = ApiKey.END_TXN, 2
+    async with cluster_of(script) as (cluster, _broker):
         with pytest.raises(UnknownOutcome, match="END_TXN for 'id'"):
-            await end_txn(cluster, timeout_ms=100)
+            await end_txn(cluster)
 
 
 async def test_a_coordinator_that_cannot_be_found_again_leaves_the_outcome_unknown() -> None:
     script = Script(None)
+    script.late_after = ApiKey.FIND_COORDINATOR, 3
     async with cluster_of(script) as (cluster, broker):
         with pytest.raises(UnknownOutcome):
-            await end_txn(cluster, timeout_ms=100)
+            await end_txn(cluster)
         assert script.hides_coordinator
         assert count(broker, ApiKey.END_TXN) == 1
 
@@ -122,9 +147,11 @@ async def test_a_coordinator_that_did_not_wait_for_its_log_may_have_decided(code
 
 
 async def test_at_the_deadline_a_request_that_was_only_refused_is_retriable() -> None:
-    async with cluster_of(Script(ErrorCode.coordinator_load_in_progress)) as (cluster, _broker):
+    script = Script(ErrorCode.coordinator_load_in_progress)
+    script.late_after = ApiKey.END_TXN, 2
+    async with cluster_of(script) as (cluster, _broker):
         with pytest.raises(RetriableError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-            await end_txn(cluster, timeout_ms=100)
+            await end_txn(cluster)
 
 
 async def test_a_version_that_the_broker_does_not_speak_is_refused_and_not_retried() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
 
 import pytest
 
@@ -47,30 +48,34 @@ def closed_port() -> str:
     return f"127.0.0.1:{port}"
 
 
+LONG_MS: Final = 1_000_000
+
+
 async def list_topics(bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=LONG_MS) as admin:
         await admin.list_topics()
 
 
 async def send(bootstrap: str) -> None:
-    async with Producer(bootstrap_servers=bootstrap) as producer:
+    async with Producer(bootstrap_servers=bootstrap, max_block_ms=LONG_MS, delivery_timeout_ms=LONG_MS) as producer:
         await producer.send("t", b"v")
 
 
 async def begin(bootstrap: str) -> None:
-    async with Producer(bootstrap_servers=bootstrap, transactional_id="x") as producer, producer.transaction():
+    settings: dict[str, Any] = {"transactional_id": "x", "max_block_ms": LONG_MS}
+    async with Producer(bootstrap_servers=bootstrap, **settings) as producer, producer.transaction():
         pass
 
 
 async def poll_in_group(bootstrap: str) -> None:
-    async with Consumer(bootstrap_servers=bootstrap, group_id="g") as consumer:
+    async with Consumer(bootstrap_servers=bootstrap, group_id="g", default_api_timeout_ms=LONG_MS) as consumer:
         consumer.subscribe(["t"])
         async for _ in consumer:
             pass
 
 
 async def poll_assigned(bootstrap: str) -> None:
-    async with Consumer(bootstrap_servers=bootstrap) as consumer:
+    async with Consumer(bootstrap_servers=bootstrap, default_api_timeout_ms=LONG_MS) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         async for _ in consumer:
             pass
@@ -81,12 +86,10 @@ USES = [list_topics, send, begin, poll_in_group, poll_assigned]
 
 @pytest.mark.parametrize("use", USES)
 async def test_no_broker_reachable_is_reported_soon(use: Callable[[str], Awaitable[None]]) -> None:
+    """Long before what a call may take, which is longer than this test may."""
     bootstrap = f"{closed_port()},{closed_port()}"
-    start = time.monotonic()
     with pytest.raises(NoBrokerReachable, match="einmal start") as caught:
         await use(bootstrap)
-    # Long before max.block.ms, a minute; a busy machine takes its time.
-    assert time.monotonic() - start < 50
     assert all(f"{each}: connection refused" in str(caught.value) for each in bootstrap.split(","))
 
 
@@ -124,7 +127,12 @@ async def test_a_host_that_no_dns_knows_is_named() -> None:
 async def test_a_client_that_has_met_a_broker_keeps_trying_when_all_are_gone() -> None:
     async with ScriptedBroker(lambda session, header, _: session.answer(header, broker.metadata())) as broker:
         admin = Admin(bootstrap_servers=broker.bootstrap, bootstrap_timeout_ms=0, default_api_timeout_ms=700)
-        await admin.list_topics()
+        has_met_one = False
+        while not has_met_one:
+            # A busy machine may not answer in so short a time.
+            with contextlib.suppress(KafkaError):
+                await admin.list_topics()
+                has_met_one = True
     start = time.monotonic()
     with pytest.raises(KafkaError) as caught:
         await admin.list_topics()
@@ -151,10 +159,14 @@ async def test_an_advertised_address_that_cannot_be_reached_is_named_with_the_se
         broker_that_advertises(wrong) as broker,
         Admin(bootstrap_servers=broker.bootstrap, default_api_timeout_ms=500) as admin,
     ):
-        with pytest.raises(KafkaError) as caught:
-            await admin.list_offsets({TopicPartition("t", 0): -1})
-        assert f"broker 7 advertises {wrong}: connection refused" in str(caught.value)
-        assert "advertised.listeners" in str(caught.value)
+        told = ""
+        while "advertises" not in told:
+            # In so short a time a busy machine may not have tried.
+            with pytest.raises(KafkaError) as caught:
+                await admin.list_offsets({TopicPartition("t", 0): -1})
+            told = str(caught.value)
+        assert f"broker 7 advertises {wrong}: connection refused" in told
+        assert "advertised.listeners" in told
 
 
 async def test_a_consumer_warns_once_of_an_advertised_address_that_cannot_be_reached(
@@ -164,6 +176,9 @@ async def test_a_consumer_warns_once_of_an_advertised_address_that_cannot_be_rea
     async with broker_that_advertises(wrong) as broker, Consumer(bootstrap_servers=broker.bootstrap) as consumer:
         consumer.assign([("t", 0)])
         consumer.seek(TopicPartition("t", 0), 0)
+        while not caplog.records:
+            assert await consumer.poll(100) == []
+        # It tries again meanwhile.
         assert await consumer.poll(1_000) == []
     (line,) = [each.getMessage() for each in caplog.records]
     assert line.startswith(f"broker 7 advertises {wrong}: connection refused; check advertised.listeners")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,12 +68,11 @@ class Sasl:
 
 
 async def failure(bootstrap: str, settings: dict[str, str]) -> KafkaError:
-    """The error of a client, which comes long before the call's own deadline of 60 s."""
-    began = time.monotonic()
-    async with Admin({"bootstrap.servers": bootstrap} | settings) as admin:
+    """The error of a client, which comes long before the call's own deadline: that is later than the test's."""
+    long = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": "1000000"}
+    async with Admin(long | settings) as admin:
         with pytest.raises(KafkaError) as caught:
             await admin.list_topics()
-    assert time.monotonic() - began < 50
     assert CANARY not in f"{caught.value} {caught.value!r}"
     return caught.value
 
@@ -132,6 +130,9 @@ async def test_a_broker_that_does_not_continue_the_exchange_is_not_trusted() -> 
 async def test_a_connection_that_ends_at_the_first_request_may_lack_sasl() -> None:
     async with ScriptedBroker(lambda session, *_: session.transport.close()) as broker:
         error = await failure(broker.bootstrap, {"default.api.timeout.ms": "500"})
+        while not broker.requests:
+            # In so short a time a busy machine may not have connected.
+            error = await failure(broker.bootstrap, {"default.api.timeout.ms": "500"})
     assert "a listener that requires SASL behaves like this (security.protocol)" in str(error)
 
 
@@ -150,9 +151,7 @@ async def test_a_client_without_sasl_learns_at_its_second_connection_that_the_li
 
     async with ScriptedBroker(answer) as broker:
         broker.also = (HANDSHAKE,)
-        began = time.monotonic()
         error = await failure(broker.bootstrap, {})
-        assert time.monotonic() - began < 50
         assert [each.api_key for each in broker.requests] == [API_VERSIONS, METADATA, API_VERSIONS, HANDSHAKE]
     assert isinstance(error, SaslAuthenticationFailed)
     assert str(error).startswith("ILLEGAL_SASL_STATE (34): the listener requires SASL")
@@ -303,7 +302,7 @@ async def test_a_consumer_whose_user_is_gone_raises_from_poll() -> None:
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek(TopicPartition("t", 0), 0)
         with pytest.raises(SaslAuthenticationFailed, match="user is gone"):
-            await consumer.poll(20_000)
+            await consumer.poll(1_000_000)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ async def test_records_whose_futures_nobody_asks_are_counted(flush: bool, caplog
     broker = StrangeBroker({})
     broker.without = ApiKey.INIT_PRODUCER_ID
     async with asyncio.timeout(patient(20)), broker:
-        producer = Producer(bootstrap_servers=broker.bootstrap, delivery_timeout_ms=600)
+        producer = Producer(bootstrap_servers=broker.bootstrap, delivery_timeout_ms=60_000)
         for _ in range(3):
             producer.send("t", b"v")
         await producer.close(flush=flush)

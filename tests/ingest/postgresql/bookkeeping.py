@@ -73,7 +73,7 @@ class Writers:
     def stop(self) -> None:
         self._stop.set()
         for each in self._threads:
-            each.join(60)
+            each.join(300)
             assert not each.is_alive()
 
     def _run(self, chance: random.Random) -> None:

@@ -117,7 +117,7 @@ def test_a_commit_that_is_in_the_log_but_not_visible_yet_is_not_lost(
             captured.drain()
     finally:
         server.reload({"synchronous_standby_names": "''"})
-        writer.join(30)
+        writer.join(300)
     assert [(each.op, each.key) for each in captured.changes()] == [("r", {"id": 1})]
 
 
@@ -182,7 +182,7 @@ def writing(server: PostgresServer, database: str, seeds: tuple[int, ...]) -> It
     finally:
         stop.set()
         for each in threads:
-            each.join(30)
+            each.join(300)
 
 
 def test_a_table_without_rows_is_a_snapshot_without_records(client: Client, captured: Captured) -> None:

@@ -38,7 +38,7 @@ BATCH = 24
 _RUN_S = 300.0
 _STRAGGLER_S = 60.0
 """At most: a straggler resumes once Spark has started a copy of it."""
-_EXECUTORS_S = 30.0
+_EXECUTORS_S = 300.0
 
 DISTINCT = 80
 FIRST_S = 1000

@@ -30,7 +30,7 @@ LAST = "drawn"
 _STARTS_MAX = 4
 _RUN_S = 240.0
 _EXECUTORS = 2
-_EXECUTORS_S = 60.0
+_EXECUTORS_S = 300.0
 
 
 class Harms:

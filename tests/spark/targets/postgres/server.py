@@ -33,7 +33,7 @@ _VERSION_MIN: Final = 15
 _USERS: Final = ("postgres", "nobody")
 """Who runs the server where the tests run as root."""
 _START_S: Final = 60.0
-_STOP_S: Final = 20.0
+_STOP_S: Final = 120.0
 _DOWNLOAD_S: Final = 300.0
 PASSWORD: Final = "not-in-any-log"
 
@@ -202,7 +202,7 @@ class PostgresServer(Shareable):
             [_program(program), *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=_START_S,
+            timeout=patient(_START_S),
             cwd=self._directory,
             env={**os.environ, "LC_ALL": "C", **environment},
             **_as_user(),
