@@ -12,7 +12,6 @@ import functools
 import gc
 import inspect
 import os
-import runpy
 import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -36,8 +35,6 @@ SECONDS_MAX: Final = 30
 
 _FIGURE: Final = "figure"
 _STARTED: Final = Path(__file__).parent / "started"
-# As in the processes that tests start, before anything imports the client.
-runpy.run_path(str(_STARTED / "patient_client.py"))
 _DURATIONS: Final = Path(__file__).parent / "durations.json"
 _RUN: Final = pytest.StashKey[tuple[Path, int]]()
 """The directory of this run and its lifeline, in the process that began it."""

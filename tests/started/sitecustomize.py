@@ -1,4 +1,4 @@
-"""What every Python process that a test starts begins with: a patient client, and no Hypothesis, as its user has none.
+"""What every Python process that a test starts begins with: it has no Hypothesis, as its user has none.
 
 kio registers a strategy for each of its types wherever it can import Hypothesis, which takes a fifth of a second, in
 every broker, client and Spark worker of the tests.
@@ -9,5 +9,3 @@ from typing import Any
 
 modules: dict[str, Any] = sys.modules
 modules["hypothesis"] = None
-# It is beside this file, on the path of such a process.
-__import__("patient_client")
