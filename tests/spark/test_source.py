@@ -158,7 +158,7 @@ def test_an_unreadable_range_is_an_error_with_the_cause(spark: SparkSession, boo
     topic = unique("said")
     create(bootstrap, topic, partitions=1)
     fill(bootstrap, topic, range(3))
-    # Long enough for the answer that says why, on a busy machine too.
+    # Long enough for the answer with the reason, on a busy machine too.
     impatient = {"kafka.default.api.timeout.ms": "15000"}
     with pytest.raises(Exception, match="UNKNOWN_TOPIC_OR_PARTITION"):
         read(spark, bootstrap, unique("nowhere"), **impatient).collect()

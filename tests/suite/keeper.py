@@ -30,7 +30,7 @@ def _apache(transaction_version: int) -> Callable[[Path], Any]:
         from tests.interop.apache_kafka import ApacheKafka
 
         # Nobody kills it: it may stand still for long and is still the same broker.
-        # To say so five times a second takes a fifth of what it uses while nobody asks it anything.
+        # A heartbeat five times a second takes a fifth of what it uses while nobody asks it anything.
         settings = {"broker.session.timeout.ms": "60000", "broker.heartbeat.interval.ms": "2000"}
         return ApacheKafka(directory, transaction_version=transaction_version, settings=settings)
 

@@ -76,7 +76,7 @@ def test_programs_of_one_module_are_waited_for_and_killed_one_by_one(
             os.kill(process.pid, 0)
 
 
-def test_output_goes_where_it_is_told_to(tmp_path: Path, started: list[WarmProcess]) -> None:
+def test_output_goes_to_the_given_files(tmp_path: Path, started: list[WarmProcess]) -> None:
     with (tmp_path / "output").open("w") as output, (tmp_path / "errors").open("w") as errors:
         process = WarmProcess(["einmal", "--version"], output=output.fileno(), errors=errors.fileno())
     started.append(process)
