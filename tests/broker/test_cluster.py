@@ -14,6 +14,9 @@ from tests.broker.cluster import Cluster, running_cluster
 from tests.broker.nodes import Client, batch
 from tests.suite.patience import patient
 
+_NEVER_MS = 600_000
+"""Where nothing may wait until the session of a node has ended."""
+
 TOPIC_FIELDS = {"num_partitions": 3, "replication_factor": 3, "configs": []}
 
 
@@ -76,7 +79,7 @@ async def test_without_its_active_controller_the_cluster_has_another_one(tmp_pat
 
 
 async def test_all_stop_together_and_come_back_with_what_they_had(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, broker_session_timeout_ms=_NEVER_MS)
     await cluster.start()
     async with Client.connect(cluster.nodes[1]) as client:
         await create(client, "t")
@@ -134,7 +137,7 @@ async def test_a_broker_logs_that_it_waits_for_its_controllers(
 
 
 async def test_a_start_that_waits_can_be_given_up(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(tmp_path, broker_session_timeout_ms=_NEVER_MS)
     starting = asyncio.ensure_future(cluster.start(1))
     await cluster.until(lambda: 1 in cluster.nodes and cluster.nodes[1].lifecycle._task is not None)
     starting.cancel()

@@ -370,7 +370,7 @@ async def test_an_open_transaction_continues_at_the_next_coordinator_and_times_o
     await settled(client)
     await client.write(DATA[2])
     world_time = world.loop.time()
-    await settled(client, within=12)
+    await settled(client, within=6)
     assert world.loop.time() - world_time > 4
     assert sorted(outcomes(world)) == [[False], [True], [True]]
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
+from tests.broker.good_client import Good, resident_bytes
 from tests.broker.nodes import Client, until
 from tests.broker.test_tls_listeners import hello
 from tests.broker.tls_node import Tls, port_of
 
+_LATENCY_SECONDS_MAX = 1.5
+"""The handshakes of a step may all be answered in one round of the loop, each with a signature."""
 _STEP = 250
 _KEPT = 1_500
 """Sockets that this side keeps open: the rest are closed by the node already."""
@@ -60,7 +62,7 @@ async def test_half_open_handshakes_cost_others_nothing(
             growth = resident_bytes() - before
             figures = {"bytes_sent": len(data), "latency_s_max": round(good.slowest, 3), "descriptors_max": most}
             print(json.dumps({**figures, "growth_mb": round(growth / 1e6, 1)}))
-            assert good.slowest < LATENCY_SECONDS_MAX
+            assert good.slowest < _LATENCY_SECONDS_MAX
             assert growth < _GROWTH_MAX
             assert most < 4_096
             lines = [each for each in caplog.records if "connection closed: " in each.getMessage()]

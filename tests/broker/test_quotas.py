@@ -449,6 +449,21 @@ async def test_an_address_above_its_rate_is_disconnected_after_a_pause() -> None
         assert 0 < closed < 8
 
 
+async def test_an_address_above_its_rate_is_disconnected_on_a_real_connection_too(tmp_path: Path) -> None:
+    async with running_node(tmp_path, TWO_SECONDS) as node, Client.connect(node) as client:
+        assert (await alter(client, {"ip": "127.0.0.1"}, connection_creation_rate=1)).error_code == ErrorCode.none
+        for _ in range(1_000):
+            async with Client.connect(node) as other:
+                try:
+                    await other.answers()
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    assert await other.is_closed()
+                    break
+        else:
+            pytest.fail("no connection was too many")
+        assert await client.answers()
+
+
 # --- clusters --------------------------------------------------------------------------------------------------------
 
 

@@ -323,6 +323,7 @@ async def test_a_handshake_that_stalls_is_ended_in_time(
 
 
 async def test_the_oldest_pending_handshake_makes_room(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_server, "HANDSHAKE_MS_MAX", 600_000)
     monkeypatch.setattr(tls_server, "PENDING_MAX", 10)
     async with tls.node() as node:
         port = port_of(node, "SSL")
@@ -344,7 +345,8 @@ async def closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_a_handshake_counts_as_a_connection_of_its_address(tls: Tls) -> None:
+async def test_a_handshake_counts_as_a_connection_of_its_address(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_server, "HANDSHAKE_MS_MAX", 600_000)
     async with tls.node(max_connections_per_ip=2) as node:
         port = port_of(node, "SSL")
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]

@@ -195,7 +195,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_cannot_be_committed(
         since = time.monotonic()
         settled(broker, topic, 0)
         # Its own time, and not the default of a minute.
-        assert time.monotonic() - since < 55
+        assert time.monotonic() - since < OVERDUE_MS / 1_000 + 43
         with pytest.raises(Refused):
             writer.commit()
     assert values(client, broker, topic, 0) == []
@@ -269,7 +269,7 @@ def test_a_hung_transaction_is_cleared_soon_after_a_restart(own_broker: EinmalBr
         since = time.monotonic()
         settled(own_broker, topic, 0)
         # Its own time, and not the default of a minute.
-        assert time.monotonic() - since < 55
+        assert time.monotonic() - since < OVERDUE_MS / 1_000 + 43
     assert values(ConfluentWriter, own_broker, topic, 0) == []
 
 

@@ -160,6 +160,12 @@ def executors_of(worker: int) -> list[int]:
     return [pid for pid in session_of(worker) if _EXECUTOR in _command(pid)]
 
 
+def executor_id(pid: int) -> str:
+    """By which Spark knows an executor JVM."""
+    arguments = _command(pid).split()
+    return arguments[arguments.index("--executor-id") + 1]
+
+
 def executor_of(pid: int) -> int:
     """The executor JVM above one of its Python workers."""
     while _EXECUTOR not in _command(pid):

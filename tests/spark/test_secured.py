@@ -77,7 +77,7 @@ def test_a_secured_pipeline_is_exactly_once_after_two_of_its_drivers_were_killed
     assert len(uncommitted) > RECORDS, "the first driver was killed before"
 
 
-# Among the ways of the program below is PLAIN, of a stream and of a batch.
+# The program below does it with PLAIN as well, through sasl.jaas.config.
 @pytest.mark.long
 def test_a_stream_and_a_batch_authenticate_with_plain(
     spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path

@@ -260,8 +260,8 @@ def test_a_topic_and_a_database_committed_together_have_the_same_result_of_a_ran
 Verb = Callable[..., Any]
 
 
-def crashing_once(monkeypatch: pytest.MonkeyPatch, verb: str, *, before: bool, at: int) -> None:
-    """The ``at``-th call of a verb of the topics is not made, or its answer is lost."""
+def crashing_once(monkeypatch: pytest.MonkeyPatch, verb: str, *, before: bool, at: int) -> Callable[[], bool]:
+    """The ``at``-th call of a verb of the topics is not made, or its answer is lost. Returns whether it came."""
     wrapped: Verb = getattr(KafkaTarget, verb)
     calls = 0
 
@@ -276,6 +276,7 @@ def crashing_once(monkeypatch: pytest.MonkeyPatch, verb: str, *, before: bool, a
         return result
 
     monkeypatch.setattr(KafkaTarget, verb, crashing)
+    return lambda: calls >= at
 
 
 @pytest.mark.parametrize("before", [long(True), False])
@@ -289,13 +290,14 @@ def test_whatever_is_lost_between_them_a_random_query_has_one_result_in_both(
     before: bool,
 ) -> None:
     declared = Declared(spark, two_phase.bootstrap, tmp_path, setting=TOGETHER, draw="rand()")
-    crashing_once(monkeypatch, verb, before=before, at=1 if verb in ("keep", "complete") else 2)
+    was_lost = crashing_once(monkeypatch, verb, before=before, at=1 if verb in ("keep", "complete") else 2)
     for _ in range(3):
         try:
             declared.start().awaitTermination()
             break
         except Exception as error:  # noqa: BLE001 - a run whose start was not answered is started again
             assert "lost" in str(error)
+    assert was_lost()
     assert declared.in_topic() == declared.in_database()
     assert len(declared.in_topic()) == len(NUMBERS)
     assert declared.record().prepared

@@ -305,7 +305,7 @@ def dies_once(flag: Path, how: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(
     ("bootstrap", "how"),
-    [("einmal", "raise"), long_on("einmal", "kill"), in_the_long_run("apache", "raise"), ("apache", "kill")],
+    [("einmal", "raise"), ("einmal", "kill"), *(in_the_long_run("apache", how) for how in ("raise", "kill"))],
     indirect=["bootstrap"],
 )
 def test_a_stateless_batch_whose_task_died_is_aborted_and_written_again(
@@ -548,6 +548,9 @@ def test_at_least_once_writes_without_a_transaction_and_its_checkpoint_is_ahead_
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH + 5))
     assert not heard.of(events.NameTaken)
     assert not heard.of(events.TransactionEnded)
+    fresh = new_pipeline()
+    run(fresh, spark, **{"processing.guarantee": "at_least_once"})
+    assert numbers(fresh.bootstrap, fresh.topic) == list(range(BATCH))
     fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH + 5, 30))
     with pytest.raises(PipelineRefused, match="were never committed|committed up to"):
         run(pipeline, spark)

@@ -11,6 +11,7 @@ that are about the start of a program start it themselves (``tests/cli/test_star
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -144,7 +145,9 @@ class WarmProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may end in between, and nobody waits for it here.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -198,6 +198,7 @@ def lose_two(cluster: Cluster, controllers: dict[int, EinmalBroker], clients: li
     all_can_be_read(left.bootstrap, settled)
     # Clients may still report what was acknowledged before; a broker that acknowledges alone would continue.
     until(lambda: nothing_is_acknowledged(clients), lambda: "one broker acknowledges alone")
+    assert nothing_is_acknowledged(clients), "one broker acknowledges alone"
     controller.start()
     began = time.monotonic()
     cluster.start_node(victims[survivor % 2])

@@ -23,7 +23,7 @@ from einmal.spark.api.program import load, writer
 from einmal.spark.events import TransactionEnded
 from einmal.spark.targets.embedded import EmbeddedTarget
 from einmal.spark.targets.target import Identity
-from tests.spark.standalone import executors_of, kill
+from tests.spark.standalone import executor_id, executors_of, kill
 
 LAST = "drawn"
 """The table that is written last."""
@@ -46,12 +46,24 @@ class Harms:
         if table != LAST or batch_id not in self._due:
             return
         self._due.remove(batch_id)
-        # Both have parts of the batch.
         self.wait_for_executors()
-        executors = [pid for worker in self._workers for pid in executors_of(worker)]
+        executors = {executor_id(pid): pid for worker in self._workers for pid in executors_of(worker)}
         assert len(executors) == _EXECUTORS, executors
-        kill(executors[len(self.done) % _EXECUTORS])
+        kill(executors[self._id_of_a_holder()])
         self.done.append(batch_id)
+
+    def _id_of_a_holder(self) -> str:
+        """Of an executor that has parts of the batch: the one that has most. Where one of the two stands still, the
+        other may have them all."""
+        store: Any = self._spark.sparkContext._jsc.sc().statusStore()
+        deadline = time.monotonic() + _EXECUTORS_S
+        while True:
+            found = store.executorList(True)
+            blocks = {each.id(): each.rddBlocks() for each in (found.apply(at) for at in range(found.size()))}
+            if any(blocks.values()):
+                return str(max(blocks, key=lambda each: blocks[each]))
+            assert time.monotonic() < deadline, f"no executor has a part of the batch: {blocks}"
+            time.sleep(0.1)
 
     def wait_for_executors(self) -> None:
         tracker: Any = self._spark.sparkContext._jsc.sc().statusTracker()
