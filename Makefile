@@ -45,6 +45,8 @@ $(READY): requirements/build.txt requirements/dev.txt $(SPARK:%=requirements/spa
 	$(BIN)/python -m pip install -q --require-hashes --no-build-isolation -r requirements/dev.txt
 	$(if $(SPARK),$(BIN)/python -m pip install -q --no-deps --require-hashes --no-build-isolation -r requirements/spark-$(SPARK).txt)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+# Or each of the processes that begin at once would compile them all.
+	@$(BIN)/python -m compileall -q -j 0 src tests tools
 	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
 	@touch $(READY)
 
