@@ -128,6 +128,10 @@ def test_a_batch_that_overlaps_a_known_one_without_being_it_is_out_of_order(part
     partition.append(P, 0, 4)
     assert partition.append(P, 0, 2) is ErrorCode.out_of_order_sequence_number
     assert partition.append(P, 2, 4) is ErrorCode.out_of_order_sequence_number
+    assert partition.append(P, 2, 2) is ErrorCode.out_of_order_sequence_number
+    partition.append(P, 4, 2)
+    assert partition.append(P, 3, 3) is ErrorCode.out_of_order_sequence_number
+    assert partition.append(P, 5, 1) is ErrorCode.out_of_order_sequence_number
 
 
 def test_zero_follows_the_largest_sequence_also_inside_a_batch(partition: Partition) -> None:
