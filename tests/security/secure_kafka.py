@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
+from tests.interop.apache_kafka import OF_A_WHOLE_RUN, ApacheKafka, KafkaUnavailable
 from tests.security.certificates import Authority
 
 CANARY: Final = "canary-7f3d91"
@@ -59,9 +59,7 @@ class SecureKafka(ApacheKafka):
             "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": of_tokens,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
-            # As of the other shared ones (tests.suite.keeper).
-            "broker.session.timeout.ms": "60000",
-            "broker.heartbeat.interval.ms": "2000",
+            **OF_A_WHOLE_RUN,
         }
         users = [
             f"{mechanism}=[name={name},password={password}]"

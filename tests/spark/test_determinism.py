@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.spark import PipelineError, events
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, records, values
+from tests.spark.topics import create, fill, pairs, values
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
@@ -98,9 +98,6 @@ def test_a_random_state_and_its_output_agree_where_a_query_dies_between_the_two(
 ) -> None:
     pipeline = new_pipeline("random state")
     run_dying(pipeline, spark, None, events.OutputWritten, 1)
-    outputs = [
-        ((record.key or b"").decode(), (record.value or b"").decode())
-        for _, record in records(pipeline.bootstrap, pipeline.topic)
-    ]
+    outputs = pairs(pipeline.bootstrap, pipeline.topic)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == RECORDS

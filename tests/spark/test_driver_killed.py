@@ -20,7 +20,7 @@ from einmal.spark import events
 from tests.spark.conftest import NodeOf
 from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, numbers, records
+from tests.spark.topics import create, fill, numbers, pairs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -202,13 +202,6 @@ def written(heard: list[events.Event]) -> list[int]:
     return [event.batch_id for event in heard if isinstance(event, events.BatchWritten)]
 
 
-def state_outputs(pipeline: Pipeline) -> list[tuple[str, str]]:
-    return [
-        ((record.key or b"").decode(), (record.value or b"").decode())
-        for _, record in records(pipeline.bootstrap, pipeline.topic)
-    ]
-
-
 @each_broker("between-tasks", "before-EndTxn")
 def test_a_batch_whose_driver_died_before_end_txn_is_aborted_and_written_again(
     spark: SparkSession, dead: Dead, kind: str, point: str
@@ -248,7 +241,7 @@ def test_state_and_committed_output_never_disagree(spark: SparkSession, dead: De
     pipeline = dead(kind, point)
     heard = restart(pipeline, spark)
     assert not any(isinstance(event, events.BatchAlreadyIn) for event in heard), "a committed batch never runs again"
-    outputs = state_outputs(pipeline)
+    outputs = pairs(pipeline.bootstrap, pipeline.topic)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == RECORDS
 

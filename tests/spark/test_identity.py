@@ -22,7 +22,7 @@ from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.conftest import KINDS, TV1_KINDS, long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import create, fill, numbers, records, values
+from tests.spark.topics import create, fill, numbers, pairs, values
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
@@ -87,6 +87,20 @@ def acquisitions(heard: list[events.Event]) -> list[events.Event]:
 # --- copied checkpoints -----------------------------------------------------------------------------------------------
 
 
+def commits(pipeline: Pipeline) -> list[str]:
+    return sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir())
+
+
+def refused_once_its_copy_has_moved_on(pipeline: Pipeline, spark: SparkSession) -> None:
+    """The original; also as an adopted one."""
+    for options, reason in (
+        ({}, "belongs to the query with checkpoint .*copy"),
+        ({"einmal.adopt": "true"}, "a driver that never ran on the checkpoint|is not at batch"),
+    ):
+        with pytest.raises(PipelineRefused, match=reason):
+            pipeline.writer(spark).options(**options).start()
+
+
 @pytest.mark.parametrize("state_format", ["2"], indirect=True)
 def test_an_original_is_not_finished_from_the_commit_record_of_its_copy_at_its_batch_or_behind_it(
     spark: SparkSession, new_pipeline: NewPipeline, state_format: str, tmp_path: Path
@@ -96,25 +110,16 @@ def test_an_original_is_not_finished_from_the_commit_record_of_its_copy_at_its_b
     copy = tmp_path / "copy"
     shutil.copytree(pipeline.checkpoint, copy)
     moved, adopt = {"checkpointLocation": str(copy)}, {"einmal.adopt": "true"}
-    done = sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir())
+    done = commits(pipeline)
     assert "2" not in done
     run(pipeline, spark, **moved, **adopt)
-    never_ran = "a driver that never ran on the checkpoint"
-    with pytest.raises(PipelineRefused, match=never_ran):
+    with pytest.raises(PipelineRefused, match="a driver that never ran on the checkpoint"):
         pipeline.writer(spark).options(**adopt).start()
     fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH, 3 * BATCH))
     run(pipeline, spark, **moved)
-    for options, reason in (
-        ({}, "belongs to the query with checkpoint .*copy"),
-        (adopt, f"{never_ran}|is not at batch"),
-    ):
-        with pytest.raises(PipelineRefused, match=reason):
-            pipeline.writer(spark).options(**options).start()
-    assert sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir()) == done
-    outputs = [
-        ((record.key or b"").decode(), (record.value or b"").decode())
-        for _, record in records(pipeline.bootstrap, pipeline.topic)
-    ]
+    refused_once_its_copy_has_moved_on(pipeline, spark)
+    assert commits(pipeline) == done
+    outputs = pairs(pipeline.bootstrap, pipeline.topic)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == 3 * BATCH
 
@@ -130,20 +135,12 @@ def test_an_original_is_not_finished_from_the_commit_record_of_its_copy(
     shutil.copytree(pipeline.checkpoint, copy)
     moved = {"checkpointLocation": str(copy)}
     run(pipeline, spark, **moved, **{"einmal.adopt": "true"})
-    done = sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir())
-    for options, reason in (
-        ({}, "belongs to the query with checkpoint .*copy"),
-        ({"einmal.adopt": "true"}, "a driver that never ran on the checkpoint|is not at batch"),
-    ):
-        with pytest.raises(PipelineRefused, match=reason):
-            pipeline.writer(spark).options(**options).start()
-    assert sorted(path.name for path in (pipeline.checkpoint / "commits").iterdir()) == done
+    done = commits(pipeline)
+    refused_once_its_copy_has_moved_on(pipeline, spark)
+    assert commits(pipeline) == done
     fill(pipeline.bootstrap, pipeline.source_topic, range(3 * BATCH, 4 * BATCH))
     run(pipeline, spark, **moved)
-    outputs = [
-        ((record.key or b"").decode(), (record.value or b"").decode())
-        for _, record in records(pipeline.bootstrap, pipeline.topic)
-    ]
+    outputs = pairs(pipeline.bootstrap, pipeline.topic)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == 4 * BATCH
 

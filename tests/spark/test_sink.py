@@ -33,7 +33,7 @@ from einmal.wire.murmur2 import partition_for_key
 from tests.interop.apache_kafka import in_the_long_run
 from tests.spark.conftest import long, on_both_brokers, on_both_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
-from tests.spark.topics import commit_record, create, fill, numbers, records, values
+from tests.spark.topics import commit_record, create, fill, numbers, pairs, records, values
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
@@ -83,11 +83,6 @@ class Stages(list[int]):
             # What has written the batch is the newest job of all.
             tracker = self._spark.sparkContext._jsc.sc().statusStore()
             self.append(tracker.jobsList(None).head().stageIds().size())
-
-
-def state_outputs(pipeline: Pipeline) -> list[tuple[str, str]]:
-    found = records(pipeline.bootstrap, pipeline.topic)
-    return [((record.key or b"").decode(), (record.value or b"").decode()) for _, record in found]
 
 
 # --- what is written --------------------------------------------------------------------------------------------
@@ -328,7 +323,7 @@ def test_a_stateful_query_whose_task_died_is_restarted_and_state_agrees(
     writer = pipeline.writer(spark).each_batch(lambda frame, _: frame.mapInArrow(body, frame.schema))
     writer.listener(heard).start().awaitTermination()
     assert len(heard.of(events.QueryRestarted)) == 1
-    outputs = state_outputs(pipeline)
+    outputs = pairs(pipeline.bootstrap, pipeline.topic)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == 20
     assert_sparks_own_commit_file_equals_the_commit_record(pipeline)
@@ -372,7 +367,7 @@ def test_a_state_stage_that_ran_twice_is_not_committed(
 
     pipeline.writer(spark).each_batch(refetch).listener(heard).start().awaitTermination()
     assert (tmp_path / "flag").exists()
-    outputs = state_outputs(pipeline)
+    outputs = pairs(pipeline.bootstrap, pipeline.topic)
     assert breaks_in_state(outputs) == []
     assert counted(outputs) == 20
 
@@ -429,8 +424,8 @@ def test_a_lost_answer_to_end_txn_is_cleared_up_from_the_commit_record(
     if kind == "copy":
         assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(20))
     else:
-        assert breaks_in_state(state_outputs(pipeline)) == []
-        assert counted(state_outputs(pipeline)) == 20
+        assert breaks_in_state(pairs(pipeline.bootstrap, pipeline.topic)) == []
+        assert counted(pairs(pipeline.bootstrap, pipeline.topic)) == 20
 
 
 @on_both_brokers

@@ -75,6 +75,12 @@ def values(bootstrap: Bootstrap, topic: str, *, committed: bool = True) -> list[
     return [(record.value or b"").decode() for _, record in records(bootstrap, topic, committed=committed)]
 
 
+def pairs(bootstrap: Bootstrap, topic: str) -> list[tuple[str, str]]:
+    """The committed keys and values; what is missing is empty."""
+    found = records(bootstrap, topic)
+    return [((record.key or b"").decode(), (record.value or b"").decode()) for _, record in found]
+
+
 def numbers(bootstrap: Bootstrap, topic: str, *, committed: bool = True) -> list[int]:
     """The values as numbers, sorted."""
     return sorted(int(value) for value in values(bootstrap, topic, committed=committed))

@@ -27,12 +27,9 @@ def _einmal(**settings: str) -> Callable[[Path], Any]:
 
 def _apache(transaction_version: int) -> Callable[[Path], Any]:
     def make(directory: Path) -> Any:
-        from tests.interop.apache_kafka import ApacheKafka
+        from tests.interop.apache_kafka import OF_A_WHOLE_RUN, ApacheKafka
 
-        # Nobody kills it: it may stand still for long and is still the same broker.
-        # A heartbeat five times a second takes a fifth of what it uses while nobody asks it anything.
-        settings = {"broker.session.timeout.ms": "60000", "broker.heartbeat.interval.ms": "2000"}
-        return ApacheKafka(directory, transaction_version=transaction_version, settings=settings)
+        return ApacheKafka(directory, transaction_version=transaction_version, settings=OF_A_WHOLE_RUN)
 
     return make
 

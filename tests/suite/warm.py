@@ -1,5 +1,5 @@
-"""Python programs of ours that begin with their modules loaded: ``WarmProcess`` in place of ``subprocess.Popen``.
-``run`` in place of ``subprocess.run``.
+"""Python programs of ours that begin with their modules loaded: ``WarmProcess`` in place of ``subprocess.Popen``,
+and ``run`` in place of ``subprocess.run``.
 
 A broker spends most of its start on imports. So one process per process of the tests has imported what a broker and a
 command need, and forks for each program that is asked for (``tests.suite.warm_parent``). From there on it is a process
