@@ -6,15 +6,19 @@ import json
 import re
 import shutil
 import subprocess
+from datetime import UTC, datetime, timedelta
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
 import pytest
 
+import einmal
+from einmal.demo.circumstances import circumstances
 from einmal.demo.report import Report, write
-from einmal.demo.timeline import Moment, Parts, Timeline, draw
+from einmal.demo.timeline import NARROW_WIDTH, WIDTH, Moment, Parts, Timeline, draw
 from einmal.demo.verdict import compare
 from tests.suite.patience import patient
 
@@ -74,6 +78,7 @@ def report() -> Report:
         aborted_records=7,
         seconds=1.0,
         verdict="exactly-once",
+        circumstances=circumstances(["demo", "--input", "my notes"]),
     )
 
 
@@ -86,13 +91,46 @@ def test_the_report_names_what_programs_look_for(tmp_path: Path) -> None:
     assert "<svg" in page.read_text() and "http" not in page.read_text().replace("http-equiv", "")
 
 
+def test_the_report_states_when_with_which_versions_by_which_command_and_where(tmp_path: Path) -> None:
+    as_json, page = write(tmp_path, report(), timeline())
+    fields, text = json.loads(as_json.read_text()), page.read_text()
+    assert datetime.now(UTC) - datetime.fromisoformat(fields["started_at"]) < timedelta(minutes=10)
+    assert fields["versions"]["einmal"] == einmal.__version__
+    assert fields["versions"].keys() == {"einmal", "Python", "Spark", "Java"}
+    assert fields["command"] == "einmal demo --input 'my notes'"
+    assert "processor" in fields["machine"]
+    assert all(escape(each) in text for each in (fields["started_at"], fields["command"], fields["machine"]))
+
+
+@pytest.mark.parametrize("width", [WIDTH, NARROW_WIDTH])
+def test_numbers_do_not_cover_each_other_and_nothing_leaves_the_picture(width: int) -> None:
+    crowded = timeline()
+    crowded.moments += [Moment(19.0 + number / 10, "fence", "x") for number in range(8)]
+    crowded.moments += [Moment(19.5 + number / 10, "back", "x", broker=2) for number in range(5)]
+    root = ElementTree.fromstring(draw(crowded, width))
+    circles: dict[str, list[float]] = {}
+    for circle in root.iter("circle"):
+        if "cy" in circle.attrib and circle.attrib["r"] == "8":
+            circles.setdefault(circle.attrib["cy"], []).append(float(circle.attrib["cx"]))
+    assert sum(map(len, circles.values())) == len(crowded.drawn())
+    for places in circles.values():
+        assert all(after - before >= 16 for before, after in pairwise(places))
+        assert places[-1] <= width - 8
+    keys = [each.attrib["transform"] for each in root.iter("g") if "transform" in each.attrib]
+    places = {tuple(map(int, key.removeprefix("translate(").rstrip(")").split())) for key in keys}
+    assert len(places) == len(keys) == 11
+    assert all(left < width - 60 for left, _top in places)
+
+
 _MEASURE: Final = """<!doctype html><body><iframe width="375" height="2000" srcdoc="{page}"></iframe><p id="told"></p>
 <script>onload = () => {{
   const page = document.querySelector("iframe").contentDocument;
   const rights = [...page.querySelectorAll("th, td")].map(cell => cell.getBoundingClientRect().right);
   const seen = [...page.querySelectorAll("th")].filter(cell => cell.getBoundingClientRect().width > 0);
-  const widest = Math.max(page.documentElement.scrollWidth, ...rights);
-  told.textContent = seen.map(cell => cell.textContent).join() + " up to " + widest;
+  const pictures = [...page.querySelectorAll("svg")].map(svg => svg.getBoundingClientRect()).filter(box => box.width);
+  const letters = [...page.querySelectorAll("svg text")].map(text => text.getBoundingClientRect().right);
+  const widest = Math.max(page.documentElement.scrollWidth, ...rights, ...letters);
+  told.textContent = seen.map(cell => cell.textContent).join() + ` ${{pictures.length}} picture up to ` + widest;
 }}</script>"""
 
 
@@ -113,7 +151,7 @@ def test_a_telephone_shows_what_was_lost_and_repeated(tmp_path: Path) -> None:
     )
     told = re.search(r'<p id="told">(.*?) up to ([\d.]+)</p>', dumped.stdout)
     assert told is not None, dumped.stderr[-2_000:]
-    assert told[1] == "expected,seen,lost,repeated"
+    assert told[1] == "expected,seen,lost,repeated 1 picture"
     assert float(told[2]) <= 375
 
 

@@ -8,7 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from einmal.demo.timeline import Timeline, draw
+from einmal.demo.circumstances import Circumstances
+from einmal.demo.timeline import NARROW_WIDTH, Timeline, draw
 from einmal.demo.verdict import Comparison
 
 EXACTLY_ONCE: Final = "exactly-once"
@@ -32,6 +33,7 @@ class Report:
     aborted_records: int
     seconds: float
     verdict: str
+    circumstances: Circumstances
 
     def fields(self) -> dict[str, object]:
         return {
@@ -51,6 +53,7 @@ class Report:
             "loaded": asdict(self.loaded),
             "counted": asdict(self.counted),
             "control": asdict(self.control),
+            **asdict(self.circumstances),
         }
 
 
@@ -92,9 +95,10 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 .verdict {{ font-size: 1.4rem; font-weight: 600; color: {"#16a34a" if good else "#dc2626"}; }}
 table {{ border-collapse: collapse; width: 100%; }} th, td {{ padding: .35rem .6rem; border-bottom: 1px solid #8884; }}
 td:not(:first-child), th:not(:first-child) {{ text-align: right; font-variant-numeric: tabular-nums; }}
-th:first-child {{ text-align: left; }} svg {{ width: 100%; min-width: 40rem; }}
-.wide {{ overflow-x: auto; margin-top: 1.5rem; }}
+th:first-child {{ text-align: left; }} svg {{ display: block; width: 100%; margin-top: 1.5rem; }}
+.narrow {{ display: none; }} code {{ overflow-wrap: anywhere; }}
 @media (max-width: 40rem) {{
+  .wide {{ display: none; }} .narrow {{ display: block; }}
   tr {{ display: grid; grid-template-columns: repeat(4, 1fr); border-bottom: 1px solid #8884; padding: .35rem 0; }}
   th, td {{ border: 0; padding: 0; font-size: .9rem; }} th:first-child {{ display: none; }}
   td:first-child {{ grid-column: 1 / -1; font-weight: 600; }}
@@ -111,11 +115,13 @@ independent single pass over the text.</p>
 {table}
 </table>
 <div class="wide">{draw(timeline)}</div>
+<div class="narrow">{draw(timeline, NARROW_WIDTH)}</div>
 <ol>{moments}</ol>
 <p>{report.aborted_records:,} records of aborted attempts lie in the log; <code>read_committed</code> hides them.
 Batches that Spark replayed although they were committed, recognised by the commit record:
 {report.replayed_batches}. The control run had the same input, the same session and the same kills, with
 <code>processing.guarantee=at_least_once</code>: its repeats show that the kills hit.</p>
+<p>{escape(report.circumstances.text())} Run it again: <code>{escape(report.circumstances.command)}</code></p>
 <p>Not shown: brokers on several machines, power loss, effects outside the log.</p>
 </body></html>
 """

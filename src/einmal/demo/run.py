@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from einmal.client import Producer
 from einmal.demo.brokers import Brokers
+from einmal.demo.circumstances import Circumstances
 from einmal.demo.driver import Driver, DriverFailed
 from einmal.demo.pipeline_names import (
     AFTER_END_TXN,
@@ -59,7 +60,10 @@ class Stage(Protocol):
 
 
 class Demo:
-    def __init__(self, folder: Path, source: str, lines: Sequence[str], stage: Stage) -> None:
+    def __init__(
+        self, folder: Path, source: str, lines: Sequence[str], stage: Stage, circumstances: Circumstances
+    ) -> None:
+        self._circumstances = circumstances
         self._folder = folder
         self._source = source
         self._lines = lines
@@ -276,6 +280,7 @@ class Demo:
             aborted_records=written - visible,
             seconds=self._now(),
             verdict=verdict(loaded, counted, control, self._killed, VICTIMS),
+            circumstances=self._circumstances,
         )
 
     def _compare_counts(self, topic: str, expected: Counter[str]) -> tuple[Comparison, int]:
