@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from einmal.spark.errors import PipelineFailed
+from einmal.spark.errors import PipelineFailed, PipelineFenced
 from einmal.spark.protocol import query as query_module
 from einmal.spark.protocol.query import PipelineQuery
 
@@ -43,10 +44,10 @@ class SparkQuery:
             self.error = error
             self._is_over.set()
 
-    def awaitTermination(self) -> None:
-        self._is_over.wait()
-        if self.error is not None:
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        if self._is_over.wait(timeout) and self.error is not None:
             raise StreamingQueryException(message=str(self.error))
+        return self._is_over.is_set()
 
     def stop(self) -> None:
         if self.is_in_a_batch_when_stopped:
@@ -151,3 +152,59 @@ def test_a_query_that_ends_outside_of_a_batch_with_another_error_is_not_started_
     with pytest.raises(PipelineFailed, match="DataLoss"):
         _pipeline(run, start).awaitTermination(_LONG_S)
     assert len(begun) == 1
+
+
+def test_an_idle_query_ends_soon_after_another_instance_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "_IDLE_CHECK_S", 0.01)
+    asked, fenced = threading.Semaphore(0), threading.Event()
+
+    def check() -> None:
+        asked.release()
+        if fenced.is_set():
+            raise PipelineFenced("another instance has started", "use one per pipeline")
+
+    closed: list[int] = []
+    run = SimpleNamespace(start=lambda: None, close=lambda: closed.append(1), check=check, held=None)
+    begun: list[SparkQuery] = []
+
+    def start(write: Callable[[Any, int], None]) -> SparkQuery:
+        begun.append(SparkQuery(write))
+        return begun[-1]
+
+    pipeline = _pipeline(run, start)
+    assert all(asked.acquire(timeout=_LONG_S) for _ in range(3))
+    assert pipeline.isActive
+    fenced.set()
+    with pytest.raises(PipelineFenced, match="another instance has started"):
+        pipeline.awaitTermination(_LONG_S)
+    assert (len(begun), begun[0].isActive, closed) == (1, False, [1])
+
+
+def test_a_query_that_writes_a_batch_is_not_asked_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target is used by one thread at a time."""
+    monkeypatch.setattr(query_module, "_IDLE_CHECK_S", 0.01)
+    monkeypatch.setattr(query_module, "Execution", lambda *_: None)
+    is_writing, together, asked = threading.Event(), [], threading.Semaphore(0)
+
+    def batch(_batch: Any) -> None:
+        is_writing.set()
+        # Of a few periods; what is asked then would be seen.
+        time.sleep(0.1)
+        is_writing.clear()
+
+    def check() -> None:
+        together.append(is_writing.is_set())
+        asked.release()
+
+    run = SimpleNamespace(start=lambda: None, close=lambda: None, check=check, batch=batch, held=None)
+    begun: list[SparkQuery] = []
+
+    def start(write: Callable[[Any, int], None]) -> SparkQuery:
+        begun.append(SparkQuery(write))
+        return begun[-1]
+
+    pipeline = _pipeline(run, start)
+    begun[0].begin_batch().join(_LONG_S)
+    assert all(asked.acquire(timeout=_LONG_S) for _ in range(2))
+    pipeline.stop()
+    assert begun[0].error is None and not any(together)

@@ -258,16 +258,21 @@ class KafkaCluster:
         """Raises RetriableError where no broker answers."""
         return self._thread.run(lambda asker: asker.describe_cluster()).cluster_id
 
-    def open_transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """None where none is open, or the brokers cannot report it (before 3.0). Raises KafkaError."""
+    def transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """None where its coordinator does not know the name, or the brokers cannot report it (before 3.0). Raises
+        KafkaError."""
         try:
             described = self._thread.run(lambda asker: asker.describe_transactions([transactional_id]))
         except RequestRefused as error:
             if error.code in _NO_TRANSACTION:
                 return None
             raise
-        found = described[transactional_id]
-        return found if found.state == "Ongoing" else None
+        return described[transactional_id]
+
+    def open_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """As ``transaction``, None where none is open."""
+        found = self.transaction(transactional_id)
+        return found if found is not None and found.state == "Ongoing" else None
 
     def refuses_late_writes(self) -> bool:
         """Whether a write that comes after its transaction's end is refused (brokers since 3.6, KIP-890)."""

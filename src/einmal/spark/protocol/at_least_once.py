@@ -29,5 +29,8 @@ class AtLeastOnce:
         assert not isinstance(outputs, Denied)
         self._setting.notify(events.BatchWritten(batch.batch_id, sum(output.count for output in outputs)))
 
+    def check(self) -> None:
+        """There is no name that another instance could acquire."""
+
     def close(self) -> None:
         """Nothing is held."""

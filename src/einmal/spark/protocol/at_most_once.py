@@ -47,6 +47,9 @@ class AtMostOnce:
             raise _failed(batch.batch_id, outputs.reason)
         return outputs
 
+    def check(self) -> None:
+        """There is no name that another instance could acquire."""
+
     def close(self) -> None:
         """Nothing is held."""
 

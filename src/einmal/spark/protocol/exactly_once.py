@@ -102,6 +102,11 @@ class ExactlyOnce:
     def is_undecided(self) -> bool:
         return any(run.is_undecided for run in self._all)
 
+    def check(self) -> None:
+        """See ``run.Run``."""
+        for run in self._all:
+            run.check()
+
     def close(self) -> None:
         for run in self._all:
             run.close()

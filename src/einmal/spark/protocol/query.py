@@ -28,6 +28,8 @@ RESTARTS_MAX: Final = 3
 _STARTED_S: Final = 60.0
 _COMMIT_FILE_S: Final = 10.0
 _POLL_S: Final = 0.02
+_IDLE_CHECK_S: Final = 4.0
+"""How often a query without batches asks whether its name is still its own."""
 _UNREACHED: Final = "Timed out while waiting for the Python worker to connect back"
 """The process of a source, which Spark starts with each query and waits for 10 s, whatever its settings: on a busy
 machine that may be too short. No batch has begun."""
@@ -63,6 +65,8 @@ class PipelineQuery:
         self._transform = transform
         self._running = threading.Lock()
         """Held while a batch is written."""
+        self._asking = threading.Lock()
+        """Held by whoever uses the run: a batch, or the question whether the name is still its own."""
         self._stopping = False
         self._started = threading.Event()
         self._ended = threading.Event()
@@ -198,7 +202,8 @@ class PipelineQuery:
             transformed = self._transformed(frame, batch_id)
             if self._execution is None:
                 self._execution = Execution(self._setting.spark, self._spark_query)
-            self._run.batch(CurrentBatch(batch_id, transformed, self._execution))
+            with self._asking:
+                self._run.batch(CurrentBatch(batch_id, transformed, self._execution))
         except BaseException as error:
             self._failure = error
             raise
@@ -234,14 +239,32 @@ class PipelineQuery:
         finally:
             self._close()
 
-    def _wait_for_spark(self) -> StreamingQueryException | None:
+    def _wait_for_spark(self) -> StreamingQueryException | PipelineFenced | None:
+        """Why Spark's query has ended. Ends it where another instance has started while it was idle."""
         try:
-            self._spark_query.awaitTermination()
+            seen = self._last_batch_id
+            while not self._spark_query.awaitTermination(_IDLE_CHECK_S):
+                # A batch has asked by itself.
+                if self._last_batch_id == seen:
+                    self._check_name()
+                seen = self._last_batch_id
         except StreamingQueryException as error:
+            return error
+        except PipelineFenced as error:
+            self._spark_query.stop()
             return error
         return None
 
-    def _may_restart(self, error: StreamingQueryException) -> bool:
+    def _check_name(self) -> None:
+        if not self._asking.acquire(blocking=False):
+            return
+        try:
+            assert self._run is not None
+            self._run.check()
+        finally:
+            self._asking.release()
+
+    def _may_restart(self, error: StreamingQueryException | PipelineFenced) -> bool:
         if self._restarts >= RESTARTS_MAX:
             return False
         if self._failure is None:

@@ -75,5 +75,8 @@ class Run(Protocol):
     def batch(self, batch: CurrentBatch) -> None:
         """Write one micro-batch. Raises PipelineError, and what Spark raises."""
 
+    def check(self) -> None:
+        """Between two batches: raises PipelineFenced where another instance has acquired the name since."""
+
     def close(self) -> None:
         """Release what the run holds; nothing is aborted."""

@@ -7,6 +7,7 @@ transactions, it adds through ``Additions``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
@@ -21,9 +22,18 @@ from einmal.spark.decoding.dead_letters import RejectedRow
 from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.targets.target import ALL_OR_NOTHING, OutcomeUnknown, Target, TargetError, TargetFailed, event_of
+from einmal.spark.targets.target import (
+    ALL_OR_NOTHING,
+    OutcomeUnknown,
+    Target,
+    TargetError,
+    TargetFailed,
+    TargetFenced,
+    event_of,
+)
 from einmal.types import ProducerIdAndEpoch
 
+_logger = logging.getLogger(__name__)
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
 _WILL_AGAIN: Final = frozenset(
     {
@@ -101,6 +111,19 @@ class TransactionRun:
     def batch(self, planned: Batch, batch: CurrentBatch) -> protocol.Ready:
         """Write one micro-batch, unless it is committed already."""
         return self._converse(self._committer.batch(planned), batch)
+
+    def check(self) -> None:
+        """Whether the name is still this run's, between two batches. What else keeps the target from answering, the
+        next batch finds out. Raises PipelineFenced."""
+        held = self._committer.held
+        if held is None or not held.is_current or self._is_undecided:
+            return
+        try:
+            self._target.check(held.identity)
+        except TargetFenced as error:
+            raise PipelineFenced(str(error), self._target.fenced_hint) from error
+        except Exception as error:  # noqa: BLE001 - a target of the user's own can raise anything
+            _logger.info("an idle pipeline could not ask whether %r is still its own: %s", self._id, reason_of(error))
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
         """The rows of a committed batch that the target has rejected."""

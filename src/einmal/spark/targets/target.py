@@ -160,6 +160,11 @@ class Target(ABC):
         """Why the open transaction can no longer be committed, if its time is over. By default no time ends it."""
         return ""
 
+    def check(self, identity: Identity) -> None:
+        """Whether the name still has this identity, for a pipeline that has nothing to write: without it, an idle one
+        would not notice its successor. Raises TargetFenced, TargetError."""
+        self.read()
+
     def forget(self) -> None:
         """Delete the record of a name that nobody will ask for again."""
         identity = self.acquire(None)

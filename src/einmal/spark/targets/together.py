@@ -121,6 +121,9 @@ class TogetherTarget(Target):
     def read(self) -> CommitRecord | None:
         return self._database.read()
 
+    def check(self, identity: Identity) -> None:
+        self._database.check(identity)
+
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
         # Computed twice, the two would be two results of a query that is not deterministic. Of a local checkpoint
         # nothing is computed again, also where an executor is lost. An eager one: a lazy one is complete only after its

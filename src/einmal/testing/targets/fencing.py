@@ -130,6 +130,25 @@ class FencingTests(TargetHooks):
         older.die()
         newer.die()
 
+    def test_idle_driver_notices_that_it_was_fenced(self, tmp_path: Path, spark: SparkSession) -> None:
+        """And is not fenced by its own transactions, nor by asking."""
+        older, newer = (RunUnderTest(self, tmp_path, NAME, spark) for _ in range(2))
+        older.start()
+        older.target.check(older.own)
+        older.write(0, rows_of(0))
+        older.target.check(older.own)
+        older.stage(1, rows_of(1))
+        older.record(1)
+        older.abort()
+        older.target.check(older.own)
+        older.write(1, rows_of(1))
+        newer.acquire()
+        with pytest.raises(TargetFenced):
+            older.target.check(older.own)
+        older.die()
+        newer.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0) + rows_of(1)
+
     def test_look_fences_nobody(self, tmp_path: Path, spark: SparkSession) -> None:
         run, reader = (RunUnderTest(self, tmp_path, NAME, spark) for _ in range(2))
         run.start()

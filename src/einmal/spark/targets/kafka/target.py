@@ -45,7 +45,7 @@ from einmal.spark.targets.target import (
     TargetFailed,
     TargetFenced,
 )
-from einmal.types import ErrorCode, TopicPartition
+from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -142,6 +142,19 @@ class KafkaTarget(Target):
     def read(self) -> CommitRecord | None:
         with _errors():
             return self._log.read(_MARKER_S)
+
+    def check(self, identity: Identity) -> None:
+        """Asks the coordinator. One that has forgotten the name knows of no successor."""
+        with _errors():
+            found = self._cluster.transaction(self._id)
+        if found is None:
+            return
+        owner = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+        if owner.producer_id != identity.producer_id or owner.producer_epoch > identity.producer_epoch:
+            raise TargetFenced(
+                f"PRODUCER_FENCED: another instance has acquired {self._id!r} (producer id {owner.producer_id}, epoch "
+                f"{owner.producer_epoch}; this one has {identity.producer_id}, {identity.producer_epoch})"
+            )
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
         resources = self._resources
