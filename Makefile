@@ -11,6 +11,7 @@ DOCS_READY := $(DOCS)/.ready
 PYTEST := $(BIN)/python -m pytest -q -n auto
 FAST := not (spark or interop or system or slow or long)
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
+INSTALL = sh tools/install.sh $(BIN)
 START ?= 0
 KILLS ?= 300
 SOURCE ?= einmal
@@ -42,8 +43,8 @@ $(READY): requirements/build.txt requirements/dev.txt $(SPARK:%=requirements/spa
 	  || { echo "einmal needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
-	$(BIN)/python -m pip install -q --require-hashes --no-build-isolation -r requirements/dev.txt
-	$(if $(SPARK),$(BIN)/python -m pip install -q --no-deps --require-hashes --no-build-isolation -r requirements/spark-$(SPARK).txt)
+	@$(INSTALL) -r requirements/dev.txt
+	$(if $(SPARK),@$(INSTALL) --no-deps -r requirements/spark-$(SPARK).txt)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 # Or each of the processes that begin at once would compile them all.
 	@$(BIN)/python -m compileall -q -j 0 src tests tools
