@@ -5,6 +5,7 @@ SPARK ?=
 VENV := $(if $(SPARK),build/spark-$(SPARK)-venv,.venv)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 # The site has an environment of its own: no test needs it.
 DOCS := build/docs-venv
 DOCS_READY := $(DOCS)/.ready
@@ -46,10 +47,14 @@ $(READY): requirements/build.txt requirements/dev.txt $(SPARK:%=requirements/spa
 	@$(INSTALL) -r requirements/dev.txt
 	$(if $(SPARK),@$(INSTALL) --no-deps -r requirements/spark-$(SPARK).txt)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
-# Or each of the processes that begin at once would compile them all.
-	@$(BIN)/python -m compileall -q -j 0 src tests tools
-	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
 	@touch $(READY)
+
+# Or each of the many processes that begin at once would compile every module. The demo, which starts few, is over sooner
+# without.
+$(COMPILED): $(READY)
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src tests tools || true
+	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
+	@touch $(COMPILED)
 
 $(DOCS_READY): requirements/docs.txt
 	$(PYTHON) -m venv $(DOCS)
@@ -59,10 +64,10 @@ $(DOCS_READY): requirements/docs.txt
 demo: $(READY)  ## send real text through brokers and a Spark pipeline while they are killed
 	$(BIN)/einmal demo
 
-check: $(READY)  ## format, lint, types, import contracts, retired words, fast tests
+check: $(COMPILED)  ## format, lint, types, import contracts, retired words, fast tests
 	@$(MAKE) --no-print-directory -j 2 static fast-tests
 
-test: $(READY)  ## what `check` does, then other clients, Apache Kafka, kills and Spark, in one run
+test: $(COMPILED)  ## what `check` does, then other clients, Apache Kafka, kills and Spark, in one run
 	@$(MAKE) --no-print-directory -j 2 static tests
 
 static: $(READY)
@@ -73,19 +78,19 @@ static: $(READY)
 	$(BIN)/mypy
 
 # They compute rather than wait, and each worker collects them first: two for each processor.
-fast-tests: $(READY)
+fast-tests: $(COMPILED)
 	$(PYTEST) -n 4 -m "$(FAST)"
 
-tests: $(READY)
+tests: $(COMPILED)
 	$(PYTEST) -m "not long" $(SHARD:%=--shard %)
 
-test-changed: $(READY)  ## the tests that a change since BASE=HEAD can affect, the nearest first, in a minute
+test-changed: $(COMPILED)  ## the tests that a change since BASE=HEAD can affect, the nearest first, in a minute
 	@files=$$($(BIN)/python -m tools.changed_tests --base $(BASE)) && { test -z "$$files" || $(PYTEST) -m "not long" $$files; }
 
-durations: $(READY)  ## record how long each test file takes, which the order of the tests follows
+durations: $(COMPILED)  ## record how long each test file takes, which the order of the tests follows
 	$(PYTEST) -m "not long" --record-durations
 
-test-long: $(READY)  ## tests that take minutes: all variants, small campaigns, kills under a Spark cluster; SPARK=4.2: all Spark tests on 4.2
+test-long: $(COMPILED)  ## tests that take minutes: all variants, small campaigns, kills under a Spark cluster; SPARK=4.2: all Spark tests on 4.2
 	$(BIN)/python -m pytest -q -n 2 -m $(if $(SPARK),spark,long)
 
 fix: $(READY)  ## fix format and lint
@@ -104,16 +109,16 @@ bench-pipeline: $(READY)  ## compare a pipeline with Spark's own Kafka connector
 failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
 	$(BIN)/einmal bench failover
 
-kills: $(READY)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures; EINMAL_TLS=1: over TLS
+kills: $(COMPILED)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures; EINMAL_TLS=1: over TLS
 	EINMAL_KILLS=280 $(BIN)/python -m pytest -q -s -p no:randomly -k three_brokers tests/system/test_failover.py
 
-standalone: $(READY)  ## the pipelines on a Spark cluster of processes: every fault for each of them, on both brokers
+standalone: $(COMPILED)  ## the pipelines on a Spark cluster of processes: every fault for each of them, on both brokers
 	EINMAL_STANDALONE=all $(BIN)/python -m pytest -q -p no:randomly tests/spark/test_standalone.py
 
-pipeline-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
+pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
 
-postgres-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, workers, sessions and the server under two pipelines into PostgreSQL
+postgres-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, workers, sessions and the server under two pipelines into PostgreSQL
 	$(BIN)/python -W ignore -m tests.spark.targets.postgres.campaign --kills $(KILLS) --seed $(SEED)
 
 bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC sink, whose driver Maven fetches
@@ -121,29 +126,29 @@ bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC si
 	  dependency:copy-dependencies >&2
 	$(BIN)/python -W ignore -m tests.spark.targets.postgres.bench --jdbc build/jdbc/postgresql-*.jar
 
-ingest-kills: $(READY)  ## KILLS=300 kills, by SEED, of an ingester, its broker and its database, under rotated files and a table with late commits
+ingest-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of an ingester, its broker and its database, under rotated files and a table with late commits
 	$(BIN)/python -W ignore -m tests.ingest.campaign --kills $(KILLS) --seed $(SEED)
 
-cdc-kills: $(READY)  ## KILLS=300 kills, by SEED, of a PostgreSQL server, a broker and the ingester between them: row versions once, in commit order
+cdc-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a PostgreSQL server, a broker and the ingester between them: row versions once, in commit order
 	$(BIN)/python -W ignore -m tests.ingest.postgresql.campaign --kills $(KILLS) --seed $(SEED)
 
-bank-kills: $(READY)  ## KILLS=300 kills, by SEED, under a bank whose accounts are in a topic and in PostgreSQL: writer, broker, server
+bank-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, under a bank whose accounts are in a topic and in PostgreSQL: writer, broker, server
 	$(BIN)/python -W ignore -m tests.system.bank.campaign --kills $(KILLS) --seed $(SEED)
 
-target-kills: $(READY)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
+target-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
 	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
 
-mirror-kills: $(READY)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache); PEER=1: MirrorMaker 2, too
+mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache); PEER=1: MirrorMaker 2, too
 	$(BIN)/python -W ignore -m tests.mirroring.campaign --kills $(KILLS) --seed $(SEED) \
 	  --source $(SOURCE) --target $(TARGET) --nodes $(NODES) $(if $(PEER),--peer)
 
 bench-mirror: $(READY)  ## MB/s of a mirror between two CLUSTERS=einmal (or apache), beside MirrorMaker 2, which Maven fetches
 	$(BIN)/python -W ignore -m tests.mirroring.bench --clusters $(CLUSTERS)
 
-bad-row-kills: $(READY)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the target after it
+bad-row-kills: $(COMPILED)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the target after it
 	$(BIN)/python -W ignore -m tests.spark.bad_rows_campaign --rows $(ROWS) --kills $(KILLS) --seed $(SEED)
 
-fuzz: $(READY)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
+fuzz: $(COMPILED)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
 	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz
 
 simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol, a mirror, an ingester
@@ -157,7 +162,7 @@ simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requ
 simulate-determinism: $(READY)  ## 1,000 seeds of the cluster twice, in other processes: the same traces
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START) --rerun
 
-mutants: $(READY)  ## MUTANTS=60 defects of the core machines, by SEED, against their own fast tests: score and survivors
+mutants: $(COMPILED)  ## MUTANTS=60 defects of the core machines, by SEED, against their own fast tests: score and survivors
 	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED) --jobs 2
 
 docs: $(DOCS_READY)  ## build the documentation site in build/site
