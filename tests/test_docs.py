@@ -58,6 +58,30 @@ def test_named_commands_exist(page: Path) -> None:
     assert set(named) <= commands
 
 
+@each_case("page", PAGES)
+def test_a_program_that_starts_a_query_waits_for_it(page: Path) -> None:
+    """It would end, and with it the query, before a row is written."""
+    programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    starting = [program for program in programs if "write_stream(" in program and ".start()" in program]
+    assert [program for program in starting if ".awaitTermination()" not in program] == []
+
+
+def test_the_front_page_names_the_versions_that_the_tests_install() -> None:
+    table = re.search(r"^## Status\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert table is not None
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / "requirements" / "dev.txt").read_text(), re.MULTILINE))
+    older = re.search(r"^pyspark==(\S+)", (ROOT / "requirements" / "spark-4.2.txt").read_text(), re.MULTILINE)
+    kafka = dict(
+        re.findall(r"<kafka\.(\w+)\.version>([\d.]+)<", (ROOT / "tests" / "interop" / "kafka" / "pom.xml").read_text())
+    )
+    assert older is not None
+    named = [f"{name} {pinned[name]}" for name in ("confluent-kafka", "aiokafka", "kafka-python")]
+    named += [f"{name} {pinned[name]}" for name in ("duckdb", "deltalake", "pyiceberg")]
+    named += [f"PySpark {pinned['pyspark']}; its tests on {older[1]}"]
+    named += [f"Apache Kafka {kafka['broker']}", f"client and tools {kafka['tools']}"]
+    assert [each for each in named if each not in table[1]] == []
+
+
 def test_the_site_and_its_index_have_every_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     index = (ROOT / "docs" / "index.md").read_text()

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from einmal.demo.circumstances import circumstances
+from einmal.demo.environment import run_environment
 from einmal.demo.pipeline_names import AFTER_END_TXN, CONTROL, EXACTLY_ONCE
 from einmal.demo.run import Demo
 
@@ -69,5 +69,5 @@ class _Driver:
 
 def test_a_driver_is_killed_as_soon_as_both_queries_stand_still(tmp_path: Path) -> None:
     driver = _Driver(CONTROL, EXACTLY_ONCE)
-    Demo(tmp_path, "text", ["a"], _Stage(), circumstances([]))._follow_to_kill_point(cast(Any, driver), AFTER_END_TXN)
+    Demo(tmp_path, "text", ["a"], _Stage(), run_environment([]))._follow_to_kill_point(cast(Any, driver), AFTER_END_TXN)
     assert driver.is_killed

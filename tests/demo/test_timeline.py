@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 import einmal
-from einmal.demo.circumstances import circumstances
+from einmal.demo.environment import run_environment
 from einmal.demo.report import Report, write
 from einmal.demo.timeline import NARROW_WIDTH, WIDTH, Moment, Parts, Timeline, draw
 from einmal.demo.verdict import compare
@@ -78,7 +78,7 @@ def report() -> Report:
         aborted_records=7,
         seconds=1.0,
         verdict="exactly-once",
-        circumstances=circumstances(["demo", "--input", "my notes"]),
+        environment=run_environment(["demo", "--input", "my notes"]),
     )
 
 

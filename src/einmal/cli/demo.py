@@ -37,8 +37,8 @@ def demo(
 
     from einmal.client.errors import KafkaError
     from einmal.demo import report as reports
-    from einmal.demo.circumstances import circumstances
     from einmal.demo.driver import DriverFailed
+    from einmal.demo.environment import run_environment
     from einmal.demo.run import Demo
     from einmal.demo.text import NoInput, read_lines
     from einmal.local.processes import BrokerFailed
@@ -50,7 +50,7 @@ def demo(
         raise _failed(str(error), "give files or folders of text with --input, or nothing") from error
     try:
         with _Progress(talk) as stage:
-            report, timeline = Demo(output, source, lines, stage, circumstances(sys.argv[1:])).run()
+            report, timeline = Demo(output, source, lines, stage, run_environment(sys.argv[1:])).run()
     except (OSError, BrokerFailed, DriverFailed, KafkaError) as error:
         raise _failed(str(error), f"the logs of its processes are in {output}") from error
     except KeyboardInterrupt:

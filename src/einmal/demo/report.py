@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from einmal.demo.circumstances import Circumstances
+from einmal.demo.environment import RunEnvironment
 from einmal.demo.timeline import NARROW_WIDTH, Timeline, draw
 from einmal.demo.verdict import Comparison
 
@@ -33,7 +33,7 @@ class Report:
     aborted_records: int
     seconds: float
     verdict: str
-    circumstances: Circumstances
+    environment: RunEnvironment
 
     def fields(self) -> dict[str, object]:
         return {
@@ -53,7 +53,7 @@ class Report:
             "loaded": asdict(self.loaded),
             "counted": asdict(self.counted),
             "control": asdict(self.control),
-            **asdict(self.circumstances),
+            **asdict(self.environment),
         }
 
 
@@ -121,7 +121,7 @@ independent single pass over the text.</p>
 Batches that Spark replayed although they were committed, recognised by the commit record:
 {report.replayed_batches}. The control run had the same input, the same session and the same kills, with
 <code>processing.guarantee=at_least_once</code>: its repeats show that the kills hit.</p>
-<p>{escape(report.circumstances.text())} Run it again: <code>{escape(report.circumstances.command)}</code></p>
+<p>{escape(report.environment.text())} Run it again: <code>{escape(report.environment.command)}</code></p>
 <p>Not shown: brokers on several machines, power loss, effects outside the log.</p>
 </body></html>
 """

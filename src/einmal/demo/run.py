@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 
 from einmal.client import Producer
 from einmal.demo.brokers import Brokers
-from einmal.demo.circumstances import Circumstances
 from einmal.demo.driver import Driver, DriverFailed
+from einmal.demo.environment import RunEnvironment
 from einmal.demo.pipeline_names import (
     AFTER_END_TXN,
     BETWEEN_TASKS,
@@ -61,9 +61,9 @@ class Stage(Protocol):
 
 class Demo:
     def __init__(
-        self, folder: Path, source: str, lines: Sequence[str], stage: Stage, circumstances: Circumstances
+        self, folder: Path, source: str, lines: Sequence[str], stage: Stage, environment: RunEnvironment
     ) -> None:
-        self._circumstances = circumstances
+        self._environment = environment
         self._folder = folder
         self._source = source
         self._lines = lines
@@ -280,7 +280,7 @@ class Demo:
             aborted_records=written - visible,
             seconds=self._now(),
             verdict=verdict(loaded, counted, control, self._killed, VICTIMS),
-            circumstances=self._circumstances,
+            environment=self._environment,
         )
 
     def _compare_counts(self, topic: str, expected: Counter[str]) -> tuple[Comparison, int]:

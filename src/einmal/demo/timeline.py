@@ -222,11 +222,11 @@ def _events(timeline: Timeline, frame: _Frame) -> list[str]:
     return drawn
 
 
-def _spread(places: Sequence[float], right: float) -> list[float]:
-    """The same places in the same order, moved as little as keeps numbers apart, and the last one left of ``right``."""
+def _spread(positions: Sequence[float], right: float) -> list[float]:
+    """The same positions in the same order, moved as little as keeps numbers apart; the last one left of ``right``."""
     spread: list[float] = []
-    for place in places:
-        spread.append(max(place, spread[-1] + _NUMBER) if spread else place)
+    for position in positions:
+        spread.append(max(position, spread[-1] + _NUMBER) if spread else position)
     limit = right
     for index in range(len(spread) - 1, -1, -1):
         spread[index] = min(spread[index], limit)

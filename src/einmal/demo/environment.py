@@ -17,7 +17,7 @@ from einmal.spark.environment.java import probe
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RunEnvironment:
     """``started_at``: ISO 8601, UTC. ``versions``: by program. ``machine``: processors, memory, operating system."""
 
     started_at: str
@@ -30,9 +30,9 @@ class Circumstances:
         return f"Started at {self.started_at} with {versions}, on {self.machine}."
 
 
-def circumstances(arguments: Sequence[str]) -> Circumstances:
+def run_environment(arguments: Sequence[str]) -> RunEnvironment:
     """Those of this process. ``arguments``: of the command line, without the program."""
-    return Circumstances(
+    return RunEnvironment(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(["einmal", *arguments]),
         versions={
