@@ -117,9 +117,9 @@ def test_numbers_do_not_cover_each_other_and_nothing_leaves_the_picture(width: i
         assert all(after - before >= 16 for before, after in pairwise(places))
         assert places[-1] <= width - 8
     keys = [each.attrib["transform"] for each in root.iter("g") if "transform" in each.attrib]
-    places = {tuple(map(int, key.removeprefix("translate(").rstrip(")").split())) for key in keys}
-    assert len(places) == len(keys) == 11
-    assert all(left < width - 60 for left, _top in places)
+    corners = {tuple(map(int, key.removeprefix("translate(").rstrip(")").split())) for key in keys}
+    assert len(corners) == len(keys) == 11
+    assert all(left < width - 60 for left, _top in corners)
 
 
 _MEASURE: Final = """<!doctype html><body><iframe width="375" height="2000" srcdoc="{page}"></iframe><p id="told"></p>

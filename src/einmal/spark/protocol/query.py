@@ -28,7 +28,7 @@ RESTARTS_MAX: Final = 3
 _STARTED_S: Final = 60.0
 _COMMIT_FILE_S: Final = 10.0
 _POLL_S: Final = 0.02
-_IDLE_CHECK_S: Final = 4.0
+_IDLE_CHECK_S: Final = 4
 """How often a query without batches asks whether its name is still its own."""
 _UNREACHED: Final = "Timed out while waiting for the Python worker to connect back"
 """The process of a source, which Spark starts with each query and waits for 10 s, whatever its settings: on a busy

@@ -45,7 +45,7 @@ from einmal.spark.targets.target import (
     TargetFailed,
     TargetFenced,
 )
-from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
+from einmal.types import ErrorCode, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -149,11 +149,10 @@ class KafkaTarget(Target):
             found = self._cluster.transaction(self._id)
         if found is None:
             return
-        owner = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
-        if owner.producer_id != identity.producer_id or owner.producer_epoch > identity.producer_epoch:
+        if found.producer_id != identity.producer_id or found.producer_epoch > identity.producer_epoch:
             raise TargetFenced(
-                f"PRODUCER_FENCED: another instance has acquired {self._id!r} (producer id {owner.producer_id}, epoch "
-                f"{owner.producer_epoch}; this one has {identity.producer_id}, {identity.producer_epoch})"
+                f"PRODUCER_FENCED: another instance has acquired {self._id!r} (producer id {found.producer_id}, epoch "
+                f"{found.producer_epoch}; this one has {identity.producer_id}, {identity.producer_epoch})"
             )
 
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
