@@ -19,7 +19,7 @@ from typing import Final
 
 import pyspark
 
-from einmal.spark.environment.cache import cache_directory
+from einmal.spark.environment.cache import cache_directory, is_private
 from einmal.spark.environment.java import classes_of, use_java
 
 _BUILD_S: Final = 300.0
@@ -55,7 +55,7 @@ def archive() -> Path:
 def options() -> list[str]:
     """JVM options that use the archive; none where there is none."""
     path = archive()
-    return [f"-XX:SharedArchiveFile={path}", *_SILENT] if path.exists() else []
+    return [f"-XX:SharedArchiveFile={path}", *_SILENT] if path.exists() and is_private(path) else []
 
 
 def build() -> Path | None:
