@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from einmal.spark.environment import cache
@@ -17,13 +19,13 @@ def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cache of the user's and a temporary directory, both of this test alone."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     cache._of_this_process.cache_clear()
 
 
 def _without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The directory with a known name, which anybody can make first."""
-    monkeypatch.setattr(cache.platformdirs, "user_cache_path", lambda *_, **__: Path("relative"))
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: Path("relative"))
     return tmp_path / "temporary" / f"einmal-{os.geteuid()}"
 
 
