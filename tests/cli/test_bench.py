@@ -74,11 +74,11 @@ def test_an_option_without_effect_is_refused_before_anything_starts(
         (JavaMissing("Spark needs Java 17 or newer; found: none"), 1, "error: Spark needs Java 17"),
         (SparkUnsupported("found 3.5.0"), 1, "error: found 3.5.0"),
         (BenchRefused("Spark did not start on spark://h:7077: no"), 1, "error: Spark did not start on spark://h:7077"),
-        (ModuleNotFoundError("No module named 'psutil'", name="psutil"), 2, "hint: pip install 'einmal[bench,spark]'"),
+        (ModuleNotFoundError("No module named 'psutil'", name="psutil"), 2, "hint: pip install '.[bench,spark]'"),
         (
             ModuleNotFoundError("No module named 'pyspark'", name="pyspark"),
             2,
-            "hint: pip install 'einmal[bench,spark]'",
+            "hint: pip install '.[bench,spark]'",
         ),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -34,7 +34,7 @@ def test_without_spark_the_demo_reports_what_to_install(monkeypatch: pytest.Monk
     failed = CLI("demo", "--output", str(tmp_path / "out"), status=2)
     assert failed.errors == [
         "error: the demo needs Spark: pyspark cannot be found",
-        "hint: pip install 'einmal[spark]'",
+        "hint: pip install '.[spark]' in a clone of einmal",
     ]
     assert not (tmp_path / "out").exists()
 
@@ -43,7 +43,7 @@ def test_without_java_the_demo_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(java, "_candidates", list)
     failed = CLI("demo", "--output", str(tmp_path / "out"), status=2)
     assert failed.errors[0].startswith("error: Spark needs Java 17 or newer; found: none")
-    assert failed.errors[1].startswith("hint: pip install 'einmal[spark]'")
+    assert failed.errors[1].startswith("hint: pip install '.[spark]'")
 
 
 def test_input_that_is_not_there_is_named(tmp_path: Path) -> None:

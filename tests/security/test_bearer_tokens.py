@@ -166,4 +166,4 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "jwt", None)
     with pytest.raises(SecuritySettingError) as caught:
         require_library()
-    assert "einmal[oauth]" in caught.value.hint
+    assert "[oauth]" in caught.value.hint

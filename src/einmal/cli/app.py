@@ -30,6 +30,7 @@ from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
 from einmal.cli.txn import txn
 from einmal.cli.user import user
+from einmal.extras import missing
 
 app = typer.Typer(
     name="einmal",
@@ -112,4 +113,10 @@ def main() -> None:
         # A terminal or a pipe that is not UTF-8 gets escapes instead of ending the command; so do names that are not.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if (text := missing(error)) is None:
+            raise
+        print(f"error: {text}", file=sys.stderr)
+        sys.exit(1)

@@ -14,6 +14,7 @@ import typer
 from einmal.cli.clients import read_properties
 from einmal.cli.formats import Format, Output
 from einmal.cli.run import pipeline_failures_told, quiet_py4j
+from einmal.extras import install_command
 
 if TYPE_CHECKING:
     from einmal.bench.cases import Figure
@@ -142,7 +143,7 @@ def _failures_told() -> Iterator[None]:
         try:
             yield
         except ModuleNotFoundError as error:
-            typer.echo(f"error: {error}\nhint: pip install 'einmal[bench,spark]'", err=True)
+            typer.echo(f"error: {error}\nhint: {install_command('bench', 'spark')}", err=True)
             raise typer.Exit(2) from error
         except (BenchRefused, BrokerDidNotStart, BrokerFailed) as error:
             typer.echo(f"error: {error}", err=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from einmal.cli.formats import Format
+from einmal.extras import install_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +69,7 @@ def _check_spark() -> None:
     """Before anything is started. Raises typer.Exit."""
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
-        raise _failed(f"the demo needs Spark: {' and '.join(missing)} cannot be found", "pip install 'einmal[spark]'")
+        raise _failed(f"the demo needs Spark: {' and '.join(missing)} cannot be found", install_command("spark"))
     from einmal.spark.environment.java import JavaMissing, use_java
 
     try:

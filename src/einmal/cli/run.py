@@ -176,11 +176,6 @@ def pipeline_failures_told(file: Path) -> Iterator[None]:
         except KeyboardInterrupt as error:
             # Nothing runs: Spark has just started, or a batch program is ending.
             raise typer.Exit(_INTERRUPTED) from error
-        except ModuleNotFoundError as error:
-            if error.name not in ("pyspark", "pyarrow"):
-                raise
-            print(f"error: {error.name} is not installed\nhint: pip install 'einmal[spark]'", file=sys.stderr)
-            raise typer.Exit(1) from error
 
 
 @contextmanager

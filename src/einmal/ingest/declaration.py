@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import ConfigError
+from einmal.extras import install_command
 from einmal.ingest.deduplication.business_key import KEYS_MAX, Deduplicate
 from einmal.ingest.files import FilesSource
 from einmal.ingest.source import RecordSource
@@ -157,7 +158,7 @@ def _require_psycopg() -> None:
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
-        raise OptionError("psycopg is not installed\nhint: pip install 'einmal[postgres]'") from error
+        raise OptionError(f"psycopg is not installed\nhint: {install_command('postgres')}") from error
 
 
 _KINDS: Final[Mapping[str, Callable[[Mapping[str, str]], Callable[[], RecordSource]]]] = {

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from einmal.extras import install_command
 from einmal.security.errors import SecuritySettingError, TokenError
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
@@ -101,7 +102,7 @@ def require_library() -> None:
     if not is_there:
         raise SecuritySettingError(
             "sasl.enabled.mechanisms has OAUTHBEARER, which needs PyJWT and cryptography",
-            "install them: pip install 'einmal[oauth]'",
+            f"install them: {install_command('oauth')}",
         )
 
 

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from einmal.extras import install_command
 from einmal.ingest.source import SourceRefused
 
 MAGIC_SIZE: Final = 4
@@ -35,7 +36,7 @@ def _zstd() -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise SourceRefused("a file is compressed with Zstandard", "pip install 'einmal[zstd]'") from error
+        raise SourceRefused("a file is compressed with Zstandard", install_command("zstd")) from error
     return zstandard.ZstdDecompressor().decompressobj()
 
 

@@ -17,6 +17,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from einmal.extras import install_command
 from einmal.schemas.decoder import Limits
 from einmal.schemas.errors import RegistryUnavailable, SchemaError, SchemaNotFound
 from einmal.schemas.record_decoder import decoder_of
@@ -170,7 +171,7 @@ def _ddl(part: str, loaded: LoadedField) -> str:
         raise OptionError(f"{part}.schema: {error}") from error
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"{part}.format={loaded.format} needs {error.name}\nhint: pip install 'einmal[schemas]'"
+            f"{part}.format={loaded.format} needs {error.name}\nhint: {install_command('schemas')}"
         ) from error
 
 

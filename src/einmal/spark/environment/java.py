@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from einmal.extras import install_command
 from einmal.spark.environment.cache import kept
 
 JAVA_MINIMUM: Final = 17
@@ -68,7 +69,7 @@ def use_java(*, vector_module: bool = True) -> Path:
         looked_at.append(f"{java} ({'does not run' if runtime is None else f'Java {runtime.version}'})")
     raise JavaMissing(
         f"Spark needs Java {JAVA_MINIMUM} or newer; found: {', '.join(looked_at) or 'none'}. "
-        "hint: pip install 'einmal[spark]' brings one along, or install a JDK and set JAVA_HOME"
+        f"hint: {install_command('spark')} brings one along, or install a JDK and set JAVA_HOME"
     )
 
 

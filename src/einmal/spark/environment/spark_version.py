@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from einmal.extras import install_command
 from einmal.spark.errors import SparkUnsupported
 
 MINIMUM: Final = (4, 2)
@@ -32,6 +33,6 @@ def problem_of(version: str) -> str | None:
     lacks = next(what for below, what in _LACKS if number < below)
     return (
         f"einmal.spark runs on PySpark {' and '.join(TESTED)}; found {version}, which {lacks}\n"
-        "hint: pip install 'einmal[spark]' in an environment of its own; older Sparks can read and write the same "
+        f"hint: {install_command('spark')}, in an environment of its own; older Sparks can read and write the same "
         "topics with their own Kafka connector, at least once"
     )

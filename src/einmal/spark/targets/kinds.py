@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
+from einmal.extras import install_command
 from einmal.misspelt import nearest_name
 from einmal.spark.options import OptionError, Options
 from einmal.spark.targets.target import Destination
@@ -47,11 +48,11 @@ def destination_class(kind: str) -> type[Destination]:
             f"hint: {f'did you mean {near!r}?' if near else f'there are {known}; or the import path of your own'}"
         )
     if kind in _PACKAGES and find_spec(_PACKAGES[kind]) is None:
-        raise OptionError(f"target type {kind!r} needs {_PACKAGES[kind]}\nhint: pip install 'einmal[{kind}]'")
+        raise OptionError(f"target type {kind!r} needs {_PACKAGES[kind]}\nhint: {install_command(kind)}")
     try:
         found = getattr(import_module(module), name)
     except ImportError as error:
-        extra = f"pip install 'einmal[{kind}]'" if kind in KINDS else f"{module} must be importable by the driver"
+        extra = install_command(kind) if kind in KINDS else f"{module} must be importable by the driver"
         raise OptionError(f"target type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
     except AttributeError as error:
         raise OptionError(f"target type {kind!r}: {module} has no {name}") from error
