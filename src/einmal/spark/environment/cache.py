@@ -38,7 +38,7 @@ def _candidates() -> Iterator[Path]:
     directory = platformdirs.user_cache_path("einmal", appauthor=False)
     if directory.is_absolute():
         yield directory
-    # Of a user without a home directory. Anybody can take its name first, so it may be somebody else's.
+    # Of a user without a home directory. Anybody can make it first, so it may be somebody else's.
     yield Path(tempfile.gettempdir(), f"einmal-{os.geteuid()}")
 
 
