@@ -9,6 +9,9 @@ COMPILED := $(VENV)/.compiled
 # The site has an environment of its own: no test needs it.
 DOCS := build/docs-venv
 DOCS_READY := $(DOCS)/.ready
+MERMAID := build/mermaid/mermaid.min.js
+MERMAID_VERSION := 11.17.2
+MERMAID_SHA256 := 581ed7d74bd9048d0e3a91363927d72ef22942d7722546b27f7cc29e35390eb8
 PYTEST := $(BIN)/python -m pytest -q -n auto
 FAST := not (spark or interop or system or slow or long)
 COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --allow-unsafe
@@ -165,7 +168,15 @@ simulate-determinism: $(READY)  ## 1,000 seeds of the cluster twice, in other pr
 mutants: $(COMPILED)  ## MUTANTS=60 defects of the core machines, by SEED, against their own fast tests: score and survivors
 	$(BIN)/python -m tests.mutation --count $(MUTANTS) --seed $(SEED) --jobs 2
 
-docs: $(DOCS_READY)  ## build the documentation site in build/site
+# The site draws its diagrams itself: no reader's browser asks anybody else for a script.
+$(MERMAID):
+	@mkdir -p $(@D)
+	@cd $(@D) && { npm pack --silent mermaid@$(MERMAID_VERSION) > /dev/null \
+	  && tar -xzOf mermaid-$(MERMAID_VERSION).tgz package/dist/mermaid.min.js > mermaid.part \
+	  && echo "$(MERMAID_SHA256)  mermaid.part" | sha256sum -c --quiet && mv mermaid.part $(@F); } \
+	  || echo "no Mermaid (npm fetches it): the site shows the text of its diagrams" >&2
+
+docs: $(DOCS_READY) $(MERMAID)  ## build the documentation site in build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build -q
 
 requirements:  ## compile requirements/*.txt again (needs uv)

@@ -21,14 +21,28 @@ RENAMED: Final = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+MERMAID: Final = ROOT / "build" / "mermaid" / "mermaid.min.js"
+"""Fetched by `make docs`."""
 EXAMPLES: Final = ("*.md", "*.svg", "*.toml", "*.py")
 _ORIGINAL: Final = {site: source for source, site in RENAMED.items()}
 _LINK: Final = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
 _IMAGE: Final = re.compile(r'(?P<name>src|srcset)="(?P<target>[^":]+)"')
 
 
+def on_config(config: MkDocsConfig, **_: Any) -> MkDocsConfig:
+    """Let pages load our own copy of the script that draws diagrams. Without one they are left as text: the theme would
+    load it from elsewhere."""
+    if MERMAID.exists():
+        config.extra_javascript.append(f"assets/{MERMAID.name}")
+    else:
+        config.mdx_configs["pymdownx.superfences"]["custom_fences"] = []
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     """Add the pages of the root, and the examples with their files."""
+    if MERMAID.exists():
+        files.append(File.generated(config, f"assets/{MERMAID.name}", abs_src_path=str(MERMAID)))
     for source, site in RENAMED.items():
         files.append(File.generated(config, site, abs_src_path=str(ROOT / source)))
     for path in sorted(path for pattern in EXAMPLES for path in (ROOT / "examples").rglob(pattern)):

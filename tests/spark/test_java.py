@@ -70,7 +70,7 @@ def test_a_java_too_old_for_spark_is_passed_over(monkeypatch: pytest.MonkeyPatch
 def test_without_any_java_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("einmal.spark.environment.java.find_spec", lambda _: None)
-    with pytest.raises(JavaMissing, match=r"found: none.*einmal\[spark\]"):
+    with pytest.raises(JavaMissing, match=r"found: none.*\.\[spark\]"):
         use_java()
 
 
