@@ -55,8 +55,8 @@ def _refuse_active(reader: SourceReader, groups: Collection[str]) -> None:
 
 
 def _since(flow: Flow, status: MirrorStatus, process: MirrorProcess) -> list[PartitionStatus]:
-    """Positions compared with the ends at the start: the source may be written to meanwhile, and the mirror's position may be before
-    offsets without a record, such as markers."""
+    """Positions compared with the ends at the start: more may be written meanwhile, and the mirror's position may be
+    before offsets without a record, such as markers."""
     found = {each.partition: each for each in status.partitions}
     for place, end in process.goal.items():
         if place.topic != OFFSETS_TOPIC:

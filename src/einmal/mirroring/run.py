@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
 
-from einmal.client.errors import FatalError, KafkaError, RetriableError
+from einmal.client.errors import FatalError, KafkaError, LocalError, RetriableError
 from einmal.mirror import effects
 from einmal.mirror.effects import MirrorEffect, MirrorEvent
 from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
@@ -91,8 +91,9 @@ class MirrorProcess:
         self._restarts = 0
         """Since the last commit."""
         self._failure = ""
+        self._failing: tuple[type, ...] = ()
         self._failures = 0
-        """Steps that have failed, one after the other."""
+        """Why the last step has failed, its kind, and how often since one of its kind has succeeded."""
         self._has_run = False
         """Both clusters have answered once."""
         self._aside = SetAside()
@@ -241,26 +242,26 @@ class MirrorProcess:
             if isinstance(effect, _TRANSACTION):
                 return self._transact(effect, target)
             event = self._read(effect, target)
-            if self._failures:
-                self._failures = 0
+            if isinstance(effect, self._failing):
+                self._failing, self._failures = (), 0
                 self._forget(self._flow.name)
             return event
         except Leaderless as error:
             topic = self._aside.lasting(error.reasons, time.monotonic())
             if topic is not None:
                 return effects.EffectFailed(error.reasons[topic], topic)
-            self._failed(str(error))
+            self._failed(effect, str(error))
             return effects.EffectFailed(str(error))
-        except FatalError as error:
+        except (FatalError, LocalError) as error:
             raise MirrorStopped(str(error), _HINT_FATAL) from error
         except (SourceUnreadable, KafkaError, WireError) as error:
             topic = blamed(effect, error)
             if not topic:
-                self._failed(f"{type(effect).__name__}: {error}")
+                self._failed(effect, f"{type(effect).__name__}: {error}")
             return effects.EffectFailed(str(error), topic)
 
-    def _failed(self, reason: str) -> None:
-        self._failure = reason
+    def _failed(self, effect: MirrorEffect, reason: str) -> None:
+        self._failing, self._failure = (type(effect),), reason
         self._stuck(reason)
 
     def _wait(self) -> effects.Woken:
