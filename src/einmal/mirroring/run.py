@@ -176,7 +176,8 @@ class MirrorProcess:
 
     def _stuck(self, text: str) -> None:
         self._failures += 1
-        self._tell(MirrorNotice(NoticeKind.STUCK, self._flow.name, f"{self._flow.name}: {text}; trying again"))
+        name = self._flow.name
+        self._tell(MirrorNotice(NoticeKind.STUCK, name, f"{name}: {text.rstrip('.')}; trying again"))
 
     def _note_healed(self, machine: MirrorMachine) -> None:
         scans = machine.progress.scans
