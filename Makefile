@@ -141,7 +141,7 @@ bank-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, under a bank whose account
 target-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
 	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
 
-mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache); PEER=1: MirrorMaker 2, too
+mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache; 3 for leaderless partitions); PEER=1: MirrorMaker 2, too
 	$(BIN)/python -W ignore -m tests.mirroring.campaign --kills $(KILLS) --seed $(SEED) \
 	  --source $(SOURCE) --target $(TARGET) --nodes $(NODES) $(if $(PEER),--peer)
 

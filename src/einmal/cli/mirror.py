@@ -1,16 +1,16 @@
 """``einmal mirror``: copies topics and group offsets to another cluster until it is stopped. Notices on stderr.
 
-Exit status, beside the usual: 3 refused (a restart does not help). Ctrl-C or SIGTERM ends it between two steps; the
-next start aborts what it has left open.
+Exit status, beside the usual: 1 not everything is copied that was to be copied, 3 refused (a restart does not help).
+Ctrl-C or SIGTERM ends it between two steps; the next start aborts what it has left open.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,18 +20,20 @@ from typer.core import TyperGroup
 from einmal.cli.clients import failures_told, key_and_value
 from einmal.cli.declarations import read_declaration
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows, print_sections
+from einmal.cli.output import Row, print_rows, print_sections
 from einmal.cli.spark_option import spark_session
 
 if TYPE_CHECKING:
     from einmal.mirror.flow import Flow, MirrorNotice
     from einmal.mirroring.copier import Copier
     from einmal.mirroring.declaration import MirrorDeclaration
+    from einmal.mirroring.metrics import MirrorMetrics
     from einmal.mirroring.status import MirrorStatus
     from einmal.pipeline.commit_record import CommitRecord
 
 REFUSED: Final = 3
 _PARTITIONS: Final = ("partition", "target", "position", "end", "lag")
+_LEFT_OUT: Final = ("topic", "reason")
 _GROUPS: Final = ("group", "partition", "source_offset", "target_offset", "state")
 
 
@@ -78,33 +80,20 @@ def run(
     output: Annotated[Format, typer.Option("--format", help="json: one line per transaction on stdout.")] = Format.TEXT,
 ) -> None:
     """Copy topics to another cluster exactly once, with the offsets of groups, and without torn transactions."""
-    from einmal.mirroring.metrics import MirrorMetrics
     from einmal.mirroring.run import MirrorProcess
 
     declared, declaration = _declared(file, flow)
-    figures = MirrorMetrics(flow)
-    told = _committed(flow, output)
-
-    def committed(record: CommitRecord) -> None:
-        figures.commit(record)
-        told(record)
-
-    def notify(notice: MirrorNotice) -> None:
-        figures.notice(notice)
-        _notify(notice)
-
     if confs and spark is None:
         raise typer.BadParameter("--conf needs --spark")
     source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
     with failures_told(), _stops_told(), _copier(declared, spark, confs, source, target) as copier:
-        if metrics is not None:
-            typer.echo(f"metrics: http://{figures.serve(metrics)}/metrics", err=True)
+        listener = _Listener(flow, output) if metrics is None else _measured(flow, output, metrics)
         process = MirrorProcess(
             declared,
             source,
             target,
-            notify=notify,
-            committed=committed,
+            notify=listener.notify,
+            committed=listener.committed,
             ends_when_idle=available_now,
             copier=copier,
         )
@@ -147,9 +136,10 @@ def failover(
 ) -> None:
     """Prepare groups to continue at the target: copy what is committed, then compare their offsets.
 
-    A running mirror of the flow is fenced. Exit status 1: a group would not resume where it stands at the source.
+    A running mirror of the flow is fenced. Exit status 1: a group would not resume where it stands at the source, or
+    not everything is copied; stderr names what is missing.
     """
-    from einmal.mirroring.failover import fail_over, fail_over_without_source, is_ready
+    from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
 
     declared, declaration = _declared(file, flow)
     source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
@@ -157,10 +147,15 @@ def failover(
         if source_lost:
             found = fail_over_without_source(declared, target, groups or ())
         else:
-            committed = _committed(flow, output, err=True)
-            found = fail_over(declared, source, target, groups or (), notify=_notify, committed=committed)
+            listener = _Listener(flow, output, err=True)
+            found = fail_over(
+                declared, source, target, groups or (), notify=listener.notify, committed=listener.committed
+            )
     _print(found, output)
-    if not source_lost and not is_ready(found, groups or ()):
+    problems = unknown_at_target(found, groups or ()) if source_lost else unready(found, groups or ())
+    for problem in problems:
+        typer.echo(f"not ready: {problem}", err=True)
+    if problems:
         raise typer.Exit(1)
 
 
@@ -199,7 +194,7 @@ def _copier(
 @contextmanager
 def _stops_told() -> Iterator[None]:
     from einmal.mirroring.map_log import UnreadableMap
-    from einmal.mirroring.run import MirrorStopped
+    from einmal.mirroring.run import MirrorIncomplete, MirrorStopped
     from einmal.pipeline.commit_record import UnreadableCommitRecord
     from einmal.spark.targets.target import TargetError
 
@@ -207,21 +202,38 @@ def _stops_told() -> Iterator[None]:
         yield
     except (MirrorStopped, UnreadableMap, UnreadableCommitRecord, TargetError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(REFUSED) from error
+        raise typer.Exit(1 if isinstance(error, MirrorIncomplete) else REFUSED) from error
 
 
-def _committed(flow: str, output: Format, *, err: bool = False) -> Callable[[CommitRecord], None]:
-    def committed(record: CommitRecord) -> None:
-        if output is Format.JSON and not err:
-            typer.echo(json.dumps({"flow": flow, "batch_id": record.batch_id, "records": record.records}))
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """Prints what the mirror reports. ``figures``: None where nobody asks for metrics, which need a package more."""
+
+    flow: str
+    output: Format
+    err: bool = False
+    figures: MirrorMetrics | None = None
+
+    def committed(self, record: CommitRecord) -> None:
+        if self.figures is not None:
+            self.figures.commit(record)
+        if self.output is Format.JSON and not self.err:
+            typer.echo(json.dumps({"flow": self.flow, "batch_id": record.batch_id, "records": record.records}))
         else:
-            typer.echo(f"{flow}: batch {record.batch_id}, {record.records} records", err=err)
+            typer.echo(f"{self.flow}: batch {record.batch_id}, {record.records} records", err=self.err)
 
-    return committed
+    def notify(self, notice: MirrorNotice) -> None:
+        if self.figures is not None:
+            self.figures.notice(notice)
+        typer.echo(f"warning: {notice.text}", err=True)
 
 
-def _notify(notice: MirrorNotice) -> None:
-    typer.echo(f"warning: {notice.text}", err=True)
+def _measured(flow: str, output: Format, address: str) -> _Listener:
+    from einmal.mirroring.metrics import MirrorMetrics
+
+    figures = MirrorMetrics(flow)
+    typer.echo(f"metrics: http://{figures.serve(address)}/metrics", err=True)
+    return _Listener(flow, output, figures=figures)
 
 
 def _print(status: MirrorStatus, output: Format) -> None:
@@ -247,7 +259,13 @@ def _print(status: MirrorStatus, output: Format) -> None:
         }
         for each in status.groups
     ]
-    print_sections({"partitions": (partitions, _PARTITIONS), "groups": (groups, _GROUPS)}, output)
+    sections: dict[str, tuple[Sequence[Row], tuple[str, ...]]] = {
+        "partitions": (partitions, _PARTITIONS),
+        "groups": (groups, _GROUPS),
+    }
+    if status.left_out or output is Format.JSON:
+        sections["left_out"] = ([asdict(each) for each in status.left_out], _LEFT_OUT)
+    print_sections(sections, output)
 
 
 def _declared(file: Path, flow: str) -> tuple[Flow, MirrorDeclaration]:

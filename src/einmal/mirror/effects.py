@@ -21,16 +21,20 @@ from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPar
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
+    """``leaderless``: partitions that nobody can read now."""
+
     topic_id: str
     partitions: int
+    leaderless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """``ends``: the high watermark of each partition."""
+    """``ends``: the high watermark of each partition. ``leaderless``: see ``SourceTopic``."""
 
     topic_id: str
     ends: tuple[int, ...]
+    leaderless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +102,11 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Let a topic of the target have so many partitions. Answer: TopicReady."""
+    """Let a topic of the target, the copy of ``source``, have so many partitions. Answer: TopicReady."""
 
     target: str
     partitions: int
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,8 @@ class ScanHeaders:
 @dataclass(frozen=True, slots=True)
 class CopyRecords:
     """Read the committed records of these ranges, in the topics with these ids, and append them in order inside the
-    transaction. ``targets``: where each source partition goes. Answer: RecordsCopied, Failed, Fenced, Unclear."""
+    transaction. ``targets``: where each source partition goes. Answer: RecordsCopied, CopyRefused, Failed, Fenced,
+    Unclear."""
 
     identity: ProducerIdAndEpoch
     ranges: Mapping[TopicPartition, tuple[int, int]]
@@ -257,6 +263,17 @@ class TargetGroupsRead:
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
+    """``topic``: of the source, if the reason lasts and concerns it alone."""
+
+    reason: str
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRefused:
+    """The records of this source topic cannot be copied, whenever it is tried."""
+
+    topic: str
     reason: str
 
 
@@ -275,6 +292,7 @@ MirrorEvent = (
     | RecordsCopied
     | TargetGroupsRead
     | EffectFailed
+    | CopyRefused
     | Woken
     | protocol.Event
 )

@@ -29,7 +29,7 @@ The machine performs nothing: each effect is answered by one event through ``ste
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -39,6 +39,7 @@ from einmal.mirror.cut import Cut, Probe, find_whole, largest_cut
 from einmal.mirror.effects import (
     CommitGroupOffsets,
     CopyRecords,
+    CopyRefused,
     EffectFailed,
     EndsTaken,
     Extent,
@@ -56,7 +57,6 @@ from einmal.mirror.effects import (
     Stopped,
     TakeEnds,
     TargetGroupsRead,
-    TopicReady,
     TopicsListed,
     TransactionsRead,
     Wait,
@@ -77,6 +77,7 @@ _SURVEYS_MAX: Final = 10_000
 _ROUNDS_HELD: Final = 100
 """Rounds without anything that may be copied, until it is reported."""
 _NAMED_MAX: Final = 8
+_REASON_MAX: Final = 400
 _HINT_DATA_LOSS: Final = "failOnDataLoss=false continues with the records that still exist, and reports what is lost"
 HINT_OVERLAP: Final = (
     'transactions = "by-partition" does not wait for transactions that overlap, and may tear those over several '
@@ -94,9 +95,15 @@ class _Again(Exception):
 class MirrorMachine:
     """One run of one flow. Not reusable after Stopped."""
 
-    def __init__(self, flow: Flow, run: str, held: Held | None = None) -> None:
-        """``run``: the name of this run, which no other run has. ``held``: by the run before it in this process."""
+    def __init__(
+        self, flow: Flow, run: str, held: Held | None = None, aside: MutableMapping[str, str] | None = None
+    ) -> None:
+        """``run``: the name of this run, which no other run has. ``held``: by the run before it in this process.
+        ``aside``: topics that are left out, with the reasons; the machine adds to it, its owner removes what is to be
+        tried again."""
         self._flow = flow
+        self._aside: MutableMapping[str, str] = {} if aside is None else aside
+        self._has_looked = False
         self._run_name = run
         self._checkpoint = f"mirror {flow.name}"
         query = Query(
@@ -125,6 +132,15 @@ class MirrorMachine:
     def progress(self) -> MirrorProgress:
         """What is committed, and what was read ahead. To be read only."""
         return self._progress
+
+    def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
+        """Whether all topics are known, with everything that was committed when the logs had these ends, and all of it
+        is copied, except for topics that are left out, which the commit record names."""
+        return (
+            self._has_looked
+            and self._progress.recorded.aside.keys() == self._aside.keys()
+            and self._progress.has_copied(goal)
+        )
 
     def take_notices(self) -> list[MirrorNotice]:
         """What is to be reported since the last call."""
@@ -183,14 +199,16 @@ class MirrorMachine:
             cut = self._largest_cut()
             if not self._has_content(cut):
                 self._note_held()
-                return False
+                # Only a transaction can let others know which topics are left out.
+                if self._progress.recorded.aside.keys() == self._aside.keys():
+                    return False
         self._rounds_held = 0
         yield from self._transact(cut)
         return True
 
     def _note_held(self) -> None:
         """Report committed records that no cut can include, if that does not change."""
-        held = [scan for scan in self._progress.scans.values() if scan.decided]
+        held = [scan for scan in self._progress.scans.values() if scan.first_uncopied() is not None]
         self._rounds_held = self._rounds_held + 1 if held else 0
         if self._rounds_held == _ROUNDS_HELD:
             undecided = sorted({each for scan in held for each in scan.undecided})
@@ -198,13 +216,15 @@ class MirrorMachine:
             self._notice(
                 NoticeKind.HELD,
                 str(held[0].partition),
-                f"committed records of {held[0].partition} from offset {held[0].decided[0].first} on wait for open "
+                f"committed records of {held[0].partition} from offset {held[0].first_uncopied()} on wait for open "
                 f"transactions{names} that they overlap: they are copied together, or not at all. {HINT_OVERLAP}",
             )
 
     def _ask(self, effect: MirrorEffect, answer: type[_E]) -> _Steps[_E]:
         event = yield effect
         if isinstance(event, EffectFailed):
+            if event.topic:
+                self._leave_out(event.topic, event.reason)
             raise _Again(event.reason)
         assert isinstance(event, answer), f"{event} answers {effect}"
         return event
@@ -212,12 +232,22 @@ class MirrorMachine:
     def _notice(self, kind: NoticeKind, subject: str, text: str) -> None:
         self._notices.append(MirrorNotice(kind, subject, text))
 
+    def _leave_out(self, topic: str, reason: str) -> None:
+        reason = " ".join(reason.split())[:_REASON_MAX]
+        self._aside[topic] = reason
+        self._notice(
+            NoticeKind.ASIDE,
+            topic,
+            f"topic {topic!r} is left out, all others are copied, transactions that span it without its records: "
+            f"{reason} It is tried again from time to time",
+        )
+
     # --- a probe --------------------------------------------------------------------------------------------------
 
     def _probe(self) -> _Steps[bool]:
         """Read ahead. False if the topics have changed meanwhile: nothing is known then."""
         progress = self._progress
-        if not progress.topics:
+        if not progress.topics or not self._aside.keys().isdisjoint(progress.topics):
             yield from self._survey()
         before = yield from self._ends(tuple(progress.scans))
         progress.see({each: extent.end for each, extent in before.items()})
@@ -230,6 +260,7 @@ class MirrorMachine:
         self._compare(after)
         yield from self._scan({each: extent.end for each, extent in after.items()})
         find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
+        self._has_looked = True
         return True
 
     def _preparing(self) -> _Steps[Mapping[ProducerId, ProducerEpoch] | None]:
@@ -260,9 +291,9 @@ class MirrorMachine:
             listed = yield from self._ask(ListTopics(), TopicsListed)
             try:
                 topology.check_clusters(progress, listed)
-                lacking = next(topology.missing(self._flow, listed), None)
+                lacking = next(topology.missing(self._flow, listed, self._aside), None)
                 if lacking is None:
-                    notices = topology.adopt(self._flow, progress, listed)
+                    notices = topology.adopt(self._flow, progress, listed, self._aside)
                     progress.recorded = replace(
                         progress.recorded, source_cluster=listed.source_cluster, target_cluster=listed.target_cluster
                     )
@@ -273,7 +304,11 @@ class MirrorMachine:
                 raise RunEnded(str(error), "correct bootstrap.servers, or rename the flow") from error
             except topology.StaleList as error:
                 raise _Again(str(error)) from error
-            yield from self._ask(lacking, TopicReady)
+            event = yield lacking
+            if isinstance(event, EffectFailed) and event.topic:
+                self._leave_out(event.topic, event.reason)
+            elif isinstance(event, EffectFailed):
+                raise _Again(event.reason)
         raise _Again("the target does not show the topics that were created")
 
     def _lose(self, notice: MirrorNotice) -> None:
@@ -367,6 +402,8 @@ class MirrorMachine:
         progress = self._progress
         if not progress.is_copied(commit.partition) or not self._flow.groups.accepts(commit.group):
             return False
+        if progress.is_old(scanned, header.last_offset, commit.partition.topic):
+            return False
         seen = progress.seen.get(commit.partition.topic, {})
         if header.last_offset >= seen.get(scanned.partition, 0):
             return True
@@ -394,7 +431,7 @@ class MirrorMachine:
 
     def _transact(self, cut: Cut) -> _Steps[None]:
         progress, record = self._progress, self._committer.record
-        position = progress.position_after(cut)
+        position = progress.position_after(cut, self._aside)
         batch = Batch(
             query_id=self._run_name,
             checkpoint=self._checkpoint,
@@ -411,6 +448,10 @@ class MirrorMachine:
     def _write(self, identity: ProducerIdAndEpoch, cut: Cut) -> _Steps[MirrorEvent]:
         """One attempt to write the batch."""
         copied = yield from self._copy(identity, cut)
+        if isinstance(copied, CopyRefused):
+            # The next run begins without the topic.
+            self._leave_out(copied.topic, copied.reason)
+            return protocol.Failed(copied.reason, will_again=True)
         if isinstance(copied, EffectFailed):
             return protocol.Failed(copied.reason)
         if not isinstance(copied, RecordsCopied):

@@ -29,6 +29,7 @@ UNKNOWN: Final = -1
 """The position in a partition of which nothing was read yet: its log start offset, when that is known. As the offset of
 a group: the group's offset was deleted."""
 _SEEN: Final = "@seen="
+_ASIDE: Final = "@aside="
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class RecordedPosition:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     seen: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """By topic that was created again: the ends of ``__consumer_offsets`` when it was first seen."""
+    aside: Mapping[str, str] = field(default_factory=dict)
+    """Why a topic was left out of the transaction, by topic. Older versions neither write nor read it."""
 
     @staticmethod
     def of(record: CommitRecord | None) -> RecordedPosition:
@@ -77,8 +80,14 @@ class RecordedPosition:
             if key.startswith(_SEEN):
                 topic, index, end = key.removeprefix(_SEEN).split("=")
                 seen.setdefault(topic, {})[int(index)] = int(end)
+        aside = {
+            topic: reason
+            for key in source
+            if key.startswith(_ASIDE)
+            for topic, _, reason in [key.removeprefix(_ASIDE).partition("=")]
+        }
         return RecordedPosition(
-            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen
+            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside
         )
 
     def end(self) -> tuple[Any, Any]:
@@ -91,8 +100,9 @@ class RecordedPosition:
             for topic, ends in sorted(self.seen.items())
             for index, end in sorted(ends.items())
         }
+        aside: dict[str, dict[str, int]] = {f"{_ASIDE}{topic}={self.aside[topic]}": {} for topic in sorted(self.aside)}
         return (
-            topics | identity(self.source_cluster, self.source_ids, {}) | seen,
+            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside,
             identity(self.target_cluster, self.target_ids, {}),
         )
 
@@ -116,6 +126,11 @@ class MirrorProgress:
     """Offsets of groups whose tombstones were read ahead."""
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     """Log start offsets, as the last probe has read them."""
+    returned: set[str] = field(default_factory=set)
+    """Topics that are copied from now on, while the offsets of groups were read further: those that are behind
+    ``passed`` are read again for these topics alone."""
+    passed: dict[TopicPartition, int] = field(default_factory=dict)
+    """Positions in ``__consumer_offsets`` before some were read again."""
 
     def key(self, partition: TopicPartition) -> MapKey:
         return self.topics[partition.topic].key(partition)
@@ -131,7 +146,17 @@ class MirrorProgress:
         for scan in self.scans.values():
             scan.forget(scan.position)
 
-    def position_after(self, cut: Cut) -> RecordedPosition:
+    def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
+        """Whether everything is copied that was committed when the logs had these ends; every partition has one."""
+        return self.scans.keys() <= goal.keys() and all(
+            scan.has_copied(goal[each]) for each, scan in self.scans.items()
+        )
+
+    def is_old(self, scanned: TopicPartition, last_offset: int, topic: str) -> bool:
+        """Whether a group's offset was translated already, and is only read again for the sake of other topics."""
+        return topic not in self.returned and last_offset < self.passed.get(scanned, 0)
+
+    def position_after(self, cut: Cut, aside: Mapping[str, str]) -> RecordedPosition:
         """What to record with a transaction that copies up to ``cut``. Topics that are gone keep their positions."""
         recorded = self.recorded
         sources = {topic.name: topic.source_id for topic in self.topics.values()}
@@ -142,8 +167,9 @@ class MirrorProgress:
             recorded.target_cluster,
             {**recorded.source_ids, **sources},
             {**recorded.target_ids, **targets},
-            {**kept, **cut},
+            {**kept, **cut, **{each: max(end, cut[each]) for each, end in self.passed.items() if each in cut}},
             {topic: ends for topic, ends in self.seen.items() if self._is_before(cut, ends)},
+            dict(aside),
         )
 
     def see(self, ends: Mapping[TopicPartition, int]) -> None:

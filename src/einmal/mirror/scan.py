@@ -174,6 +174,18 @@ class PartitionScan:
         is_plain = self.plain is not None and self.plain[0] < cut
         return is_plain or any(part.first < cut for part in self.decided)
 
+    def has_copied(self, end: int) -> bool:
+        """Whether everything is copied that was committed when the log ended at ``end``."""
+        if self.position >= end:
+            return True
+        is_plain = self.plain is not None and self.plain[0] < end
+        return self.scanned >= end and not is_plain and all(part.marker >= end for part in self.decided)
+
+    def first_uncopied(self) -> int | None:
+        """The first offset of what is committed, scanned and not copied."""
+        firsts = [part.first for part in self.decided]
+        return min(firsts + ([] if self.plain is None else [self.plain[0]]), default=None)
+
     def commits_below(self, cut: int) -> Iterator[GroupCommit]:
         """Offsets that groups have committed below ``cut``, by the offsets of their records. Those that are known to be
         deleted later are not among them: they may be of a topic that was deleted."""

@@ -6,7 +6,7 @@ anew and what was not copied of the old one is lost; at the target, what was cop
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from einmal.mirror.effects import AddPartitions, CreateTopic, TopicsListed
 from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
@@ -37,30 +37,33 @@ def check_clusters(progress: MirrorProgress, listed: TopicsListed) -> None:
             raise WrongCluster(f"the {side} is cluster {found}, but the commit record's positions are of {known}")
 
 
-def missing(flow: Flow, listed: TopicsListed) -> Iterator[CreateTopic | AddPartitions]:
-    """What the target lacks."""
+def missing(flow: Flow, listed: TopicsListed, aside: Collection[str] = ()) -> Iterator[CreateTopic | AddPartitions]:
+    """What the target lacks. ``aside``: source topics that are left out."""
     for name, topic in sorted(listed.source.items()):
-        if not flow.accepts_topic(name):
+        if name in aside or not flow.accepts_topic(name):
             continue
         target = flow.remote_topic(name)
         existing = listed.target.get(target)
         if existing is None:
             yield CreateTopic(name, target, topic.partitions)
         elif len(existing.ends) < topic.partitions:
-            yield AddPartitions(target, topic.partitions)
+            yield AddPartitions(target, topic.partitions, name)
 
 
-def adopt(flow: Flow, progress: MirrorProgress, listed: TopicsListed) -> list[MirrorNotice] | None:
-    """Let ``progress`` have the listed topics; None if it has them already. Nothing is ``missing``. What was read ahead
-    is forgotten. Raises StaleList."""
-    topics = _mirrored(flow, listed)
+def adopt(
+    flow: Flow, progress: MirrorProgress, listed: TopicsListed, aside: Collection[str] = ()
+) -> list[MirrorNotice] | None:
+    """Let ``progress`` have the listed topics without those that are left out; None if it has them already. Nothing is
+    ``missing``. What was read ahead is forgotten. Raises StaleList."""
+    topics = _mirrored(flow, listed, aside)
     if topics == progress.topics:
         return None
     for name, topic in topics.items():
         known = progress.topics.get(name)
         if known is not None and known.source_id == topic.source_id and known.partitions > topic.partitions:
             raise StaleList(f"{name} is listed with {topic.partitions} of {known.partitions} partitions")
-    notices = list(_changes(progress, topics))
+    notices = list(_changes(flow, progress, listed, topics))
+    returned = set(_returned(progress, topics))
     scans: dict[TopicPartition, PartitionScan] = {}
     for topic in topics.values():
         for partition in topic.topic_partitions():
@@ -70,14 +73,46 @@ def adopt(flow: Flow, progress: MirrorProgress, listed: TopicsListed) -> list[Mi
             if topic.target and key not in progress.maps:
                 end = listed.target[topic.target].ends[partition.partition]
                 progress.begun.setdefault(key, OffsetMap.beginning(max(0, position), end))
+    before, now = progress.topics.get(OFFSETS_TOPIC), topics.get(OFFSETS_TOPIC)
+    if before is not None and now is not None and before.source_id != now.source_id:
+        progress.passed.clear()
+        progress.returned.clear()
     progress.topics, progress.scans = topics, scans
     progress.rescan()
+    if returned:
+        _read_offsets_again(progress, returned)
     return notices
 
 
-def _mirrored(flow: Flow, listed: TopicsListed) -> dict[str, MirroredTopic]:
+def _returned(progress: MirrorProgress, topics: dict[str, MirroredTopic]) -> Iterator[str]:
+    """Topics whose groups may have committed offsets before the mirror has begun to copy them, or while they were left
+    out."""
+    recorded = progress.recorded
+    known = set(progress.topics) if progress.topics else recorded.source_ids.keys() - recorded.aside.keys()
+    for topic in topics.values():
+        is_same = recorded.source_ids.get(topic.name, topic.source_id) == topic.source_id
+        if topic.target and topic.name not in known and is_same:
+            yield topic.name
+
+
+def _read_offsets_again(progress: MirrorProgress, returned: set[str]) -> None:
+    scans = {each: scan for each, scan in progress.scans.items() if each.topic == OFFSETS_TOPIC}
+    if all(each in scans and scans[each].position >= end for each, end in progress.passed.items()):
+        progress.passed.clear()
+        progress.returned.clear()
+    for each, scan in scans.items():
+        if scan.position != UNKNOWN:
+            progress.passed[each] = max(scan.position, progress.passed.get(each, 0))
+            scan.forget(UNKNOWN)
+    if progress.passed:
+        progress.returned |= returned
+
+
+def _mirrored(flow: Flow, listed: TopicsListed, aside: Collection[str]) -> dict[str, MirroredTopic]:
     topics = {}
     for name, topic in sorted(listed.source.items()):
+        if name in aside:
+            continue
         if name == OFFSETS_TOPIC:
             topics[name] = MirroredTopic(name, topic.topic_id, topic.partitions)
         elif flow.accepts_topic(name):
@@ -86,14 +121,18 @@ def _mirrored(flow: Flow, listed: TopicsListed) -> dict[str, MirroredTopic]:
     return topics
 
 
-def _changes(progress: MirrorProgress, topics: dict[str, MirroredTopic]) -> Iterator[MirrorNotice]:
+def _changes(
+    flow: Flow, progress: MirrorProgress, listed: TopicsListed, topics: dict[str, MirroredTopic]
+) -> Iterator[MirrorNotice]:
     sources, targets = dict(progress.recorded.source_ids), dict(progress.recorded.target_ids)
     for known in progress.topics.values():
         sources[known.name], targets[known.target] = known.source_id, known.target_id
     for name in sorted(progress.topics or sources):
-        if name not in topics:
+        # What is listed and matches is left out, and was reported.
+        if name not in topics and not (name in listed.source and (name == OFFSETS_TOPIC or flow.accepts_topic(name))):
+            why = "no longer matches the flow's topics" if name in listed.source else "was deleted, or is not visible"
             yield MirrorNotice(
-                NoticeKind.GONE, name, f"topic {name!r} was deleted: records after its position were not copied"
+                NoticeKind.GONE, name, f"topic {name!r} {why}: records after its position are not copied"
             )
     if OFFSETS_TOPIC not in topics:
         yield MirrorNotice(

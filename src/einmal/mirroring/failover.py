@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from einmal.mirror.flow import Flow, MirrorNotice
+from einmal.mirror.progress import OFFSETS_TOPIC
 from einmal.mirroring.groups import active_groups
-from einmal.mirroring.run import MirrorProcess, MirrorStopped
+from einmal.mirroring.run import MirrorIncomplete, MirrorProcess, MirrorStopped
 from einmal.mirroring.source import SourceReader
-from einmal.mirroring.status import FailoverState, MirrorStatus, status_of
+from einmal.mirroring.status import FailoverState, MirrorStatus, PartitionStatus, status_of
 from einmal.mirroring.target import TargetWriter
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.types import TopicPartition
 
 _HINT_ACTIVE = "stop their consumers; what they would still commit at the source could not be copied any more"
 
@@ -25,20 +28,43 @@ def fail_over(
     committed: Callable[[CommitRecord], None],
 ) -> MirrorStatus:
     """Copy what was committed until now, under this process: another mirror of the flow is fenced. Returns the status
-    of the groups, or of all. Raises MirrorStopped where a group has members at the source, KafkaError."""
+    of the groups, or of all, compared with what the source had at the start; ``unready`` has what is missing. Raises
+    MirrorStopped where a group has members at the source, KafkaError."""
     reader = SourceReader(source)
     try:
-        known = groups or {each.group for each in _status(flow, reader, target).groups}
-        if active := sorted(active_groups(reader.cluster.common, known)):
-            raise MirrorStopped(f"groups run at the source: {', '.join(active)}", _HINT_ACTIVE)
+        _refuse_active(reader, groups or {each.group for each in _status(flow, reader, target).groups})
         process = MirrorProcess(flow, source, target, notify=notify, committed=committed, ends_when_idle=True)
+        incomplete = ""
         try:
             process.run()
+        except MirrorIncomplete as error:
+            incomplete = error.reason
         finally:
             process.close()
-        return _of_groups(_status(flow, reader, target), groups)
+        status = _status(flow, reader, target)
+        # A group may have begun meanwhile.
+        _refuse_active(reader, groups or {each.group for each in status.groups})
+        return _of_groups(replace(status, partitions=_since(flow, status, process), incomplete=incomplete), groups)
     finally:
         reader.close()
+
+
+def _refuse_active(reader: SourceReader, groups: Collection[str]) -> None:
+    if active := sorted(active_groups(reader.cluster.common, groups)):
+        raise MirrorStopped(f"groups run at the source: {', '.join(active)}", _HINT_ACTIVE)
+
+
+def _since(flow: Flow, status: MirrorStatus, process: MirrorProcess) -> list[PartitionStatus]:
+    """Positions compared with the ends at the start: more may be written meanwhile, and the mirror's position may be
+    before offsets without a record, such as markers."""
+    found = {each.partition: each for each in status.partitions}
+    for place, end in process.goal.items():
+        if place.topic != OFFSETS_TOPIC:
+            known = found.get(place)
+            position = max(process.reached.get(place, 0), 0 if known is None else known.position)
+            copy = TopicPartition(flow.remote_topic(place.topic), place.partition)
+            found[place] = PartitionStatus(partition=place, target=copy, position=position, end=end)
+    return [found[each] for each in sorted(found)]
 
 
 def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Collection[str]) -> MirrorStatus:
@@ -53,11 +79,47 @@ def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Coll
         writer.close()
 
 
+def unready(status: MirrorStatus, groups: Collection[str]) -> list[str]:
+    """What keeps the groups from resuming at the target where they stand at the source; without groups, what keeps the
+    target from replacing the source."""
+    found = [f"group {each!r} has no offset in the flow's topics" for each in sorted(set(groups) - _names(status))]
+    found += [
+        f"group {each.group!r} in {each.partition} is {each.state.value}"
+        for each in status.groups
+        if each.state is not FailoverState.READY
+    ]
+    topics = {each.partition.topic for each in status.groups} if groups else None
+    found += [
+        f"{each.partition} is copied up to offset {each.position} of {each.end}"
+        for each in status.partitions
+        if each.lag and (topics is None or each.partition.topic in topics)
+    ]
+    found += [
+        f"topic {each.topic!r} is left out: {each.reason}"
+        for each in status.left_out
+        if topics is None or each.topic in topics or each.topic == OFFSETS_TOPIC
+    ]
+    if status.incomplete and (topics is None or found):
+        found.append(status.incomplete)
+    if not groups and not status.partitions:
+        found.append("nothing is copied")
+    return found
+
+
 def is_ready(status: MirrorStatus, groups: Collection[str]) -> bool:
-    """Whether every group resumes at the target where it stands at the source."""
-    return {each.group for each in status.groups} >= set(groups) and all(
-        each.state is FailoverState.READY for each in status.groups
-    )
+    """Whether nothing is ``unready``."""
+    return not unready(status, groups)
+
+
+def unknown_at_target(status: MirrorStatus, groups: Collection[str]) -> list[str]:
+    """What an operator who has lost the source must know: whether there is anything to resume from."""
+    if status.batch_id is None:
+        return ["nothing was copied"]
+    return [f"group {each!r} has no translated offset" for each in sorted(set(groups) - _names(status))]
+
+
+def _names(status: MirrorStatus) -> set[str]:
+    return {each.group for each in status.groups}
 
 
 def _status(flow: Flow, reader: SourceReader, target: Mapping[str, str]) -> MirrorStatus:
@@ -70,4 +132,4 @@ def _status(flow: Flow, reader: SourceReader, target: Mapping[str, str]) -> Mirr
 
 def _of_groups(status: MirrorStatus, groups: Collection[str]) -> MirrorStatus:
     found = [each for each in status.groups if not groups or each.group in groups]
-    return MirrorStatus(batch_id=status.batch_id, records=status.records, partitions=status.partitions, groups=found)
+    return replace(status, groups=found)

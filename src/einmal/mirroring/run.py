@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
 
-from einmal.client.errors import KafkaError
+from einmal.client.errors import FatalError, KafkaError, LocalError, RetriableError
 from einmal.mirror import effects
 from einmal.mirror.effects import MirrorEffect, MirrorEvent
-from einmal.mirror.flow import Flow, MirrorNotice
+from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror.machine import MirrorMachine
+from einmal.mirror.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
+from einmal.mirroring.faults import Leaderless, SetAside, blamed
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -24,6 +27,7 @@ from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.run_state import Held
 from einmal.spark.errors import PipelineRefused
 from einmal.spark.targets.kafka.verbs import VERBS, answered, perform
+from einmal.spark.targets.target import TargetFailed
 from einmal.types import TopicPartition
 from einmal.wire.errors import WireError
 
@@ -33,6 +37,15 @@ _POLL_S: Final = 0.2
 _RESTARTS_MAX: Final = 5
 """Runs without a commit, one after the other, until the mirror gives up."""
 _REPORTED_MAX: Final = 1_000
+_PAUSE_MAX_S: Final = 10.0
+STALLED_S: Final = 45.0
+"""Until a process that is to end when everything is copied gives up where nothing is."""
+_NAMED_MAX: Final = 8
+_HINT_ASIDE: Final = "correct the cause, or exclude the topic: topics.exclude"
+_HINT_STALLED: Final = (
+    "run it again when both clusters answer and the source's open transactions have ended: einmal txn find-hanging"
+)
+_HINT_FATAL: Final = "correct the cluster's client settings in the declaration"
 _HINT_FENCED: Final = "another mirror has started under this name: let only one of them run"
 _HINT_UNREADABLE: Final = "run the einmal that wrote the record, or a newer one; delete a record that is no mirror's"
 _logger = logging.getLogger(__name__)
@@ -43,6 +56,11 @@ class MirrorStopped(Exception):
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(f"{reason}\nhint: {hint}")
+        self.reason = reason
+
+
+class MirrorIncomplete(MirrorStopped):
+    """It was to end when everything is copied, and something cannot be."""
 
 
 class MirrorProcess:
@@ -70,27 +88,52 @@ class MirrorProcess:
         self._committed = committed
         self._ends_when_idle = ends_when_idle
         self._record: CommitRecord | None = None
-        self._idle_rounds = self._restarts = 0
+        self._restarts = 0
         """Since the last commit."""
-        self._reported: dict[str, None] = {}
-        """Notices that need not be repeated."""
+        self._failure = ""
+        self._failing: tuple[type, ...] = ()
+        self._failures = 0
+        """Why the last step has failed, its kind, and how often since one of its kind has succeeded."""
+        self._has_run = False
+        """Both clusters have answered once."""
+        self._aside = SetAside()
+        self._seen: tuple[object, ...] = ()
+        self._seen_s = 0.0
+        """What of the goal is not copied, and since when it has not changed."""
+        self._reported: dict[str, str] = {}
+        """Notices that need not be repeated, with their subjects."""
         self._settings = TopicSettings(source, target, self._tell)
         self._goal: dict[TopicPartition, int] = {}
         """The ends of the source when the process has begun."""
+        self.reached: dict[TopicPartition, int] = {}
+        """Up to where a process that ends when everything is copied has copied."""
         self.stop = threading.Event()
 
+    @property
+    def goal(self) -> Mapping[TopicPartition, int]:
+        """The ends of the source when the process has begun, of the topics that it copies."""
+        return self._goal
+
     def run(self) -> None:
-        """Raises MirrorStopped, and KafkaError where a cluster cannot be reached at the start, or for long."""
+        """Raises MirrorStopped, MirrorIncomplete if it was to end when everything is copied, and KafkaError where a
+        cluster cannot be reached at the start, or for long."""
         held: Held | None = None
         while not self.stop.is_set():
             target = TargetWriter(self._target_client, self._flow.name, self._flow.transactional_id)
-            machine = MirrorMachine(self._flow, uuid4().hex, held)
+            machine = MirrorMachine(self._flow, uuid4().hex, held, self._aside.reasons)
+            left_out = len(self._aside.reasons)
             try:
                 target.prepare()
+                if not self._has_run:
+                    # A cluster that cannot be reached at the start is an error, not an outage.
+                    self._source.cluster.cluster_id()
+                    self._has_run = True
                 self._converse(machine, target)
-            except KafkaError:
-                if self._restarts in (0, _RESTARTS_MAX):
+            except KafkaError as error:
+                may_pass = self._has_run and isinstance(error, RetriableError)
+                if not may_pass or (self._ends_when_idle and self._restarts >= _RESTARTS_MAX):
                     raise
+                self._stuck(f"the target cannot be reached: {error}")
             except PipelineRefused as error:
                 raise MirrorStopped(error.reason, error.hint) from error
             except (UnreadableCommitRecord, UnreadableMap) as error:
@@ -99,8 +142,9 @@ class MirrorProcess:
                 target.target.abandon()
                 target.close()
             held = machine.held
-            self._restarts += 1
-            self.stop.wait(_POLL_S)
+            if len(self._aside.reasons) <= left_out:
+                self._restarts += 1
+            self.stop.wait(min(_PAUSE_MAX_S, _POLL_S * 2 ** min(self._restarts, 10)))
 
     def close(self) -> None:
         self._copier.close()
@@ -111,31 +155,85 @@ class MirrorProcess:
         while not self.stop.is_set():
             for notice in machine.take_notices():
                 self._tell(notice)
-            if self._ends_when_idle and self._has_reached_goal(machine):
-                return self.stop.set()
+            if self._ends_when_idle and machine.has_copied(self._goal):
+                return self._end(machine)
             if isinstance(effect, effects.Stopped):
                 if not effect.may_restart or self._restarts >= _RESTARTS_MAX:
                     raise MirrorStopped(effect.reason, effect.hint)
-                _logger.warning("%s; %s", effect.reason, effect.hint)
+                self._stuck(f"{effect.reason}; {effect.hint}")
                 return
+            if self._ends_when_idle and isinstance(effect, effects.Wait | effects.TakeEnds):
+                self._check_that_it_proceeds(machine)
+            if isinstance(effect, effects.Wait):
+                self._aside.release(time.monotonic())
             if isinstance(effect, effects.TakeEnds):
                 # No transaction is open now.
                 topics = machine.progress.topics.values()
                 self._settings.synchronize({topic.name: topic.target for topic in topics if topic.target})
             effect = machine.step(self.perform(effect, target))
+            if isinstance(effect, effects.Wait | effects.TakeEnds):
+                self._note_healed(machine)
+
+    def _stuck(self, text: str) -> None:
+        self._failures += 1
+        name = self._flow.name
+        self._tell(MirrorNotice(NoticeKind.STUCK, name, f"{name}: {text.rstrip('.')}; trying again"))
+
+    def _note_healed(self, machine: MirrorMachine) -> None:
+        scans = machine.progress.scans
+        copied = {each.topic for each, scan in scans.items() if scan.position != UNKNOWN and scan.scanned >= scan.end}
+        for topic in self._aside.healed(copied):
+            self._forget(topic)
+            self._tell(MirrorNotice(NoticeKind.BACK, topic, f"topic {topic!r} is copied again"))
+
+    def _forget(self, subject: str) -> None:
+        """What is reported of it is reported anew, if it comes again."""
+        self._reported = {text: about for text, about in self._reported.items() if about != subject}
 
     def _tell(self, notice: MirrorNotice) -> None:
         if notice.text not in self._reported:
-            self._reported[notice.text] = None
+            self._reported[notice.text] = notice.subject
             self._notify(notice)
         if len(self._reported) > _REPORTED_MAX:
             self._reported.clear()
 
-    def _has_reached_goal(self, machine: MirrorMachine) -> bool:
+    def _end(self, machine: MirrorMachine) -> None:
+        """Raises MirrorIncomplete if not everything could be copied."""
+        self.stop.set()
+        self._note_reached(machine)
+        if self._aside.reasons:
+            left_out = "; ".join(f"topic {topic!r}: {why}" for topic, why in sorted(self._aside.reasons.items()))
+            raise MirrorIncomplete(f"not everything is copied: {left_out}", _HINT_ASIDE)
+        if not any(topic.target for topic in machine.progress.topics.values()):
+            raise MirrorIncomplete(
+                "nothing is copied: no topic that the mirror can see at the source matches the flow's topics",
+                "correct topics in the declaration, or permit DESCRIBE",
+            )
+
+    def _note_reached(self, machine: MirrorMachine) -> None:
         scans = machine.progress.scans
-        return bool(self._goal) and all(
-            scans[each].position >= end for each, end in self._goal.items() if each in scans
+        self.reached = {each: end for each, end in self._goal.items() if each in scans and scans[each].has_copied(end)}
+
+    def _check_that_it_proceeds(self, machine: MirrorMachine) -> None:
+        """Raises MirrorIncomplete where nothing of the goal has been copied or read for long."""
+        scans, now_s = machine.progress.scans, time.monotonic()
+        missing = {
+            each: end for each, end in self._goal.items() if each not in scans or not scans[each].has_copied(end)
+        }
+        seen = tuple(
+            (each, scans[each].position, min(end, scans[each].scanned)) if each in scans else each
+            for each, end in missing.items()
         )
+        if seen != self._seen or not self._seen_s:
+            self._seen, self._seen_s = seen, now_s
+        elif now_s - self._seen_s > STALLED_S:
+            self._note_reached(machine)
+            text = ", ".join(map(str, list(missing)[:_NAMED_MAX])) or "the source"
+            why = f"the last failure: {self._failure}" if self._failures else "open transactions overlap the rest"
+            raise MirrorIncomplete(
+                f"not everything is copied: nothing of {text} could be copied for {STALLED_S:.0f} s; {why}",
+                _HINT_STALLED,
+            )
 
     def perform(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         """One effect, and its answer."""
@@ -144,37 +242,54 @@ class MirrorProcess:
         try:
             if isinstance(effect, _TRANSACTION):
                 return self._transact(effect, target)
-            return self._read(effect, target)
-        except SourceUnreadable as error:
-            # Of tasks, which may lack more than a connection.
-            _logger.warning("the source cannot be read, trying again: %s", error)
+            event = self._read(effect, target)
+            if isinstance(effect, self._failing):
+                self._failing, self._failures = (), 0
+                self._forget(self._flow.name)
+            return event
+        except Leaderless as error:
+            topic = self._aside.lasting(error.reasons, time.monotonic())
+            if topic is not None:
+                return effects.EffectFailed(error.reasons[topic], topic)
+            self._failed(effect, str(error))
             return effects.EffectFailed(str(error))
-        except (KafkaError, WireError) as error:
-            _logger.info("%s: %s", type(effect).__name__, error)
-            self._idle_rounds = -1
-            return effects.EffectFailed(str(error))
+        except (FatalError, LocalError) as error:
+            raise MirrorStopped(str(error), _HINT_FATAL) from error
+        except (SourceUnreadable, KafkaError, WireError) as error:
+            topic = blamed(effect, error)
+            if not topic:
+                self._failed(effect, f"{type(effect).__name__}: {error}")
+            return effects.EffectFailed(str(error), topic)
+
+    def _failed(self, effect: MirrorEffect, reason: str) -> None:
+        self._failing, self._failure = (type(effect),), reason
+        self._stuck(reason)
 
     def _wait(self) -> effects.Woken:
-        # The first round that finds nothing may have found new topics.
-        self._idle_rounds += 1
-        if self._ends_when_idle and self._idle_rounds > 1:
-            self.stop.set()
-        self.stop.wait(_POLL_S)
+        self.stop.wait(min(_PAUSE_MAX_S, _POLL_S * 2 ** min(self._failures, 10)))
         return effects.Woken()
 
     def _transact(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         try:
-            event = answered(effect, lambda: self._event(effect, target), _HINT_FENCED)
+            event = answered(effect, lambda: self._act(effect, target), _HINT_FENCED)
         except SourceUnreadable as error:
             return protocol.Failed(str(error), will_again=True)
         match effect:
             case protocol.WriteCommitRecord(_, record):
                 self._record = record
             case protocol.EndTxn(_, committed=True) if isinstance(event, protocol.Ended):
-                self._idle_rounds = self._restarts = 0
+                self._restarts = 0
                 assert self._record is not None
                 self._committed(self._record)
         return event
+
+    def _act(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
+        try:
+            return self._event(effect, target)
+        except (TargetFailed, SourceUnreadable) as error:
+            if topic := blamed(effect, error):
+                return effects.CopyRefused(topic, str(error))
+            raise
 
     def _event(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         match effect:
@@ -188,14 +303,39 @@ class MirrorProcess:
                 return perform(effect, target.target)
         return protocol.Done()
 
+    def _list_topics(self, target: TargetWriter) -> effects.TopicsListed:
+        """Raises Leaderless."""
+        flow, cluster = self._flow, self._source.cluster
+        source_id, target_id = cluster.cluster_id(), target.cluster.cluster_id()
+        source = self._source.topics()
+        copies = {name: flow.remote_topic(name) for name in source if flow.accepts_topic(name)}
+        found = target.topics(set(copies.values()))
+        lacking = {
+            name: f"the copy {copy!r} has a partition without a leader."
+            for name, copy in copies.items()
+            if copy in found and found[copy].leaderless
+        }
+        unread = {
+            name: f"partition {name}-{topic.leaderless[0]} has no leader at the source."
+            for name, topic in source.items()
+            if topic.leaderless and (name in copies or name == OFFSETS_TOPIC)
+        }
+        self._aside.only({**unread, **lacking})
+        late = self._aside.lasting({**unread, **lacking}, time.monotonic())
+        if late is not None or lacking.keys() - self._aside.reasons.keys():
+            raise Leaderless(
+                {name: why for name, why in {**unread, **lacking}.items() if name not in self._aside.reasons}
+            )
+        return effects.TopicsListed(source_id or "", target_id or "", source, found)
+
     def _read(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         source = self._source
         match effect:
             case effects.ListTopics():
-                source_id, target_id = source.cluster.cluster_id(), target.cluster.cluster_id()
-                return effects.TopicsListed(source_id or "", target_id or "", source.topics(), target.topics())
+                return self._list_topics(target)
             case effects.CreateTopic(source_name, name, partitions):
                 target.create_topic(name, partitions, self._settings.of_new_topic(source_name))
+                self._settings.raise_limits({source_name: name})
             case effects.AddPartitions(name, partitions):
                 target.add_partitions(name, partitions)
             case effects.ReadMaps():

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from einmal.client.errors import NotAuthorized
 from einmal.mirror.effects import Extent, SourceTopic
 from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.mirroring.faults import Leaderless
 from einmal.mirroring.transaction_states import TransactionStates
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
@@ -28,22 +29,36 @@ class SourceReader:
         with contextlib.suppress(NotAuthorized):
             found |= self.cluster.look([OFFSETS_TOPIC], [OFFSETS_TOPIC]).topics
         return {
-            name: SourceTopic(topic.topic_id, len(topic.partitions))
+            name: SourceTopic(
+                topic.topic_id, len(topic.partitions), tuple(sorted(each.partition for each in topic.leaderless))
+            )
             for name, topic in found.items()
             if topic.topic_id is not None
         }
 
     def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+        """Raises Leaderless at once, instead of waiting for the leader of one while all others are waiting, too."""
         wanted = list(partitions)
+        names = dict.fromkeys(each.topic for each in wanted)
+        leaderless = {place for topic in self.cluster.look(names, names).topics.values() for place in topic.leaderless}
+        if lacking := [each for each in wanted if each in leaderless]:
+            raise Leaderless({each.topic: f"partition {each} has no leader at the source." for each in lacking})
         ends = self.cluster.latest(wanted, committed=False)
         starts = self.cluster.earliest(wanted)
         return {each: Extent(starts[each], ends[each]) for each in wanted}
 
     def stable_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offsets of those that still exist."""
+        """Last stable offsets of those that still exist and have a leader."""
         wanted = list(partitions)
-        topics = self.cluster.look({each.topic for each in wanted}).topics
-        existing = [each for each in wanted if each.topic in topics and each in topics[each.topic].partitions]
+        names = {each.topic for each in wanted}
+        topics = self.cluster.look(names, names).topics
+        existing = [
+            each
+            for each in wanted
+            if (topic := topics.get(each.topic)) is not None
+            and each in topic.partitions
+            and each not in topic.leaderless
+        ]
         return dict(self.cluster.latest(existing, committed=True))
 
     def close(self) -> None:

@@ -57,6 +57,9 @@ class SparkCopier:
         )
 
     def copy(self, effect: CopyRecords, target: KafkaTarget) -> RecordsCopied:
+        if not effect.ranges:
+            # Only offsets of groups are committed, or topics left out are recorded.
+            return RecordsCopied({})
         copied: list[CopiedPartition] = []
 
         def run(claims: OpenTransaction, write_as: WriteAs) -> list[Output]:

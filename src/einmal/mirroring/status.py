@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from einmal.mirror.effects import MapKey, SavedMap
+from einmal.mirror.effects import MapKey, SavedMap, SourceTopic
 from einmal.mirror.flow import Flow
 from einmal.mirror.offset_map import OffsetMap
 from einmal.mirror.progress import OFFSETS_TOPIC, UNKNOWN, RecordedPosition
@@ -55,21 +55,32 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    """A source topic that matches and is not copied, and why."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorStatus:
-    """``batch_id`` and ``records``: of the last transaction; None: there was none."""
+    """``batch_id`` and ``records``: of the last transaction; None: there was none. ``left_out``: not known where the
+    source was not asked, apart from what the mirror has recorded."""
 
     batch_id: int | None
     records: int
     partitions: Sequence[PartitionStatus]
     groups: Sequence[GroupStatus]
+    left_out: Sequence[TopicStatus] = ()
+    incomplete: str = ""
+    """Of a failover: why not everything is copied."""
 
 
 def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> MirrorStatus:
     """``source``: None where it cannot be reached. Raises KafkaError, UnreadableCommitRecord, UnreadableMap."""
     record = target.target.look()
-    if record is None:
-        return MirrorStatus(batch_id=None, records=0, partitions=(), groups=())
     recorded = RecordedPosition.of(record)
+    listed = None if source is None else {name: each for name, each in source.topics().items() if _accepts(flow, name)}
     copied = {each: offset for each, offset in recorded.offsets.items() if each.topic != OFFSETS_TOPIC}
     ends = {} if source is None else source.stable_ends(copied)
     partitions = [
@@ -77,11 +88,26 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
         for each, position in sorted(copied.items())
     ]
     return MirrorStatus(
-        batch_id=record.batch_id,
-        records=record.records,
+        batch_id=None if record is None else record.batch_id,
+        records=0 if record is None else record.records,
         partitions=partitions,
-        groups=_groups(flow, recorded, source, target),
+        groups=_groups(flow, recorded, source, target, listed or {}),
+        left_out=_left_out(recorded, listed),
     )
+
+
+def _accepts(flow: Flow, name: str) -> bool:
+    return name == OFFSETS_TOPIC or flow.accepts_topic(name)
+
+
+def _left_out(recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None) -> list[TopicStatus]:
+    found = {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
+    for name, topic in (listed or {}).items():
+        if topic.leaderless:
+            found[name] = f"partition {name}-{topic.leaderless[0]} has no leader at the source."
+        elif recorded.source_ids.get(name) != topic.topic_id and name != OFFSETS_TOPIC:
+            found.setdefault(name, "Nothing of it is copied yet.")
+    return [TopicStatus(topic=topic, reason=found[topic]) for topic in sorted(found)]
 
 
 def _copy(flow: Flow, partition: TopicPartition) -> TopicPartition:
@@ -89,9 +115,15 @@ def _copy(flow: Flow, partition: TopicPartition) -> TopicPartition:
 
 
 def _groups(
-    flow: Flow, recorded: RecordedPosition, source: SourceReader | None, target: TargetWriter
+    flow: Flow,
+    recorded: RecordedPosition,
+    source: SourceReader | None,
+    target: TargetWriter,
+    listed: Mapping[str, SourceTopic],
 ) -> list[GroupStatus]:
-    maps = {key: saved for key, saved in target.read_maps().items() if _is_current(flow, recorded, key)}
+    maps = {}
+    if recorded.source_ids:
+        maps = {key: saved for key, saved in target.read_maps().items() if _is_current(flow, recorded, key)}
     names = {group for saved in maps.values() for group in saved.groups}
     committed: dict[str, dict[TopicPartition, int]] = {}
     if source is not None:
@@ -99,6 +131,11 @@ def _groups(
         accepted = {each for each in group_names(client) if flow.groups.accepts(each)}
         committed = committed_offsets(client, dict.fromkeys(sorted(names | accepted)))
         names |= accepted
+    # Offsets in what is not copied yet are not translated either.
+    mapped = {key.partition for key in maps}
+    for place in {each for offsets in committed.values() for each in offsets} - mapped:
+        if place.topic in listed:
+            maps[MapKey(place, listed[place.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster.common, names)
     at_target = committed_offsets(target.cluster.common, dict.fromkeys(sorted(names - active)))
     return [
@@ -146,4 +183,4 @@ def _group(
 
 
 def _is_translated(saved: SavedMap, here: int, there: int) -> bool:
-    return OffsetMap(saved.runs).translate(here) == there
+    return bool(saved.runs) and OffsetMap(saved.runs).translate(here) == there

@@ -7,7 +7,7 @@ recovered like a pipeline.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from einmal.client.blocking.admin import Admin
@@ -60,12 +60,18 @@ class TargetWriter:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def topics(self) -> dict[str, TargetTopic]:
-        names = self.cluster.topics(".*")
-        found = self.cluster.look(names, names).topics
-        ends = self.cluster.latest([each for topic in found.values() for each in topic.partitions], committed=False)
+    def topics(self, names: Collection[str]) -> dict[str, TargetTopic]:
+        """Those that exist, without ends where a partition has no leader. ``names``: of the copies."""
+        listed = [name for name in self.cluster.topics(".*") if name in names]
+        found = self.cluster.look(listed, listed).topics
+        led = [each for topic in found.values() if not topic.leaderless for each in topic.partitions]
+        ends = self.cluster.latest(led, committed=False)
         return {
-            name: TargetTopic(topic.topic_id, tuple(ends[each] for each in topic.partitions))
+            name: TargetTopic(
+                topic.topic_id,
+                () if topic.leaderless else tuple(ends[each] for each in topic.partitions),
+                tuple(sorted(each.partition for each in topic.leaderless)),
+            )
             for name, topic in found.items()
             if topic.topic_id is not None
         }

@@ -1,7 +1,8 @@
 """Settings and ACLs of topics, copied from the source to the target beside the transactions of records.
 
 Both are copied where the mirror may read them at the source and set them at the target; what is refused is reported.
-Settings that the source has set for a topic are set for its copy, others are left as they are. Of ACLs those about
+Settings that the source has set for a topic are set for its copy, others are left as they are; limits that would make
+the copy refuse records are raised to what is in effect at the source. Of ACLs those about
 reading are copied: to write to a mirrored topic is the mirror's alone.
 """
 
@@ -31,6 +32,13 @@ CONFIG_EXCLUDE: Final = frozenset(
     }
 )
 """MirrorMaker's ``config.properties.exclude``: they belong to a cluster, or would refuse timestamps of the past."""
+_LIMITS: Final = (
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms",
+)
+"""A record that the source has accepted must not be refused because the target's brokers have lower defaults."""
 _READS: Final = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS})
 
 
@@ -64,8 +72,24 @@ class TopicSettings:
                 found = _set_values(admin, list(topics.values()))
                 for name, values in wanted.items():
                     self._set(admin, topics[name], values, found.get(topics[name], {}))
+        self.raise_limits(topics)
         with self._told(", ".join(topics), "ACLs of topics are not copied"):
             self._copy_acls(topics)
+
+    def raise_limits(self, topics: Mapping[str, str]) -> None:
+        """Let the copies accept what their source topics accept, by whatever is in effect there, defaults of the
+        brokers too. ``topics``: the target's names by the source's."""
+        if not topics:
+            return
+        with self._told(", ".join(topics), "limits of topics are not raised"):
+            with Admin(self._source) as admin:
+                wanted = _limits(admin, list(topics))
+            with Admin(self._target) as admin:
+                found = _limits(admin, list(topics.values()))
+                for name, limits in wanted.items():
+                    copy = topics[name]
+                    lower = {key: limits[key] for key, value in found[copy].items() if value < limits.get(key, value)}
+                    self._set(admin, copy, {key: str(value) for key, value in lower.items()}, {})
 
     def _set(self, admin: Admin, topic: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
         for name, value in wanted.items():
@@ -94,6 +118,14 @@ class TopicSettings:
         except KafkaError as error:
             if error.code is not ErrorCode.security_disabled:
                 self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, f"{topic}: {what}: {error}"))
+
+
+def _limits(admin: Admin, topics: list[str]) -> dict[str, dict[str, int]]:
+    """Those in effect."""
+    return {
+        topic: {name: int(entry.value) for name in _LIMITS if (entry := entries.get(name)) is not None and entry.value}
+        for topic, entries in admin.describe_configs(topics).items()
+    }
 
 
 def _set_values(admin: Admin, topics: list[str]) -> dict[str, dict[str, str]]:

@@ -3,9 +3,12 @@
     python -m tests.mirroring.campaign --kills 200 --seed 1
     python -m tests.mirroring.campaign --kills 20 --source apache --peer
 
-Halfway the application moves to the target. Exit code 0 where nothing is wrong: the target's records are the source's,
-in order; no state that a reader could see was torn; and the application has processed each record once, over both
-clusters together. ``--peer``: MirrorMaker 2 on the same schedule, whose faults are counted, and are no failure.
+One topic cannot be created at the target; a broker of the source dies that alone has another one (``--nodes`` 3); the
+target is away for minutes. Halfway the application moves to the target. Exit code 0 where nothing is wrong: the
+target's records are the source's, in order; no state that a reader could see was torn; the application has processed
+each record once, over both clusters together; and no ``failover`` has ended well unless the group resumes at the target
+where it stands at the source. ``--peer``: MirrorMaker 2 on the same schedule, whose faults are counted, and are no
+failure.
 """
 
 from __future__ import annotations
@@ -25,17 +28,31 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from einmal.client import Admin
+from einmal.client import Admin, Consumer
 from einmal.client.errors import KafkaError
+from einmal.client.records import OffsetAndMetadata
+from einmal.types import TopicPartition
 from tests.interop.cluster import Cluster, apache_cluster, einmal_cluster
 from tests.mirroring.campaign.bank import BILLED, PARTITIONS, TRANSFERS, Billing, Ledger, Teller
-from tests.mirroring.campaign.mirrors import MirrorMaker, OurMirror
+from tests.mirroring.campaign.mirrors import LONELY, UNCOPIED, MirrorMaker, OurMirror
 
-_FAULTS: Final = {"mirror": 5, "source": 3, "target": 3, "second mirror": 1, "pause": 1}
+_FAULTS: Final = {
+    "mirror": 5,
+    "source": 3,
+    "target": 3,
+    "second mirror": 1,
+    "pause": 1,
+    "target away": 1,
+    "no leader": 1,
+    "failover": 2,
+}
 """And how often each is chosen."""
 _LIVES_S: Final = (0.0, 1.5)
 _PAUSES_S: Final = (0.5, 4.0)
 _PROGRESS_S: Final = 180.0
+_LEFT_OUT_S: Final = 90.0
+_AUDITORS: Final = "auditors"
+"""A group that never has a member, and that fails over again and again."""
 _PEER_PAUSE_S: Final = 20.0
 """How long MirrorMaker 2 gets to synchronise a group before it moves."""
 _TELLERS: Final = 3
@@ -60,11 +77,24 @@ class Report:
     reordered: int = 0
     billed_never: int = 0
     billed_twice: int = 0
+    failovers: int = 0
+    ready: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
 class Campaign:
-    def __init__(self, directory: Path, source: Cluster, target: Cluster, mirror: OurMirror, seed: int) -> None:
+    def __init__(
+        self, directory: Path, clusters: tuple[Cluster, Cluster], mirror: OurMirror, seed: int, away_s: float
+    ) -> None:
+        """``away_s``: how long the target is away at most."""
+        source, target = clusters
+        self._away_s = away_s
+        faults = dict(_FAULTS)
+        if isinstance(mirror, MirrorMaker):
+            del faults["failover"], faults["target away"], faults["no leader"]
+        elif len(source.nodes) == 1:
+            del faults["no leader"]
+        self._faults = faults
         self._directory = directory
         self._chance = random.Random(seed)
         self._source, self._target = source, target
@@ -78,13 +108,16 @@ class Campaign:
         self._source.create_topic(TRANSFERS, PARTITIONS)
         self._source.create_topic(BILLED, 1)
         self._target.create_topic(BILLED, 1)
+        for name in (UNCOPIED, LONELY):
+            self._source.create_topic(name, 1, replicas=1)
+        self._lonely = self._source.leader(LONELY)
         for worker in (*self._tellers, self._billing):
             worker.start()
         self._mirror.start()
         try:
             self._progress()
             for number in range(1, kills + 1):
-                fault = self._chance.choices(list(_FAULTS), list(_FAULTS.values()))[0]
+                fault = self._chance.choices(list(self._faults), list(self._faults.values()))[0]
                 time.sleep(self._chance.uniform(*_LIVES_S))
                 print(f"{self._mirror.name}: kill {number}: {fault}", file=sys.stderr, flush=True)
                 self._happens(fault)
@@ -123,6 +156,76 @@ class Campaign:
                 self._mirror.pause()
                 time.sleep(self._chance.uniform(*_PAUSES_S))
                 self._mirror.resume()
+
+            case "target away":
+                self._be_away()
+            case "no leader":
+                self._kill_the_only_replica()
+            case "failover":
+                self._mirror.kill()
+                self._fail_over()
+                self._mirror.start()
+
+    def _be_away(self) -> None:
+        """Of the whole target. What ends by itself must not end well meanwhile."""
+        nodes = list(self._target.nodes)
+        for node in nodes:
+            self._target.kill(node)
+        started = time.monotonic()
+        self._mirror.kill()
+        if self._mirror.ask("run", "--available-now").returncode == 0:
+            self._report.wrong.append("a mirror ended well while the target was away")
+        if self._mirror.ask("failover", "--group", _AUDITORS).returncode == 0:
+            self._report.wrong.append("a group was ready while the target was away")
+        self._mirror.start()
+        time.sleep(max(0.0, started + self._chance.uniform(self._away_s / 2, self._away_s) - time.monotonic()))
+        for node in nodes:
+            self._target.nodes[node].launch()
+        for node in nodes:
+            self._target.nodes[node].wait_until_ready()
+            self._target.dead.pop(node)
+
+    def _kill_the_only_replica(self) -> None:
+        """The mirror copies all other topics, and names this one."""
+        self._source.kill(self._lonely)
+        try:
+            self._progress()
+            deadline = time.monotonic() + _LEFT_OUT_S
+            while f'"{LONELY}"' not in self._mirror.ask("status", "--format", "json").stdout:
+                if time.monotonic() > deadline:
+                    self._report.wrong.append("status does not name the topic without a leader")
+                    break
+            # As long as it takes to leave the topic out, and more.
+            for _ in range(10):
+                self._progress()
+                time.sleep(2.0)
+        finally:
+            self._source.start_node(self._lonely)
+
+    def _fail_over(self) -> None:
+        """A group without members stands somewhere at the source: if it is ready, it stands there at the target."""
+        origin = Ledger(self._source.bootstrap, TRANSFERS)
+        origin.read()
+        offsets = {place: self._chance.randint(0, end) for place, end in origin.ends.items()}
+        with Consumer({"bootstrap.servers": self._source.bootstrap, "group.id": _AUDITORS}) as consumer:
+            consumer.assign(list(offsets))
+            consumer.commit({place: OffsetAndMetadata(offset) for place, offset in offsets.items()})
+        done = self._mirror.ask("failover", "--group", _AUDITORS)
+        self._report.failovers += 1
+        if self._mirror.ask("failover").returncode == 0:
+            self._report.wrong.append("everything was ready although a topic cannot be copied")
+        if done.returncode:
+            print(f"not ready: {done.stderr[-500:]}", file=sys.stderr, flush=True)
+            return
+        self._report.ready += 1
+        with Admin({"bootstrap.servers": self._target.bootstrap}) as admin:
+            found = admin.list_group_offsets(_AUDITORS)
+        copy = Ledger(self._target.bootstrap, f"A.{TRANSFERS}")
+        copy.read()
+        for place, offset in offsets.items():
+            there = TopicPartition(f"A.{TRANSFERS}", place.partition)
+            if there not in found or copy.before(there, found[there].offset) != origin.before(place, offset):
+                self._report.wrong.append(f"a group at offset {offset} of {place} does not resume there: {done.stdout}")
 
     def _kill_a_node(self, cluster: Cluster) -> None:
         node = self._chance.choice(list(cluster.nodes))
@@ -243,7 +346,7 @@ def _run(arguments: argparse.Namespace, peer: bool) -> Report:
             target.start()
             kind = MirrorMaker if peer else OurMirror
             mirror = kind(directory, source.bootstrap, target.bootstrap)
-            return Campaign(directory, source, target, mirror, arguments.seed).run(arguments.kills)
+            return Campaign(directory, (source, target), mirror, arguments.seed, arguments.away).run(arguments.kills)
         finally:
             source.stop()
             target.stop()
@@ -256,6 +359,7 @@ def main() -> None:
     parser.add_argument("--source", choices=("einmal", "apache"), default="einmal")
     parser.add_argument("--target", choices=("einmal", "apache"), default="einmal")
     parser.add_argument("--nodes", type=int, default=1, help="of each cluster")
+    parser.add_argument("--away", type=float, default=150.0, help="seconds that the target is away at most")
     parser.add_argument("--peer", action="store_true", help="then MirrorMaker 2, on the same schedule")
     arguments = parser.parse_args()
     ours = _run(arguments, peer=False)

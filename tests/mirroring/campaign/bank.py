@@ -10,6 +10,7 @@ import contextlib
 import json
 import random
 import threading
+from bisect import bisect_left
 from collections import Counter
 from typing import Any
 
@@ -129,9 +130,19 @@ class Ledger:
         self._places = [TopicPartition(topic, index) for index in range(partitions)]
         self._positions = dict.fromkeys(self._places, 0)
         self.values: dict[int, list[str]] = {each.partition: [] for each in self._places}
+        self._offsets: dict[int, list[int]] = {each.partition: [] for each in self._places}
         self.parts: Counter[str] = Counter()
         self.sizes: dict[str, int] = {}
         self.balance = 0
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Up to where it was read."""
+        return self._positions
+
+    def before(self, place: TopicPartition, offset: int) -> int:
+        """How many records are below an offset."""
+        return bisect_left(self._offsets[place.partition], offset)
 
     def read(self) -> int:
         """Up to the last stable offsets of now; how many records there are. Raises KafkaError."""
@@ -144,6 +155,7 @@ class Ledger:
             while any(consumer.position(each) < ends[each] for each in self._places):
                 for record in consumer.poll(100):
                     if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                        self._offsets[record.partition].append(record.offset)
                         self._take(record.partition, record.value)
             # What was polled beyond the ends is read the next time.
             self._positions = dict(ends)

@@ -19,6 +19,12 @@ _FAILOVER_S = 300.0
 _ENVIRONMENT = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(Path(".hypothesis").resolve())}
 
 
+UNCOPIED = "x" * 248
+"""The name of its copy would be longer than Kafka permits."""
+LONELY = "lonely"
+"""A topic with one replica: without its broker it has no leader."""
+
+
 class OurMirror:
     """``einmal mirror``, with a declaration in ``directory``."""
 
@@ -30,7 +36,7 @@ class OurMirror:
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "mirror.toml").write_text(
             f'clusters = ["{alias}", "B"]\n{alias}.bootstrap.servers = "{source}"\nB.bootstrap.servers = "{target}"\n'
-            f'["{alias}->B"]\ntopics = "{topic}"\n'
+            f'["{alias}->B"]\ntopics = ["{topic}", "{UNCOPIED}", "{LONELY}"]\n'
         )
 
     def start(self) -> None:
@@ -75,6 +81,13 @@ class OurMirror:
             stdout=subprocess.DEVNULL,
         )
         self.start()
+
+    def ask(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """One command about the flow, to its end."""
+        command = [*self._command(verb), *options]
+        return subprocess.run(
+            command, cwd=self._directory, env=_ENVIRONMENT, capture_output=True, text=True, timeout=_FAILOVER_S
+        )
 
     def _started(self) -> subprocess.Popen[bytes]:
         with (self._directory / "mirror.log").open("ab") as log:

@@ -1,0 +1,134 @@
+"""What an error means to a mirror: whether it passes, and whether it is about one topic, which is left out then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from einmal.client.errors import FatalError, KafkaError, RetriableError, UnknownOutcome
+from einmal.client.fetched import CorruptData
+from einmal.mirror import effects
+from einmal.mirror.effects import MirrorEffect
+from einmal.types import ErrorCode, TopicPartition
+
+LASTS_S: Final = 15.0
+"""How long a partition may have no leader before its topic is left out: longer than an election takes."""
+_PAUSE_S: Final = 5.0
+_PAUSE_MAX_S: Final = 300.0
+_OF_A_TOPIC: Final = frozenset(
+    {
+        ErrorCode.message_too_large,
+        ErrorCode.record_list_too_large,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.policy_violation,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.unsupported_for_message_format,
+    }
+)
+"""Of records that are read or written: the same records are refused again."""
+_CODE: Final = re.compile(r"\b[A-Z_]+ \((\d+)\)")
+
+
+class Leaderless(Exception):
+    """Partitions that nobody can ask now, by source topic; ``reasons`` has a sentence for each."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__(" ".join(reasons.values()))
+        self.reasons = reasons
+
+
+def blamed(effect: MirrorEffect, error: Exception) -> str:
+    """The source topic that keeps the effect from ever succeeding; empty if the error passes, or is about more."""
+    cause = error.__cause__ if isinstance(error.__cause__, KafkaError) else error
+    match effect:
+        case effects.CreateTopic(source) | effects.AddPartitions(_, _, source):
+            passes = not isinstance(cause, KafkaError) or isinstance(
+                cause, RetriableError | FatalError | UnknownOutcome
+            )
+            # A replication factor that is not met now is refused under a code that no client retries.
+            return "" if passes else source
+        case effects.ScanHeaders(ranges):
+            return _named(str(error), {each: each for each in ranges}) if _lasts(cause) else ""
+        case effects.CopyRecords(_, ranges, _, targets):
+            places = {**{targets[each]: each for each in ranges}, **{each: each for each in ranges}}
+            return _named(str(error), places) if _lasts(cause) else ""
+        case _:
+            return ""
+
+
+def _lasts(error: Exception) -> bool:
+    if isinstance(error, CorruptData):
+        return True
+    if isinstance(error, KafkaError):
+        return error.code in _OF_A_TOPIC
+    # What a task of Spark has raised is text here.
+    text = str(error)
+    return any(int(code) in _OF_A_TOPIC for code in _CODE.findall(text)) or CorruptData.__name__ in text
+
+
+def _named(text: str, places: dict[TopicPartition, TopicPartition]) -> str:
+    """The source topic of the partition that the text names."""
+    found = (each for name, each in places.items() if re.search(rf"(?<![\w.-]){re.escape(str(name))}(?![\w-])", text))
+    return next((each.topic for each in found), "")
+
+
+@dataclass(slots=True)
+class SetAside:
+    """Topics that are left out: ``reasons`` is shared with the machine, which adds to it. Times in seconds.
+
+    A topic that was refused is tried again after a pause, which doubles; one without a leader when it has one.
+    """
+
+    reasons: dict[str, str] = field(default_factory=dict)
+    tried: set[str] = field(default_factory=set)
+    """Topics that were left out, and are tried again."""
+    _leaderless: dict[str, float] = field(default_factory=dict)
+    _due: dict[str, float] = field(default_factory=dict)
+    _pauses: dict[str, float] = field(default_factory=dict)
+
+    def only(self, leaderless: Collection[str]) -> None:
+        """No other topics have a partition without a leader now."""
+        for topic in self._leaderless.keys() - set(leaderless):
+            del self._leaderless[topic]
+            if topic in self.reasons and topic not in self._due:
+                self._try(topic)
+
+    def lasting(self, leaderless: Iterable[str], now_s: float) -> str | None:
+        """Of topics that have a partition without a leader now, one that has had none for long, and is not left
+        out yet."""
+        for topic in leaderless:
+            since_s = self._leaderless.setdefault(topic, now_s)
+            if topic not in self.reasons and now_s - since_s >= LASTS_S:
+                return topic
+        return None
+
+    def release(self, now_s: float) -> None:
+        """Try again what was refused long enough ago."""
+        for topic in list(self.reasons):
+            if topic in self._leaderless:
+                continue
+            if topic not in self._due:
+                pause = self._pauses.get(topic, _PAUSE_S)
+                self._pauses[topic] = min(_PAUSE_MAX_S, 2 * pause)
+                self._due[topic] = now_s + pause
+            elif self._due[topic] <= now_s:
+                self._try(topic)
+
+    def _try(self, topic: str) -> None:
+        del self.reasons[topic]
+        self._due.pop(topic, None)
+        self.tried.add(topic)
+
+    def healed(self, copied: Iterable[str]) -> list[str]:
+        """Of the topics that were tried again those that are copied now."""
+        self.tried -= self.reasons.keys()
+        found = sorted(self.tried.intersection(copied))
+        for topic in found:
+            self.tried.discard(topic)
+            self._pauses.pop(topic, None)
+        return found

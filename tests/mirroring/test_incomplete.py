@@ -1,0 +1,306 @@
+"""A mirror that is to end when everything is copied, where something fails: never a silent success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import pytest
+
+from einmal.client import Admin, Consumer, NewTopic, Producer
+from einmal.client.errors import NoBrokerReachable
+from einmal.client.records import OffsetAndMetadata
+from einmal.mirror import effects
+from einmal.mirror.effects import MirrorEffect, MirrorEvent
+from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
+from einmal.mirror.replication_policy import NameFilter
+from einmal.mirroring import faults, run
+from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
+from einmal.mirroring.run import MirrorIncomplete, MirrorProcess
+from einmal.mirroring.source import SourceReader
+from einmal.mirroring.status import MirrorStatus, status_of
+from einmal.mirroring.target import TargetWriter
+from einmal.pipeline import effects as protocol
+from einmal.types import TopicPartition
+from tests.interop.cluster import einmal_cluster
+from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.cases import each_case
+
+pytestmark = pytest.mark.system
+
+
+class Clusters(NamedTuple):
+    source: str
+    target: str
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    brokers = [EinmalBroker(tmp_path_factory.mktemp(name)) for name in ("A", "B")]
+    for broker in brokers:
+        broker.start()
+    # As long as there is no __transaction_state at all, each look of a mirror waits for it.
+    with Producer({"bootstrap.servers": brokers[0].bootstrap, "transactional.id": "first"}) as producer:
+        producer.init_transactions()
+    yield Clusters(brokers[0].bootstrap, brokers[1].bootstrap)
+    for broker in brokers:
+        broker.stop()
+
+
+class FailingMirror(MirrorProcess):
+    """Its first ``times`` effects of this kind fail."""
+
+    kind: type = type(None)
+    times = 0
+
+    def perform(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
+        if self.times and isinstance(effect, self.kind):
+            self.times -= 1
+            if isinstance(effect, effects.CopyRecords | protocol.WriteCommitRecord):
+                return protocol.Failed("the target is away")
+            return effects.EffectFailed("a cluster is away")
+        return super().perform(effect, target)
+
+
+def flow_of(*topics: str) -> Flow:
+    # Each test has a flow of its own: another commit record.
+    alias = f"A{crc32(' '.join(topics).encode())}"
+    return Flow(source=alias, target="B", topics=NameFilter(topics))
+
+
+def mirror(clusters: Clusters, flow: Flow, notices: list[MirrorNotice] | None = None) -> FailingMirror:
+    return FailingMirror(
+        flow,
+        {"bootstrap.servers": clusters.source},
+        {"bootstrap.servers": clusters.target},
+        notify=([] if notices is None else notices).append,
+        ends_when_idle=True,
+    )
+
+
+def run_to_the_end(process: MirrorProcess) -> None:
+    try:
+        process.run()
+    finally:
+        process.close()
+
+
+def create(servers: str, *names: str, **configs: str) -> None:
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.create_topics(
+            [NewTopic(name, configs={key.replace("_", "."): value for key, value in configs.items()}) for name in names]
+        )
+
+
+def write(servers: str, topic: str, *values: str) -> None:
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for value in values:
+            producer.send(topic, value)
+        producer.flush()
+
+
+def commit(servers: str, group: str, offsets: dict[TopicPartition, int]) -> None:
+    with Consumer({"bootstrap.servers": servers, "group.id": group}) as consumer:
+        consumer.assign(list(offsets))
+        consumer.commit({place: OffsetAndMetadata(offset) for place, offset in offsets.items()})
+
+
+def values(servers: str, topic: str) -> list[bytes | None]:
+    place = TopicPartition(topic, 0)
+    found: list[bytes | None] = []
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end = consumer.end_offsets(place)[place]
+        while consumer.position(place) < end:
+            found += [record.value for record in consumer.poll(100)]
+    return found
+
+
+def status(clusters: Clusters, flow: Flow) -> MirrorStatus:
+    reader = SourceReader({"bootstrap.servers": clusters.source})
+    writer = TargetWriter({"bootstrap.servers": clusters.target}, flow.name, flow.transactional_id)
+    try:
+        return status_of(flow, reader, writer)
+    finally:
+        writer.close()
+        reader.close()
+
+
+def fail_over_now(clusters: Clusters, flow: Flow, *groups: str) -> list[str]:
+    """What is not ready."""
+    found = fail_over(
+        flow,
+        {"bootstrap.servers": clusters.source},
+        {"bootstrap.servers": clusters.target},
+        groups,
+        notify=lambda notice: None,
+        committed=lambda record: None,
+    )
+    return unready(found, groups)
+
+
+@each_case(
+    "kind, times",
+    [
+        (effects.ListTopics, 3),
+        (effects.TakeEnds, 3),
+        (effects.ReadTransactions, 3),
+        (effects.ScanHeaders, 3),
+        (effects.ReadMaps, 3),
+        (effects.ReadTargetGroups, 5),
+        (effects.CopyRecords, 1),
+        (effects.CopyRecords, 5),
+        (protocol.WriteCommitRecord, 4),
+    ],
+)
+@pytest.mark.slow
+@pytest.mark.time_limit(120)
+def test_a_mirror_that_ends_well_has_copied_everything_whatever_has_failed(
+    clusters: Clusters, kind: type, times: int
+) -> None:
+    topic = f"whole-{kind.__name__}-{times}"
+    create(clusters.source, topic)
+    write(clusters.source, topic, "v")
+    commit(clusters.source, f"group-{topic}", {TopicPartition(topic, 0): 1})
+    flow = flow_of(topic)
+    process = mirror(clusters, flow)
+    process.kind, process.times = kind, times
+    run_to_the_end(process)
+    assert process.times == 0
+    assert values(clusters.target, flow.remote_topic(topic)) == [b"v"]
+    assert fail_over_now(clusters, flow) == []
+
+
+def test_a_topic_that_the_target_refuses_is_left_out_named_and_copied_when_the_cause_is_gone(
+    clusters: Clusters,
+) -> None:
+    flow = flow_of("refused", "beside")
+    copy, group = flow.remote_topic("refused"), "of-refused"
+    create(clusters.source, "refused", "beside")
+    # A compacted topic takes no record without a key.
+    create(clusters.target, copy, cleanup_policy="compact")
+    write(clusters.source, "refused", "no key", "no key either")
+    write(clusters.source, "beside", "v")
+    commit(clusters.source, group, {TopicPartition("refused", 0): 1, TopicPartition("beside", 0): 1})
+    notices: list[MirrorNotice] = []
+    with pytest.raises(MirrorIncomplete, match="topic 'refused': .*INVALID_RECORD"):
+        run_to_the_end(mirror(clusters, flow, notices))
+    assert [each.subject for each in notices if each.kind is NoticeKind.ASIDE] == ["refused"]
+    assert values(clusters.target, flow.remote_topic("beside")) == [b"v"]
+    (left_out,) = status(clusters, flow).left_out
+    assert left_out.topic == "refused"
+    assert "INVALID_RECORD" in left_out.reason
+    assert f"group '{group}' in refused-0 is behind" in fail_over_now(clusters, flow, group)
+    assert any("refused" in each for each in fail_over_now(clusters, flow))
+    with Admin({"bootstrap.servers": clusters.target}) as admin:
+        admin.alter_configs(copy, {"cleanup.policy": "delete"})
+    run_to_the_end(mirror(clusters, flow))
+    assert values(clusters.target, copy) == [b"no key", b"no key either"]
+    assert status(clusters, flow).left_out == []
+    # Its offset was committed while the topic was left out.
+    assert fail_over_now(clusters, flow, group) == fail_over_now(clusters, flow) == []
+
+
+@pytest.mark.parametrize("name", ("x" * 240, "y" * 249))
+def test_a_topic_whose_copy_has_too_long_a_name_keeps_no_other_from_being_copied(clusters: Clusters, name: str) -> None:
+    flow = flow_of(name[0] + "+", f"beside-{name[0]}")
+    create(clusters.source, name, f"beside-{name[0]}")
+    write(clusters.source, f"beside-{name[0]}", "v")
+    with pytest.raises(MirrorIncomplete, match=name):
+        run_to_the_end(mirror(clusters, flow))
+    assert values(clusters.target, flow.remote_topic(f"beside-{name[0]}")) == [b"v"]
+    assert [each.topic for each in status(clusters, flow).left_out] == [name]
+
+
+def test_records_beyond_the_defaults_of_the_targets_brokers_are_copied(clusters: Clusters) -> None:
+    flow = flow_of("limits")
+    create(clusters.source, "limits", max_message_bytes="3000000", message_timestamp_after_max_ms=str(2**63 - 1))
+    create(clusters.target, flow.remote_topic("limits"))
+    with Producer({"bootstrap.servers": clusters.source, "max.request.size": 4_000_000}) as producer:
+        producer.send("limits", b"v" * 2_000_000, timestamp=2**42)
+        producer.flush()
+    run_to_the_end(mirror(clusters, flow))
+    assert [len(value or b"") for value in values(clusters.target, flow.remote_topic("limits"))] == [2_000_000]
+
+
+@pytest.mark.parametrize("is_transactional", (False, True))
+def test_committed_records_behind_an_open_transaction_are_no_success(
+    clusters: Clusters, is_transactional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "STALLED_S", 1.0)
+    topic = f"held-{is_transactional}"
+    flow = flow_of(topic)
+    create(clusters.source, topic)
+    settings = {"bootstrap.servers": clusters.source}
+    with Producer({**settings, "transactional.id": f"open-{topic}"}) as opened:
+        opened.init_transactions()
+        opened.begin_transaction()
+        opened.send(topic, "open").result()
+        if is_transactional:
+            with Producer({**settings, "transactional.id": f"done-{topic}"}) as producer:
+                producer.init_transactions()
+                producer.begin_transaction()
+                producer.send(topic, "v")
+                producer.commit_transaction()
+        else:
+            write(clusters.source, topic, "v")
+        with pytest.raises(MirrorIncomplete, match=f"{topic}-0"):
+            run_to_the_end(mirror(clusters, flow))
+        assert any(f"{topic}-0" in each for each in fail_over_now(clusters, flow))
+        opened.abort_transaction()
+    run_to_the_end(mirror(clusters, flow))
+    assert values(clusters.target, flow.remote_topic(topic)) == [b"v"]
+    # The marker of the aborted transaction is no record that could be lost.
+    assert fail_over_now(clusters, flow) == []
+
+
+def test_a_flow_without_a_topic_is_no_success(clusters: Clusters) -> None:
+    flow = flow_of("no-such-topic")
+    with pytest.raises(MirrorIncomplete, match="no topic"):
+        run_to_the_end(mirror(clusters, flow))
+    assert fail_over_now(clusters, flow)
+    assert "group 'no-such-group' has no offset in the flow's topics" in fail_over_now(clusters, flow, "no-such-group")
+    lost = fail_over_without_source(flow, {"bootstrap.servers": clusters.target}, ["no-such-group"])
+    assert unknown_at_target(lost, ["no-such-group"])
+
+
+def test_a_source_that_is_not_there_is_an_error_at_the_start(clusters: Clusters) -> None:
+    away = Clusters("127.0.0.1:1", clusters.target)
+    with pytest.raises(NoBrokerReachable):
+        run_to_the_end(mirror(away, flow_of("away")))
+
+
+@pytest.mark.slow
+@pytest.mark.time_limit(180)
+def test_a_partition_without_a_leader_holds_back_no_other_topic(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "LASTS_S", 1.0)
+    source = einmal_cluster(tmp_path, 3)
+    source.start()
+    try:
+        node = 3
+        source.create_topic("beside", 1, replicas=3)
+        names = iter(f"alone-{index}" for index in range(20))
+        for alone in names:
+            source.create_topic(alone, 1, replicas=1)
+            if source.partition(alone, 0).replica_nodes == [node]:
+                break
+        flow, ours = flow_of(alone, "beside"), Clusters(source.bootstrap, clusters.target)
+        write(source.bootstrap, alone, "v")
+        write(source.bootstrap, "beside", "v")
+        source.kill(node)
+        with pytest.raises(MirrorIncomplete, match=f"{alone}-0 has no leader"):
+            run_to_the_end(mirror(ours, flow))
+        assert values(clusters.target, flow.remote_topic("beside")) == [b"v"]
+        assert [each.topic for each in status(ours, flow).left_out] == [alone]
+        assert any(alone in each for each in fail_over_now(ours, flow))
+        source.start_node(node)
+        run_to_the_end(mirror(ours, flow))
+        assert values(clusters.target, flow.remote_topic(alone)) == [b"v"]
+        assert fail_over_now(ours, flow) == []
+    finally:
+        source.stop()
