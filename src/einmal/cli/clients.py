@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from einmal.cli.formats import Format
 from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
+    from einmal.client import Admin, IsolationLevel, TopicPartition
     from einmal.client.errors import KafkaError
 
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
@@ -161,6 +162,33 @@ class Outcomes(NamedTuple):
         """Ends the command with status 1 where not all is done."""
         if len(self.done) < len(self.of):
             raise typer.Exit(1)
+
+
+class Offsets:
+    """Offsets of partitions; one that has no leader, or does not exist, has None, after one warning."""
+
+    def __init__(self, source: Admin) -> None:
+        self._source = source
+        self._errors: dict[TopicPartition, KafkaError] = {}
+
+    def of(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Their offsets at EARLIEST or LATEST."""
+        from einmal.client import IsolationLevel
+        from einmal.client.errors import KafkaError
+
+        found: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        # One that had no answer would delay the next question again.
+        asked = {each: timestamp for each in found if each not in self._errors}
+        told = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
+        for each, what in told.items():
+            if isinstance(what, KafkaError):
+                print(f"warning: {each} has no offsets now: {what}", file=sys.stderr)
+                self._errors[each] = what
+            else:
+                found[each] = what.offset
+        return found
 
 
 def for_each(names: Sequence[str], act: Callable[[str], Any]) -> Outcomes:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each, key_and_value
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    Offsets,
+    Settings,
+    config_of,
+    failures_told,
+    for_each,
+    key_and_value,
+)
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -68,7 +77,7 @@ def list_topics(
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
-        described = admin.describe_topics(admin.list_topics(include_internal=internal))
+        described = admin.describe_topics()
     rows = [
         {
             "name": name,
@@ -76,6 +85,7 @@ def list_topics(
             "replicas": max((len(partition.replicas) for partition in each.partitions.values()), default=0),
         }
         for name, each in described.items()
+        if internal or not each.is_internal
     ]
     print_rows(rows, ("name", "partitions", "replicas"), output)
 
@@ -94,9 +104,9 @@ def describe(
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics([name])[name]
         wanted = [TopicPartition(name, index) for index in described.partitions]
-        starts = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
-        ends = admin.list_offsets(dict.fromkeys(wanted, LATEST))
-        stable = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation=IsolationLevel.READ_COMMITTED)
+        log = Offsets(admin)
+        starts, ends = log.of(wanted, EARLIEST), log.of(wanted, LATEST)
+        stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
         configs = admin.describe_configs([name])[name]
     partitions = [
         {
@@ -105,9 +115,9 @@ def describe(
             "epoch": each.leader_epoch,
             "replicas": list(each.replicas),
             "isr": list(each.isr),
-            "log_start_offset": starts[at].offset,
-            "last_stable_offset": stable[at].offset,
-            "high_watermark": ends[at].offset,
+            "log_start_offset": starts[at],
+            "last_stable_offset": stable[at],
+            "high_watermark": ends[at],
         }
         for at, each in zip(wanted, described.partitions.values(), strict=True)
     ]
