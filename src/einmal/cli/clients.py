@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from einmal.cli.formats import Format
-from einmal.cli.output import print_rows
+from einmal.cli.output import print_rows, printable
 
 if TYPE_CHECKING:
     from einmal.client import Admin, IsolationLevel, TopicPartition
@@ -138,8 +138,9 @@ def key_and_value(text: str) -> tuple[str, str]:
 def print_error(error: KafkaError) -> None:
     """``error:`` and ``hint:`` on stderr."""
     code = error.name if error.code is None else f"{error.name} ({error.code.value})"
-    detail = f" [{error.detail}]" if error.detail else ""
-    print(f"error: {code}: {error.meaning}{detail}\nhint: {error.what_to_do}", file=sys.stderr)
+    detail = f" [{printable(error.detail)}]" if error.detail else ""
+    meaning, hint = printable(error.meaning), printable(error.what_to_do)
+    print(f"error: {code}: {meaning}{detail}\nhint: {hint}", file=sys.stderr)
 
 
 class Outcomes(NamedTuple):
@@ -186,7 +187,7 @@ class Offsets:
         told = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
         for each, what in told.items():
             if isinstance(what, KafkaError):
-                print(f"warning: {each} has no offsets now: {what}", file=sys.stderr)
+                print(f"warning: {each} has no offsets now: {printable(str(what))}", file=sys.stderr)
                 self._errors[each] = what
             else:
                 found[each] = what.offset

@@ -23,7 +23,7 @@ from einmal.cli.clients import (
     key_and_value,
 )
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows, print_sections
+from einmal.cli.output import print_rows, print_sections, printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -378,7 +378,7 @@ def _ranges(
     for timestamp in wanted:
         for each, told in consumer.list_offsets_each(dict.fromkeys(asked, timestamp)).items():
             if isinstance(told, KafkaError):
-                print(f"warning: {each} is not read now: {told}", file=sys.stderr)
+                print(f"warning: {each} is not read now: {printable(str(told))}", file=sys.stderr)
                 asked.remove(each)
             else:
                 found[each].append(told.offset)
