@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from einmal.client import Consumer, Producer, TopicPartition
@@ -48,7 +50,7 @@ def test_a_deleted_topic_and_an_undecided_offset_hide_nothing_else_of_a_group(cl
         cli("topic", "create", topic)
         cli("topic", "produce", topic, stdin="0\n1\n")
     kept, gone = TopicPartition("kept", 0), TopicPartition("gone", 0)
-    settings = {"enable_auto_commit": False, "allow_auto_create_topics": False}
+    settings: dict[str, Any] = {"enable_auto_commit": False, "allow_auto_create_topics": False}
     with (
         Consumer(bootstrap_servers=cluster, group_id="wide", **settings) as consumer,
         Producer(bootstrap_servers=cluster, transactional_id="undecided") as producer,

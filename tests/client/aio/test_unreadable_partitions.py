@@ -131,7 +131,7 @@ class TwoTopics(ScriptedBroker):
 
 
 @asynccontextmanager
-async def two_topics(fault: Fault) -> AsyncIterator[TwoTopics]:
+async def two_topics(fault: Fault) -> AsyncIterator[ScriptedBroker]:
     """The other broker's port is closed, or its connections are accepted and nothing is answered."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -166,7 +166,7 @@ ENDLESS: Final = {name: fault for name, fault in FAULTS.items() if not fault.err
 
 @pytest.mark.parametrize("fault", ENDLESS.values(), ids=ENDLESS)
 async def test_offsets_of_other_partitions_are_listed_beside_an_error_that_names_the_one_without(fault: Fault) -> None:
-    settings = {"default_api_timeout_ms": 300}
+    settings: dict[str, Any] = {"default_api_timeout_ms": 300}
     async with two_topics(fault) as broker, Admin(bootstrap_servers=broker.bootstrap, **settings) as admin:
         found = await admin.list_offsets_each({BAD: LATEST, GOOD: LATEST})
         assert isinstance(found[GOOD], OffsetAndTimestamp)
