@@ -331,7 +331,7 @@ def test_records_that_the_application_did_not_get_are_read_once_more() -> None:
         core.fetches.fetched(ticket, answer(log, ticket), 0)
     assert len(core.take(1)) == 1
     rest = core.take(5)
-    core.give_back(rest[1:])
+    core.take_back(rest[1:])
     assert sum(offset.offset for offset in core.positions().values()) == 2
 
 

@@ -167,7 +167,7 @@ class Outcomes(NamedTuple):
             raise typer.Exit(1)
 
 
-class Offsets:
+class LogOffsets:
     """Offsets of partitions; one that has no leader, or does not exist, has None, after one warning."""
 
     def __init__(self, source: Admin) -> None:

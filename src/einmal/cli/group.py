@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Offsets, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, LogOffsets, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -49,7 +49,7 @@ def describe(
         committed = admin.list_group_offsets(name, require_stable=False)
         owners = {each: member for member in described.members for each in member.partitions}
         wanted = sorted({*committed, *owners})
-        log = Offsets(admin)
+        log = LogOffsets(admin)
         ends = log.of(wanted, LATEST)
         stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
     rows = []

@@ -15,7 +15,7 @@ import typer
 from einmal.cli.clients import (
     Brokers,
     CommandConfig,
-    Offsets,
+    LogOffsets,
     Settings,
     config_of,
     failures_told,
@@ -105,7 +105,7 @@ def describe(
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics([name])[name]
         wanted = [TopicPartition(name, index) for index in described.partitions]
-        log = Offsets(admin)
+        log = LogOffsets(admin)
         starts, ends = log.of(wanted, EARLIEST), log.of(wanted, LATEST)
         stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
         configs = admin.describe_configs([name])[name]

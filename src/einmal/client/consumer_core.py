@@ -39,7 +39,7 @@ class ConsumerCore:
         self.fetches = FetchCore(self._partitions, isolation, reset, check_crcs=check_crcs)
         self._held: dict[TopicPartition, int] = {}
         """The position of an iterator that yields its records one by one: the application's real position."""
-        self._lookup_errors: dict[TopicPartition, KafkaError] = {}
+        self.lookup_errors: dict[TopicPartition, KafkaError] = {}
         """Why the position of a partition cannot be found; to be raised."""
         self._has_just_raised = False
 
@@ -53,7 +53,7 @@ class ConsumerCore:
             self._partitions[each] = before.get(each) or PartitionReading(generation=self.fetches.next_generation())
         for left in [each for each in before if each not in self._partitions]:
             self._held.pop(left, None)
-            self._lookup_errors.pop(left, None)
+            self.lookup_errors.pop(left, None)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -109,7 +109,7 @@ class ConsumerCore:
     def _drop_fetched(self, topic_partition: TopicPartition, partition: PartitionReading) -> None:
         partition.drop_fetched(self.fetches.next_generation())
         self._held.pop(topic_partition, None)
-        self._lookup_errors.pop(topic_partition, None)
+        self.lookup_errors.pop(topic_partition, None)
 
     def without_position(self, now: int) -> list[TopicPartition]:
         """Partitions whose committed offset must be looked up now."""
@@ -159,11 +159,7 @@ class ConsumerCore:
             return
         partition.retry_at_ms = retry_at_ms
         if error is not None:
-            self._lookup_errors[topic_partition] = error
-
-    def lookup_error(self, topic_partition: TopicPartition) -> KafkaError | None:
-        """Why the partition's position was not found, once."""
-        return self._lookup_errors.pop(topic_partition, None)
+            self.lookup_errors[topic_partition] = error
 
     def reset_found(self, topic_partition: TopicPartition, asked: Reset, offset: int, leader_epoch: int) -> None:
         """The end of the log that was asked for. Ignored after a seek in between."""
@@ -278,9 +274,9 @@ class ConsumerCore:
         if self.fetches.errors:
             self._has_just_raised = True
             raise self.fetches.errors.popleft()
-        if self._lookup_errors:
+        if self.lookup_errors:
             self._has_just_raised = True
-            raise self._lookup_errors.pop(next(iter(self._lookup_errors)))
+            raise self.lookup_errors.pop(next(iter(self.lookup_errors)))
 
     def _take(self, max_records: int) -> list[ConsumerRecord]:
         taken: list[ConsumerRecord] = []
@@ -326,15 +322,10 @@ class ConsumerCore:
                 self._held[each] = record.offset + 1
             yield record
 
-    def take_back(self) -> None:
-        """Records that an abandoned iterator has taken and not yielded are read once more."""
-        for each, offset in list(self._held.items()):
-            partition = self._partitions[each]
-            self._place(each, partition, offset, partition.leader_epoch)
-
-    def give_back(self, records: Iterable[ConsumerRecord]) -> None:
-        """The application did not get these taken records: they are read once more."""
-        first: dict[TopicPartition, int] = {}
+    def take_back(self, records: Iterable[ConsumerRecord] = ()) -> None:
+        """Records that an abandoned iterator has taken and not yielded are read once more, and so are these, which the
+        application did not get."""
+        first = dict(self._held)
         for record in records:
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         for each, offset in first.items():

@@ -245,7 +245,9 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                 for each in topic.partitions
             ]
 
-        told = await self._ask_leaders(LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, fields_of, results), partitions)
+        told = await _of_leaders(
+            self._cluster, LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, fields_of, results), partitions
+        )
         return [
             ProducerDescription(
                 topic_partition,
@@ -283,15 +285,8 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
             ]
 
         request = LeaderRequest(ApiKey.DELETE_RECORDS, fields_of, results, changes_something=True)
-        told = await self._ask_leaders(request, before)
+        told = await _of_leaders(self._cluster, request, before)
         return {each: partition.low_watermark for each, partition in told.items()}
-
-    async def _ask_leaders(
-        self, request: LeaderRequest, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Any]:
-        """The result of each partition's leader. Raises an error that names the partitions that have it."""
-        answers = await ask_leaders(self._cluster, request, partitions, deadline=self._cluster.deadline())
-        return answers.all_or_raise()
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -422,7 +417,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         request = LeaderRequest(
             ApiKey.WRITE_TXN_MARKERS, lambda _: {"markers": [marker]}, results, changes_something=True
         )
-        await self._ask_leaders(request, [topic_partition])
+        await _of_leaders(self._cluster, request, [topic_partition])
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
@@ -495,6 +490,14 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                     raise error_for(response.error_code, retry.what)
                 await retry.after_refusal(response.error_code)
         return answers
+
+
+async def _of_leaders(
+    cluster: Cluster, request: LeaderRequest, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Any]:
+    """The result of each partition's leader. Raises an error that names the partitions that have it."""
+    answers = await ask_leaders(cluster, request, partitions, deadline=cluster.deadline())
+    return answers.all_or_raise()
 
 
 async def _coordinators(admin: Admin) -> dict[int, tuple[int, int] | None]:

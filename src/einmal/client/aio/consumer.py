@@ -169,22 +169,16 @@ class Consumer:
                 self._fetcher.fetch_ahead()
                 return records
             self._fetcher.fetch_ahead()
-            self._raise_if_hopeless()
+            _raise_if_hopeless(self._cluster)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 return []
             if not self._core.fetches.has_fetched:
                 await self._changes.wait(min(left, self._fetcher.pause_ms()))
 
-    def _raise_if_hopeless(self) -> None:
-        """Raises a broker's rejection of the credentials, or NoBrokerReachable."""
-        if (rejection := self._cluster.rejection) is not None:
-            raise rejection
-        self._cluster.raise_if_alone()
-
     def give_back(self, records: Iterable[ConsumerRecord]) -> None:
         """Records of the last ``poll`` that the application did not get are read once more."""
-        self._core.give_back(records)
+        self._core.take_back(records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while not self._is_closed:
@@ -219,9 +213,9 @@ class Consumer:
         deadline = self._cluster.deadline()
         while (position := self._core.position(each)) is None:
             self._positions.look_up()
-            if (error := self._core.lookup_error(each)) is not None:
+            if (error := self._core.lookup_errors.pop(each, None)) is not None:
                 raise error
-            self._raise_if_hopeless()
+            _raise_if_hopeless(self._cluster)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 raise error_for(ErrorCode.request_timed_out, f"the position of {each}")
@@ -252,15 +246,11 @@ class Consumer:
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """The first offsets that the logs still hold."""
-        return await self._ends(partitions, EARLIEST)
+        return _ends(await self._offsets(_each_at(partitions, EARLIEST)))
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """The ends this consumer may read to: last stable offsets under read_committed, else high watermarks."""
-        return await self._ends(partitions, LATEST)
-
-    async def _ends(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        found = await self._offsets({TopicPartition(*each): timestamp for each in partitions})
-        return {each: end.offset for each, end in found.items()}
+        return _ends(await self._offsets(_each_at(partitions, LATEST)))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
@@ -306,3 +296,18 @@ class Consumer:
                 await self._rebalancing.close()
         finally:
             await self._cluster.close()
+
+
+def _raise_if_hopeless(cluster: Cluster) -> None:
+    """Raises a broker's rejection of the credentials, or NoBrokerReachable."""
+    if (rejection := cluster.rejection) is not None:
+        raise rejection
+    cluster.raise_if_alone()
+
+
+def _each_at(partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    return {TopicPartition(*each): timestamp for each in partitions}
+
+
+def _ends(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
+    return {each: end.offset for each, end in found.items()}

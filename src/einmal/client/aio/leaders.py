@@ -170,7 +170,7 @@ async def _ask_each(
 
 
 async def _is_done(task: asyncio.Task[Any], timeout_ms: int) -> bool:
-    """Wait for a task that goes on after the timeout."""
+    """Wait for a task that continues after the timeout."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(0, timeout_ms) / 1000):
             await asyncio.shield(task)

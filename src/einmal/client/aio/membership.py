@@ -264,7 +264,7 @@ def _offset_fetch_group(response: Any) -> Any:
 
 
 def _offset_fetch_error(response: Any) -> ErrorCode:
-    """The group's error. A coordinator that has moved may say so of each partition."""
+    """The group's error. A coordinator that has moved may report it for each partition."""
     group = _offset_fetch_group(response)
     codes = [group.error_code, *(each.error_code for topic in group.topics for each in topic.partitions)]
     return next((code for code in codes if code in _OF_THE_COORDINATOR), ErrorCode(group.error_code))

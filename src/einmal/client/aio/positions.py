@@ -48,7 +48,7 @@ class Positions:
         self._loop = asyncio.get_running_loop()
 
     def look_up(self) -> None:
-        """Ask every node that has positions to tell and is not being asked yet. Does not wait."""
+        """Ask every node that has positions and is not being asked yet. Does not wait."""
         now = self._cluster.now_ms()
         if missing := self._core.without_position(now):
             if self._membership is None:
