@@ -1,3 +1,24 @@
 """einmal: a Kafka-compatible log with exactly-once transactions, and an exactly-once pipeline on Spark."""
 
+import sys
+from contextlib import suppress
+from importlib import import_module
+
 __version__ = "0.1.0"
+
+
+def _import_kio() -> None:
+    """Where hypothesis is installed, kio imports it: that takes seconds and leaves a folder in the working directory.
+
+    A program that wants kio's types as strategies imports hypothesis first.
+    """
+    if "hypothesis" not in sys.modules:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]
+        try:
+            with suppress(ImportError):
+                import_module("kio.static._phantom")
+        finally:
+            del sys.modules["hypothesis"]
+
+
+_import_kio()

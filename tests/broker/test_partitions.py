@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+import pytest
+
 from einmal.broker.node import Node
 from einmal.broker.replicas.partition import Partition
 from einmal.log.disk import OsDisk
@@ -142,3 +144,24 @@ async def test_directories_have_kafkas_names(tmp_path: Path) -> None:
         await client.produce("a.b-c", batch(b"a"), partition=1)
     names = OsDisk().list_directory(PurePosixPath(tmp_path / "a.b-c-1"))
     assert {"00000000000000000000.log", "partition.metadata"} <= set(names)
+
+
+@pytest.mark.parametrize("disk_fails", [False, True])
+async def test_a_topic_that_is_deleted_during_a_flush_is_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, disk_fails: bool
+) -> None:
+    """Neither the flush under way nor a look at the files that comes late takes the partition for a broken one."""
+    async with running_node(tmp_path, FLUSH) as node, Client.connect(node) as client:
+        partition = await new_partition(node, client)
+        disk = partition._log.durability._disk = GatedDisk()
+        disk.gate.clear()
+        producing = asyncio.create_task(client.produce("t", batch(b"a")))
+        await until(lambda: partition.log_end_offset == 1)
+        node.partitions.delete("t", partition.topic_id)
+        disk.fails = disk_fails
+        disk.gate.set()
+        await producing
+        await until(lambda: not list(tmp_path.glob("**/t-0*")))
+        partition.check_directory()
+        await partition.checkpoint()
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []

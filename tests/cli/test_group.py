@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from einmal.client import Consumer, Producer
+from einmal.client import Consumer, Producer, TopicPartition
 from tests.cli.running import Cli
 
 pytestmark = pytest.mark.system
@@ -41,3 +43,29 @@ def test_members_are_shown_with_their_partitions(cli: Cli, cluster: str) -> None
 
 def test_a_missing_group_is_reported(cli: Cli) -> None:
     assert cli("group", "describe", "nobody", status=1).errors[0].startswith("error: GROUP_ID_NOT_FOUND (69)")
+
+
+def test_a_deleted_topic_and_an_undecided_offset_hide_nothing_else_of_a_group(cli: Cli, cluster: str) -> None:
+    for topic in ("kept", "gone"):
+        cli("topic", "create", topic)
+        cli("topic", "produce", topic, stdin="0\n1\n")
+    kept, gone = TopicPartition("kept", 0), TopicPartition("gone", 0)
+    settings: dict[str, Any] = {"enable_auto_commit": False, "allow_auto_create_topics": False}
+    with (
+        Consumer(bootstrap_servers=cluster, group_id="wide", **settings) as consumer,
+        Producer(bootstrap_servers=cluster, transactional_id="undecided") as producer,
+    ):
+        consumer.subscribe(["kept", "gone"])
+        while len(consumer.assignment()) < 2:
+            consumer.poll(100)
+        consumer.commit({kept: 1, gone: 1})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({kept: 2}, consumer.group_metadata())
+        cli("topic", "delete", "gone")
+        done = cli("group", "describe", "wide", "--format", "json")
+        producer.abort_transaction()
+    rows = {each["topic"]: each for each in done.document["partitions"]}
+    assert (rows["kept"]["current_offset"], rows["kept"]["log_end_offset"], rows["kept"]["lag"]) == (1, 2, 1)
+    assert (rows["gone"]["log_end_offset"], rows["gone"]["lag"]) == (None, None)
+    assert [each for each in done.errors if each.startswith("warning: gone-0 has no offsets now")]

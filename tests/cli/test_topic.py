@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
-from einmal.client import Producer
-from tests.cli.running import Cli
+from einmal.cli.topic import _FOLLOW, _Range, _range_of
+from einmal.client import Admin, Consumer, Producer, TopicPartition
+from tests.cli.running import Cli, invoke
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -163,3 +172,172 @@ def test_a_group_takes_no_position_but_its_own(cli: Cli, options: tuple[str, str
 def test_what_should_be_key_and_value_is_wrong_usage_without_the_sign(cli: Cli) -> None:
     cli("topic", "create", "unsigned", "-c", "cleanup.policy", status=2)
     cli("topic", "produce", "unsigned", "-H", "header", stdin="x\n", status=2)
+
+
+# --- bytes ---------------------------------------------------------------------------------------------------------
+
+BYTES = (
+    b"text",
+    "\u00fc\u4e2d".encode(),
+    b"H\xf0\x90\x80W\xff",
+    b"\x00\x00",
+    b"a\rb\r",
+    b"\x1b[2J",
+    b"\xed\xa0\x80",
+    b"%v %% \\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [(None, b"%s\n"), ("%v", b"%s"), (r"%k|%v|%h\n", b"%s|%s|h=%s\n"), (r"\t%t %v%%\n", b"\tbytes-1 %s%%\n")],
+)
+def test_bytes_of_records_are_printed_as_they_are(cluster: str, template: str | None, expected: bytes) -> None:
+    with Admin(bootstrap_servers=cluster) as admin, Producer(bootstrap_servers=cluster) as producer:
+        if admin.create_topics(["bytes-1"], if_not_exists=True):
+            for value in BYTES:
+                producer.send("bytes-1", value, key=value, headers=[("h", value)])
+    words = ["topic", "consume", "bytes-1", "-o", "start:end", *(["-f", template] if template else [])]
+    done = invoke(words, env={"KAFKA_BROKERS": cluster})
+    assert done.stdout_bytes == b"".join(expected.replace(b"%%", b"%").replace(b"%s", value) for value in BYTES)
+
+
+def test_lines_that_were_consumed_are_produced_again_as_the_same_bytes(cluster: str) -> None:
+    environment = {"KAFKA_BROKERS": cluster}
+    lines = b"".join(value + b"\n" for value in BYTES)
+    invoke(["topic", "create", "bytes-2"], env=environment)
+    invoke(["topic", "produce", "bytes-2", "-K", "\udcff"], input=lines, env=environment)
+    done = invoke(["topic", "consume", "bytes-2", "-o", "start:end", "-f", "%k\udcff%v\n"], env=environment)
+    assert [line for line in done.stdout_bytes.split(b"\n") if b"W" in line] == [b"H\xf0\x90\x80W\xff"]
+
+
+def test_an_empty_value_can_be_written_as_null(cli: Cli) -> None:
+    cli("topic", "create", "tombstones")
+    cli("topic", "produce", "tombstones", "-K", ":", stdin="k:\nk:v\n")
+    cli("topic", "produce", "tombstones", "-K", ":", "-Z", stdin="k:\nk:v\n\n")
+    lines = cli("topic", "consume", "tombstones", "-o", "start:end", "--format", "json").lines
+    records = [(each["key"], each["value"]) for each in map(json.loads, lines)]
+    assert records == [("k", ""), ("k", "v"), ("k", None), ("k", "v"), (None, None)]
+
+
+# --- where reading begins ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "until", "since", "expected"),
+    [
+        ("start", None, None, _Range(10, 0, _FOLLOW)),
+        ("start", "end", None, _Range(10, 0, 20)),
+        ("end", None, None, _Range(20, 0, _FOLLOW)),
+        ("15", None, None, _Range(15, 0, _FOLLOW)),
+        ("15", "18", None, _Range(15, 0, 18)),
+        ("15", "99", None, _Range(15, 0, 20)),
+        ("20", None, None, _Range(20, 0, _FOLLOW)),
+        ("0", None, None, _Range(10, 0, _FOLLOW)),
+        ("21", None, None, _Range(20, 21, _FOLLOW)),
+        ("100", "end", None, _Range(20, 100, 20)),
+        ("@7", None, 12, _Range(12, 0, _FOLLOW)),
+        ("@7", "end", -1, _Range(20, 0, 20)),
+    ],
+)
+def test_reading_begins_where_it_should_in_a_log_of_offsets_10_to_20(
+    at: str, until: str | None, since: int | None, expected: _Range
+) -> None:
+    assert _range_of(at, until, 10, 20, since) == expected
+
+
+def test_an_offset_beyond_the_end_is_waited_for(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "short")
+    cli("topic", "produce", "short", stdin="0\n1\n")
+    with ThreadPoolExecutor(1) as pool, Producer(bootstrap_servers=cluster) as producer:
+        consuming = pool.submit(cli, "topic", "consume", "short", "-o", "4", "-n", "1", "-f", r"%o\n")
+        while not consuming.done():
+            producer.send("short", "later").result()
+        done = consuming.result()
+    assert int(done.lines[0]) >= 4
+    assert done.errors[0].startswith("warning: short-0 has offsets 0 to ")
+    assert cli("topic", "consume", "short", "-o", "999999:end").lines == []
+
+
+# --- what ends a command -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(cluster: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "KAFKA_BROKERS": cluster}
+    command = [sys.executable, "-m", "einmal", "topic", *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def write(process: subprocess.Popen[bytes], lines: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(lines)
+    process.stdin.flush()
+
+
+def read_lines(process: subprocess.Popen[bytes], count: int) -> list[bytes]:
+    assert process.stdout is not None
+    return [process.stdout.readline() for _ in range(count)]
+
+
+@pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "closed pipe"])
+def test_a_group_resumes_after_the_last_line_that_was_read_however_its_member_ended(
+    cli: Cli, cluster: str, ending: str
+) -> None:
+    topic = "ended-by-" + ending.replace(" ", "-")
+    cli("topic", "create", topic)
+    cli("topic", "produce", topic, stdin="0\n1\n2\n")
+    with running(cluster, "consume", topic, "-g", topic) as process:
+        assert read_lines(process, 3) == [b"0\n", b"1\n", b"2\n"]
+        if ending == "closed pipe":
+            assert process.stdout is not None
+            process.stdout.close()
+            cli("topic", "produce", topic, stdin="3\n")
+        else:
+            process.send_signal(getattr(signal, ending))
+        assert process.wait(patient(20)) == {"SIGTERM": 143, "SIGINT": 130, "closed pipe": 0}[ending]
+    with Admin(bootstrap_servers=cluster) as admin:
+        assert admin.describe_groups([topic])[topic].members == ()
+        assert admin.list_group_offsets(topic)[TopicPartition(topic, 0)].offset == 3
+
+
+def wait_for_record(cluster: str, at: TopicPartition, offset: int) -> None:
+    with Consumer(bootstrap_servers=cluster, isolation_level="read_uncommitted") as consumer:
+        consumer.assign([at])
+        consumer.seek(at, 0)
+        while consumer.position(at) <= offset:
+            consumer.poll(200)
+
+
+def test_sigterm_aborts_a_transaction_and_reports_lines_that_are_written_without_one(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "stopped")
+    at = TopicPartition("stopped", 0)
+    with running(cluster, "produce", "stopped") as process:
+        write(process, b"0\n1\n")
+        wait_for_record(cluster, at, 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(patient(20)) == 143
+        assert process.stdout is not None
+        assert process.stdout.read().count(b"partition 0 offset") == 2
+    with running(cluster, "produce", "stopped", "--transactional-id", "stopped") as process:
+        write(process, b"open\n" * 3)
+        wait_for_record(cluster, at, 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(patient(20)) == 143
+    with Admin(bootstrap_servers=cluster) as admin:
+        assert admin.describe_transactions(["stopped"])["stopped"].state in ("PrepareAbort", "CompleteAbort")
+    assert cli("topic", "consume", "stopped", "-o", "start:end").lines == ["0", "1"]
+
+
+def test_lines_that_are_written_are_printed_although_a_later_one_is_refused(cli: Cli) -> None:
+    cli("topic", "create", "partly", "-c", "max.message.bytes=1000")
+    for large in ("x" * 5_000, "x" * 2_000_000):
+        done = cli("topic", "produce", "partly", "-X", "batch.size=0", stdin=f"a\nb\n{large}\n", status=1)
+        assert [line.split()[:3] for line in done.lines] == [["partition", "0", "offset"]] * 2
+        assert [each for each in done.errors if each.startswith("error: ")]
+    assert cli("topic", "consume", "partly", "-o", "start:end").lines == ["a", "b"] * 2

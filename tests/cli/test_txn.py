@@ -153,3 +153,18 @@ def test_an_abort_needs_a_transactional_id_or_an_offset(cli: Cli) -> None:
 
 def test_an_unknown_transaction_state_is_reported(cli: Cli) -> None:
     assert cli("txn", "list", "--state", "Open", status=1).errors[0].endswith("[Open]")
+
+
+def test_producers_of_all_partitions_are_shown_and_no_marker_goes_to_one_that_was_not_named(
+    cli: Cli, cluster: str
+) -> None:
+    cli("topic", "create", "spread", "-p", "3")
+    with Producer(bootstrap_servers=cluster) as producer:
+        for partition in (0, 2):
+            producer.send("spread", "x", partition=partition)
+    found = cli("txn", "describe-producers", "--topic", "spread", "--format", "json").document
+    assert [each["partition"] for each in found] == [0, 2]
+    found = cli("txn", "describe-producers", "--topic", "spread", "--partition", "2", "--format", "json").document
+    assert [each["partition"] for each in found] == [2]
+    failed = cli("txn", "abort", "--topic", "spread", "--start-offset", "0", "--yes", status=2)
+    assert any("name one with --partition" in each for each in failed.errors)

@@ -789,6 +789,28 @@ def test_a_kept_reader_reads_no_other_topic_under_the_same_name(
         assert values_of(reader, partition, new) == [b"new"] * 3
 
 
+def test_a_topic_that_was_created_again_is_read_from_its_first_record(bootstrap: str, name: NameFactory) -> None:
+    """The position in the old topic is valid in the new one, which has more records."""
+    topic, other = name("again"), name("other")
+    create(bootstrap, topic)
+    create(bootstrap, other)
+    with (
+        Admin(bootstrap_servers=bootstrap) as admin,
+        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        send_values(bootstrap, admin, topic, [b"old 0", b"old 1"])
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(other, 0)])
+        assert values(poll_some(consumer, 2)) == [b"old 0", b"old 1"]
+        admin.delete_topics([topic])
+        eventually(lambda: topic not in admin.list_topics())
+        create(bootstrap, topic)
+        send_values(bootstrap, admin, topic, [b"new 0", b"new 1", b"new 2"])
+        send_values(bootstrap, admin, other, [b"other"])
+        found = poll_some(consumer, 4)
+    assert [each.value for each in found if each.topic == topic] == [b"new 0", b"new 1", b"new 2"]
+    assert [each.value for each in found if each.topic == other] == [b"other"]
+
+
 def send_values(bootstrap: str, admin: Admin, topic: str, given: list[bytes]) -> UUID:
     """The id of the topic that has them."""
     with Producer(bootstrap_servers=bootstrap) as producer:

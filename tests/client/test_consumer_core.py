@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from uuid import UUID
 
 import google_crc32c
 import pytest
 
-from einmal.client.consumer_core import ConsumerCore, LogTruncated
+from einmal.client.consumer_core import ConsumerCore, LogTruncated, TopicRecreated
 from einmal.client.errors import InvalidState, KafkaError, NoOffset, OffsetOutOfRange
 from einmal.client.fetch_core import Advice, FetchTicket
 from einmal.client.fetched import CorruptData
@@ -148,7 +149,7 @@ def test_a_partition_that_stays_assigned_keeps_its_position_and_its_records() ->
     assert taken(core, 1) == [b"a"]
     core.assign([T0, T1])
     assert taken(core) == [b"b"]
-    assert core.without_position() == [T1]
+    assert core.without_position(0) == [T1]
 
 
 def test_paused_partitions_are_neither_fetched_nor_given() -> None:
@@ -189,7 +190,7 @@ def test_the_group_s_offsets_come_first_and_the_reset_fills_in() -> None:
     core.assign([T0, T1])
     core.committed_found({T0: OffsetAndMetadata(7), T1: None})
     assert core.position(T0) == 7
-    assert core.to_reset() == {T1: Reset.LATEST}
+    assert core.to_reset(0) == {T1: Reset.LATEST}
     core.reset_found(T1, Reset.LATEST, 40, 2)
     assert core.position(T1) == 40
 
@@ -205,8 +206,133 @@ def test_a_seek_wins_over_a_reset_that_is_under_way() -> None:
 def test_without_a_reset_a_missing_offset_is_an_error() -> None:
     core = ConsumerCore(IsolationLevel.READ_COMMITTED, None)
     core.assign([T0])
+    core.committed_found({T0: None})
     with pytest.raises(NoOffset, match=r"auto\.offset\.reset"):
-        core.committed_found({T0: None})
+        core.take(1)
+
+
+@pytest.mark.parametrize("bad", [T0, T1], ids=["first", "last"])
+@pytest.mark.parametrize("kind", ["no offset", "lookup", "fetch", "damage"])
+def test_a_partition_that_cannot_be_read_holds_back_no_other_however_slowly_it_is_polled(
+    kind: str, bad: TopicPartition
+) -> None:
+    """Its error comes back before every poll, and half of all polls return records nevertheless."""
+    good = T1 if bad is T0 else T0
+    log, damaged = log_of(*[[b"%d" % number] for number in range(5)]), damaged_records()
+    core = ConsumerCore(IsolationLevel.READ_COMMITTED, None)
+    core.assign([T0, T1])
+    core.seek(good, 0)
+    if kind in ("fetch", "damage"):
+        core.seek(bad, 0)
+    read: list[bytes | None] = []
+    outcomes: list[str] = []
+    for now in range(0, 1_000, 50):
+        for ticket in begin(core, now):
+            told = answer(log, ticket, 100)
+            if ticket.topic_partition == bad:
+                told = damaged if kind == "damage" else refusal(ErrorCode.topic_authorization_failed)
+            core.fetches.fetched(ticket, told, now + 1)
+        if kind == "no offset":
+            core.committed_found(dict.fromkeys(core.without_position(now)), now + 1)
+        elif kind == "lookup":
+            core.lookup_failed(bad, now + 1, NoOffset(detail=str(bad)))
+        try:
+            read += [record.value for record in core.take(1)]
+            outcomes.append("read")
+        except KafkaError:
+            outcomes.append("raised")
+    assert read == [b"0", b"1", b"2", b"3", b"4"]
+    assert outcomes.index("raised") <= 1, "the error is reported at once"
+    assert outcomes.count("raised") >= 5, "it is reported again while it lasts"
+
+
+def damaged_records() -> FetchedPartition:
+    """A batch whose CRC is right and whose records are not."""
+    data = bytearray(encode_batch([NewRecord(None, b"v", 0, ())]))
+    data[61:] = bytes(len(data) - 61)
+    data[17:21] = struct.pack(">I", google_crc32c.value(bytes(data[21:])))
+    return FetchedPartition(0, high_watermark=1, last_stable_offset=1, records=bytes(data))
+
+
+# --- a topic that was deleted and created again (KIP-516) ----------------------------------------------------------
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+def reading(log: LogWriter, reset: Reset | None, *, fetches: bool) -> ConsumerCore:
+    """A consumer of topic OLD, at the end of a log of three records."""
+    core = ConsumerCore(IsolationLevel.READ_COMMITTED, reset)
+    core.assign([T0])
+    core.lookup_begun([T0], {"t": OLD})
+    core.committed_found({T0: OffsetAndMetadata(0 if fetches else 3, 7)})
+    assert core.topic_to_fetch(T0, OLD) == OLD
+    if fetches:
+        (ticket,) = begin(core)
+        core.fetches.fetched(ticket, answer(log, ticket), 0)
+        assert len(core.take(10)) == 3
+    return core
+
+
+def refuse_topic(core: ConsumerCore, code: ErrorCode) -> None:
+    (ticket,) = begin(core)
+    assert core.fetches.fetched(ticket, refusal(code), 0) is Advice.REFRESH_METADATA
+
+
+@pytest.mark.parametrize("code", [ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition])
+@pytest.mark.parametrize("reset", [Reset.EARLIEST, Reset.LATEST])
+def test_a_topic_that_was_created_again_is_read_from_its_first_record(reset: Reset, code: ErrorCode) -> None:
+    core = reading(log_of([b"a", b"b", b"c"]), reset, fetches=True)
+    refuse_topic(core, code)
+    assert not core.is_of_former_topic(T0, OLD), "it may only be the broker that lags behind"
+    assert core.is_of_former_topic(T0, NEW)
+    assert core.positions() == {}, "the position in the old topic is not committed for the new one"
+    assert core.to_reset(0) == {T0: Reset.EARLIEST}
+    core.lookup_begun([T0], {"t": NEW})
+    core.reset_found(T0, Reset.EARLIEST, 0, 0)
+    assert core.topic_to_fetch(T0, NEW) == NEW
+    (ticket,) = begin(core)
+    core.fetches.fetched(ticket, answer(log_of([b"first"], [b"x", b"y", b"z"]), ticket), 0)
+    assert taken(core)[0] == b"first"
+
+
+def test_a_topic_that_was_created_again_is_an_error_where_nothing_chooses_a_position() -> None:
+    core = reading(log_of([b"a", b"b", b"c"]), None, fetches=True)
+    refuse_topic(core, ErrorCode.unknown_topic_id)
+    assert core.is_of_former_topic(T0, NEW)
+    for now in (0, 10):
+        assert core.without_position(now) == [T0]
+        core.committed_found({T0: OffsetAndMetadata(3)}, now + 10)
+        assert core.position(T0) is None, "an offset of the old topic is not one of the new topic"
+        with pytest.raises(TopicRecreated):
+            core.take(1)
+    core.seek(T0, 1)
+    assert core.position(T0) == 1
+
+
+def test_a_position_from_which_nothing_was_read_yet_is_looked_up_again() -> None:
+    core = reading(log_of([b"a", b"b", b"c"]), Reset.LATEST, fetches=False)
+    refuse_topic(core, ErrorCode.unknown_topic_id)
+    assert core.is_of_former_topic(T0, NEW)
+    assert core.without_position(0) == [T0]
+
+
+def test_a_position_that_the_application_has_chosen_is_kept_until_something_was_read_there() -> None:
+    core = core_at()
+    core.seek(T0, 2)
+    assert core.topic_to_fetch(T0, OLD) == OLD
+    refuse_topic(core, ErrorCode.unknown_topic_id)
+    assert not core.is_of_former_topic(T0, NEW)
+    assert (core.position(T0), core.topic_to_fetch(T0, NEW)) == (2, NEW)
+
+
+def test_records_that_the_application_did_not_get_are_read_once_more() -> None:
+    core, log = core_at(T0, T1), log_of([b"a", b"b", b"c"])
+    for ticket in begin(core):
+        core.fetches.fetched(ticket, answer(log, ticket), 0)
+    assert len(core.take(1)) == 1
+    rest = core.take(5)
+    core.take_back(rest[1:])
+    assert sum(offset.offset for offset in core.positions().values()) == 2
 
 
 def refuse_as_out_of_range(core: ConsumerCore, advice: Advice) -> FetchTicket:
@@ -218,10 +344,10 @@ def refuse_as_out_of_range(core: ConsumerCore, advice: Advice) -> FetchTicket:
 def test_an_offset_out_of_range_is_believed_when_another_broker_was_asked_who_leads() -> None:
     core = core_at()
     ticket = refuse_as_out_of_range(core, Advice.ASK_ANOTHER)
-    assert (core.to_reset(), core.fetches.fetchable(0)) == ({}, [])
+    assert (core.to_reset(0), core.fetches.fetchable(0)) == ({}, [])
     core.fetches.fetch_failed(ticket, 0)
     refuse_as_out_of_range(core, Advice.NOTHING)
-    assert core.to_reset() == {T0: Reset.EARLIEST}
+    assert core.to_reset(0) == {T0: Reset.EARLIEST}
 
 
 def test_a_leader_that_has_the_offset_clears_the_one_before_it() -> None:

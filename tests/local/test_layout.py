@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from einmal.broker.config import broker_config, parse_properties
-from einmal.local.layout import BrokerPlan, LayoutError, plan_cluster, write_properties
+from einmal.local.layout import BrokerPlan, LayoutError, moved_brokers, plan_cluster, write_properties
 
 
 def plan(folder: Path, count: int, first_port: int = 0) -> list[BrokerPlan]:
@@ -23,6 +23,9 @@ def test_ports_are_a_thousand_apart_unless_one_is_taken(tmp_path: Path) -> None:
     assert ports[0] == first_port
     assert ports[1] not in (first_port + 1_000, first_port)
     assert len({*ports, *(each.controller_port for each in plans)}) == 6
+    # Another test may have one of the ports beside it.
+    assert (first_port + 1_000, plans[1]) in moved_brokers(plans, first_port)
+    assert moved_brokers(plans, 0) == []
 
 
 def test_port_zero_takes_free_ones(tmp_path: Path) -> None:

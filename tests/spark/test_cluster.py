@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from einmal.client import Admin, Producer
-from einmal.client.errors import UnknownTopic
+from einmal.client.errors import RetriableError, UnknownTopic
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
+from tests.client.aio.test_unreadable_partitions import BAD, FAULTS, GOOD, two_topics
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create
 from tests.suite.shared import unique
@@ -76,3 +79,17 @@ def test_a_time_is_never_found_behind_the_last_stable_offset(broker: EinmalBroke
             producer.abort_transaction()
     finally:
         cluster.close()
+
+
+@pytest.mark.parametrize("fault", ["leader that is down", "no end: not available"])
+async def test_a_partition_without_an_answer_keeps_a_batch_from_no_other(fault: str) -> None:
+    async with two_topics(FAULTS[fault]) as broker:
+        cluster = KafkaCluster({"bootstrap.servers": broker.bootstrap, "default.api.timeout.ms": "300"})
+        latest = partial(cluster.latest, [GOOD, BAD], committed=True)
+        try:
+            assert await asyncio.to_thread(latest, may_lack=True) == {GOOD: 0}
+            # The start of a query needs all of them.
+            with pytest.raises(RetriableError, match="bad-0"):
+                await asyncio.to_thread(latest)
+        finally:
+            await asyncio.to_thread(cluster.close)

@@ -23,6 +23,7 @@ from einmal.cli.formats import Format
 from einmal.cli.group import group
 from einmal.cli.ingest import ingest
 from einmal.cli.mirror import mirror
+from einmal.cli.output import TerminalText
 from einmal.cli.pipeline import pipeline
 from einmal.cli.quota import quota
 from einmal.cli.run import run
@@ -109,10 +110,12 @@ app.add_typer(user, name="user")
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal or a pipe that is not UTF-8 gets escapes instead of ending the command; so do names that are not.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    # A terminal or a pipe that is not UTF-8 gets escapes instead of ending the command; so do names that are not, and
+    # names that would command a terminal.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = TerminalText(sys.stdout)
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = TerminalText(sys.stderr)
     try:
         app()
     except ModuleNotFoundError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from einmal.cli.formats import Format
-from einmal.cli.output import print_rows
+from einmal.cli.output import print_rows, printable
 
 if TYPE_CHECKING:
+    from einmal.client import Admin, IsolationLevel, TopicPartition
     from einmal.client.errors import KafkaError
 
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
@@ -135,8 +138,9 @@ def key_and_value(text: str) -> tuple[str, str]:
 def print_error(error: KafkaError) -> None:
     """``error:`` and ``hint:`` on stderr."""
     code = error.name if error.code is None else f"{error.name} ({error.code.value})"
-    detail = f" [{error.detail}]" if error.detail else ""
-    print(f"error: {code}: {error.meaning}{detail}\nhint: {error.what_to_do}", file=sys.stderr)
+    detail = f" [{printable(error.detail)}]" if error.detail else ""
+    meaning, hint = printable(error.meaning), printable(error.what_to_do)
+    print(f"error: {code}: {meaning}{detail}\nhint: {hint}", file=sys.stderr)
 
 
 class Outcomes(NamedTuple):
@@ -163,6 +167,33 @@ class Outcomes(NamedTuple):
             raise typer.Exit(1)
 
 
+class LogOffsets:
+    """Offsets of partitions; one that has no leader, or does not exist, has None, after one warning."""
+
+    def __init__(self, source: Admin) -> None:
+        self._source = source
+        self._errors: dict[TopicPartition, KafkaError] = {}
+
+    def of(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Their offsets at EARLIEST or LATEST."""
+        from einmal.client import IsolationLevel
+        from einmal.client.errors import KafkaError
+
+        found: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        # One that had no answer would delay the next question again.
+        asked = {each: timestamp for each in found if each not in self._errors}
+        told = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
+        for each, what in told.items():
+            if isinstance(what, KafkaError):
+                print(f"warning: {each} has no offsets now: {printable(str(what))}", file=sys.stderr)
+                self._errors[each] = what
+            else:
+                found[each] = what.offset
+        return found
+
+
 def for_each(names: Sequence[str], act: Callable[[str], Any]) -> Outcomes:
     """``act`` on each name; one that is refused leaves the others alone, any other failure ends the series."""
     from einmal.client.errors import KafkaError, RequestRefused
@@ -180,12 +211,33 @@ def for_each(names: Sequence[str], act: Callable[[str], Any]) -> Outcomes:
 
 
 @contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, with status 143: transactions are aborted and groups are left. A second
+    one ends the process at once."""
+
+    def end(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise SystemExit(128 + signal.SIGTERM)
+
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def failures_told() -> Iterator[None]:
     """A failure of the client ends the command with ``error:`` and ``hint:`` on stderr and status 1."""
     from einmal.client.errors import KafkaError
 
     try:
-        yield
+        with ended_by_sigterm():
+            yield
     except KafkaError as error:
         print_error(error)
         raise typer.Exit(1) from error

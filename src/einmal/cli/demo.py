@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from einmal.cli.formats import Format
+from einmal.cli.output import undisguised
 from einmal.extras import install_command
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def demo(
     from einmal.demo.text import NoInput, read_lines
     from einmal.local.processes import BrokerFailed
 
-    talk = Console(stderr=True)
+    talk = Console(file=undisguised(sys.stderr))
     try:
         source, lines = read_lines(inputs or [])
     except (NoInput, OSError) as error:
@@ -131,7 +132,7 @@ def _print_result(report: Report, moments: list[Moment]) -> None:
 
     from einmal.demo.report import EXACTLY_ONCE, rows
 
-    console = Console()
+    console = Console(file=undisguised(sys.stdout))
     for moment in moments:
         console.print(f"{moment.seconds:6.1f} s  {moment.kind:<11} {moment.text}", highlight=False, soft_wrap=True)
     table = Table("", "expected", "seen", "lost", "repeated")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, LogOffsets, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -46,24 +46,26 @@ def describe(
         described = admin.describe_groups([name])[name]
         if described.state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
-        committed = admin.list_group_offsets(name)
+        committed = admin.list_group_offsets(name, require_stable=False)
         owners = {each: member for member in described.members for each in member.partitions}
         wanted = sorted({*committed, *owners})
-        ends = admin.list_offsets(dict.fromkeys(wanted, LATEST))
-        stable = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation=IsolationLevel.READ_COMMITTED)
+        log = LogOffsets(admin)
+        ends = log.of(wanted, LATEST)
+        stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
     rows = []
     for each in wanted:
         offset = committed[each].offset if each in committed else None
         owner = owners.get(each)
+        end, stable_end = ends[each], stable[each]
         rows.append(
             {
                 "topic": each.topic,
                 "partition": each.partition,
                 "current_offset": offset,
-                "last_stable_offset": stable[each].offset,
-                "log_end_offset": ends[each].offset,
-                "lag": None if offset is None else max(0, stable[each].offset - offset),
-                "held_back": ends[each].offset - stable[each].offset,
+                "last_stable_offset": stable_end,
+                "log_end_offset": end,
+                "lag": None if offset is None or stable_end is None else max(0, stable_end - offset),
+                "held_back": None if end is None or stable_end is None else end - stable_end,
                 "member_id": owner.member_id if owner else None,
                 "client_id": owner.client_id if owner else None,
                 "host": owner.client_host if owner else None,

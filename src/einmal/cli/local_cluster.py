@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import einmal
-from einmal.local.layout import BrokerPlan, LayoutError, plan_cluster, write_properties
+from einmal.local.layout import BrokerPlan, LayoutError, moved_brokers, plan_cluster, write_properties
 from einmal.local.processes import BrokerFailed, BrokerProcess, LocalCluster
 
 _Event = tuple[BrokerProcess, int] | None
@@ -30,6 +30,8 @@ def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str
     """
     try:
         plans = plan_cluster(folder, count, host=host, first_port=port)
+        for wanted, plan in moved_brokers(plans, port):
+            print(f"warning: {_port_is_taken(wanted, plan)}", file=sys.stderr)
         write_properties(plans, settings)
     except LayoutError as error:
         return _fail(str(error), "start as many as there are, or choose another folder with --data-dir")
@@ -48,6 +50,11 @@ def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str
     except KeyboardInterrupt:
         cluster.kill()
         return _INTERRUPTED
+
+
+def _port_is_taken(wanted: int, plan: BrokerPlan) -> str:
+    what = f"broker {plan.node_id} listens on port {plan.port} (others of its ports may differ, too)"
+    return f"not all of the ports {wanted} to {wanted + 2} are free: {what}"
 
 
 def _supervise(cluster: LocalCluster, events: queue.SimpleQueue[_Event], as_json: bool) -> int:

@@ -5,13 +5,51 @@ The columns are the same: ``topic-id`` in a table's head is ``topic_id`` in JSON
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TextIO
 
 from einmal.cli.formats import Format
 
 Row = Mapping[str, Any]
+
+_CONTROL: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Characters that command a terminal, break a line or reverse its order, but a tab and a line feed."""
+_COMMANDS: Final = re.compile(f"[{_CONTROL}]")
+_NO_CELL: Final = re.compile(f"[{_CONTROL}\t\n]")
+
+
+def printable(text: str) -> str:
+    """A foreign text on one line, such as a name: characters that would do something to a terminal as escapes."""
+    return _NO_CELL.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    # As JSON has them where JSON lets them pass.
+    return f"\\x{number:02x}" if number < 0x7F else f"\\u{number:04x}"
+
+
+def undisguised(stream: TextIO) -> TextIO:
+    """The stream below ``TerminalText``, for a library that draws on a terminal."""
+    return stream.original if isinstance(stream, TerminalText) else stream
+
+
+class TerminalText(io.TextIOWrapper):
+    """A standard stream whose text does nothing to a terminal but fill its lines, wherever the text comes from.
+
+    Bytes of records go to its ``buffer``. What cannot be encoded becomes an escape.
+    """
+
+    def __init__(self, original: io.TextIOWrapper) -> None:
+        super().__init__(original.buffer, original.encoding, "backslashreplace", line_buffering=original.line_buffering)
+        self.original = original
+        """The reference keeps the file open, too."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(_COMMANDS.sub(_escaped, text))
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:
@@ -47,4 +85,4 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(_text(each) for each in value) or "-"
-    return str(value) if value != "" else "-"
+    return printable(str(value)) if value != "" else "-"

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each, key_and_value
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    LogOffsets,
+    Settings,
+    config_of,
+    failures_told,
+    for_each,
+    key_and_value,
+)
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows, print_sections
+from einmal.cli.output import print_rows, print_sections, printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from einmal.client import Consumer, ConsumerRecord, RecordMetadata, TopicPartition
+    from einmal.client import Consumer, ConsumerRecord, Producer, RecordMetadata, TopicPartition
 
 topic = typer.Typer(help="Topics: create, list, describe, delete, produce, consume.", no_args_is_help=True)
 
@@ -68,7 +78,7 @@ def list_topics(
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
-        described = admin.describe_topics(admin.list_topics(include_internal=internal))
+        described = admin.describe_topics()
     rows = [
         {
             "name": name,
@@ -76,6 +86,7 @@ def list_topics(
             "replicas": max((len(partition.replicas) for partition in each.partitions.values()), default=0),
         }
         for name, each in described.items()
+        if internal or not each.is_internal
     ]
     print_rows(rows, ("name", "partitions", "replicas"), output)
 
@@ -94,9 +105,9 @@ def describe(
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics([name])[name]
         wanted = [TopicPartition(name, index) for index in described.partitions]
-        starts = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
-        ends = admin.list_offsets(dict.fromkeys(wanted, LATEST))
-        stable = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation=IsolationLevel.READ_COMMITTED)
+        log = LogOffsets(admin)
+        starts, ends = log.of(wanted, EARLIEST), log.of(wanted, LATEST)
+        stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
         configs = admin.describe_configs([name])[name]
     partitions = [
         {
@@ -105,9 +116,9 @@ def describe(
             "epoch": each.leader_epoch,
             "replicas": list(each.replicas),
             "isr": list(each.isr),
-            "log_start_offset": starts[at].offset,
-            "last_stable_offset": stable[at].offset,
-            "high_watermark": ends[at].offset,
+            "log_start_offset": starts[at],
+            "last_stable_offset": stable[at],
+            "high_watermark": ends[at],
         }
         for at, each in zip(wanted, described.partitions.values(), strict=True)
     ]
@@ -163,6 +174,7 @@ def produce(
     compression: Annotated[
         str, typer.Option("-z", "--compression", help="Codec: none, gzip, snappy, lz4 or zstd.")
     ] = "none",
+    tombstone: Annotated[bool, typer.Option("-Z", "--tombstone", help="Write an empty value as null.")] = False,
     one_transaction: Annotated[
         str | None,
         typer.Option("--transactional-id", help="Write all lines in one transaction, under this transactional.id."),
@@ -178,24 +190,47 @@ def produce(
     if key_delimiter == "":
         raise typer.BadParameter("--key-delimiter cannot be empty")
     fixed = {"key": key, "partition": partition, "headers": [_header(each) for each in headers or ()]}
+    lines = _lines(key_delimiter, fixed, tombstone)
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = config_of(brokers, settings, command_config, "ProducerSettings")
     config = {"max.block.ms": 10_000, **config, "compression.type": compression}
     if one_transaction is not None:
         config["transactional.id"] = one_transaction
-    sent: deque[Future[RecordMetadata]] = deque()
     with failures_told(), Producer(config) as producer:
         if one_transaction is None:
-            for fields in _lines(key_delimiter, fixed):
-                sent.append(producer.send(name, **fields))
-                while sent[0].done() and len(sent) > 1:
-                    _print_written(sent.popleft().result(), output)
-        else:
-            # A record's offset is printed once it is committed.
-            with producer.transaction() as transaction:
-                sent.extend(transaction.send(name, **fields) for fields in _lines(key_delimiter, fixed))
+            _produce_each(producer, name, lines, output)
+            return
+        # A record's offset is printed once it is committed.
+        with producer.transaction() as transaction:
+            sent = [transaction.send(name, **fields) for fields in lines]
         for each in sent:
             _print_written(each.result(), output)
+
+
+def _produce_each(producer: Producer, name: str, lines: Iterator[dict[str, Any]], output: Format) -> None:
+    """Whatever ends the input, an error or a signal: each line that is written is printed. Raises the first error."""
+    sent: deque[Future[RecordMetadata]] = deque()
+    try:
+        for fields in lines:
+            sent.append(producer.send(name, **fields))
+            while len(sent) > 1 and _is_written(sent[0]):
+                _print_written(sent.popleft().result(), output)
+            if sent[0].done() and not _is_written(sent[0]):
+                break
+    finally:
+        producer.flush()
+        errors = [error for each in sent if (error := each.exception()) is not None]
+        for each in filter(_is_written, sent):
+            _print_written(each.result(), output)
+        sys.stdout.flush()
+        if len(errors) > 1:
+            print(f"warning: {len(errors):,} of the lines that were read are not written", file=sys.stderr)
+    if errors:
+        raise errors[0]
+
+
+def _is_written(sent: Future[RecordMetadata]) -> bool:
+    return sent.done() and sent.exception() is None
 
 
 def _print_written(written: RecordMetadata, output: Format) -> None:
@@ -205,14 +240,14 @@ def _print_written(written: RecordMetadata, output: Format) -> None:
         print(f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}")
 
 
-def _lines(delimiter: str | None, fixed: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _lines(delimiter: str | None, fixed: dict[str, Any], tombstone: bool) -> Iterator[dict[str, Any]]:
     for line in sys.stdin.buffer:
         value = line.rstrip(b"\n")
-        if delimiter is None:
-            yield {**fixed, "value": value}
-        else:
-            key, found, rest = value.partition(delimiter.encode())
-            yield {**fixed, "key": key if found else fixed["key"], "value": rest if found else value}
+        key = fixed["key"]
+        if delimiter is not None:
+            before, found, after = value.partition(os.fsencode(delimiter))
+            key, value = (before, after) if found else (key, value)
+        yield {**fixed, "key": key, "value": None if tombstone and not value else value}
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -223,8 +258,10 @@ def _header(text: str) -> tuple[str, bytes]:
 # --- consume ------------------------------------------------------------------------------------------------------
 
 _OFFSET: Final = re.compile(r"^(?P<at>start|end|\d+|@\d+)(?::(?P<until>end|\d+))?$")
-_BLANK: Final = {r"\n": "\n", r"\t": "\t", "%%": "%"}
-_LETTERS: Final = re.compile(r"%[tpokvdh%]|\\[nt]")
+_BLANK: Final = {r"\n": b"\n", r"\t": b"\t", "%%": b"%"}
+_LETTERS: Final = re.compile(r"(%[tpokvdh%]|\\[nt])")
+_FOLLOW: Final = 9_223_372_036_854_775_807
+"""The end of what is read where there is none."""
 
 
 @topic.command()
@@ -257,7 +294,10 @@ def consume(
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Print records: their values, a template's text, or JSON Lines. Only committed records by default."""
+    """Print records: their values as they are, a template's text, or JSON Lines. Only committed records by default.
+
+    An offset that a partition does not have any more, or not yet, is a warning: nothing before it is read.
+    """
     from einmal.client import Consumer
 
     range_ = _OFFSET.match(offset)
@@ -267,20 +307,23 @@ def consume(
         raise typer.BadParameter("a group has its own partitions and position: with --group, only -o start or -o end")
     config = config_of(brokers, settings, command_config, "ConsumerSettings")
     config["isolation.level"] = "read_uncommitted" if read_uncommitted else "read_committed"
-    config["auto.offset.reset"] = "latest" if range_["at"] == "end" else "earliest"
+    # A position that was asked for is never replaced by another one without a word.
+    config["auto.offset.reset"] = {"start": "earliest", "end": "latest"}.get(range_["at"], "none")
     if group is not None:
         config["group.id"] = group
     show = _shower(template, output)
     with failures_told(), Consumer(config) as consumer:
-        ends = None
         if group is not None:
             consumer.subscribe(names)
-        else:
-            assigned = [each for name in names for each in _chosen(consumer, name, partitions)]
-            consumer.assign(assigned)
-            _seek(consumer, assigned, range_["at"])
-            ends = _ends(consumer, assigned, range_["until"])
-        _print_records(consumer, number, ends, show)
+            _print_records(consumer, number, None, show)
+            return
+        assigned = [each for name in names for each in _chosen(consumer, name, partitions)]
+        ranges, lacking = _ranges(consumer, assigned, range_["at"], range_["until"])
+        is_followed = range_["until"] is None
+        _assign(consumer, ranges, lacking if is_followed else [], range_["at"])
+        _print_records(consumer, number, ranges if ranges or not is_followed else None, show)
+    if lacking and not is_followed:
+        raise typer.Exit(1)
 
 
 def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list[TopicPartition]:
@@ -302,53 +345,115 @@ def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list
     return wanted
 
 
-def _seek(consumer: Consumer, assigned: list[TopicPartition], at: str) -> None:
-    if at.startswith("@"):
-        for each, found in consumer.offsets_for_times(dict.fromkeys(assigned, int(at[1:]))).items():
-            if found is None:
-                consumer.seek_to_end(each)
+class _Range(NamedTuple):
+    """What is read of a partition: records from ``first`` to before ``last``. Reading begins at offset ``begin``."""
+
+    begin: int
+    first: int
+    last: int
+
+
+def _range_of(at: str, until: str | None, start: int, end: int, since: int | None) -> _Range:
+    """``since``: the offset that belongs to a time, -1 for none. An offset after the end is waited for."""
+    if at.isdigit():
+        chosen = int(at)
+    elif since is None:
+        chosen = start if at == "start" else end
+    else:
+        chosen = since if since >= 0 else end
+    last = _FOLLOW if until is None else end if until == "end" else min(int(until), end)
+    return _Range(min(max(chosen, start), end), chosen if chosen > end else 0, last)
+
+
+def _ranges(
+    consumer: Consumer, assigned: list[TopicPartition], at: str, until: str | None
+) -> tuple[dict[TopicPartition, _Range], list[TopicPartition]]:
+    """What is read of each partition, and those that have no answer now."""
+    from einmal.client import EARLIEST, LATEST
+    from einmal.client.errors import KafkaError
+
+    wanted = [EARLIEST, LATEST, *([int(at[1:])] if at.startswith("@") else [])]
+    asked = list(assigned)
+    found: dict[TopicPartition, list[int]] = {each: [] for each in assigned}
+    for timestamp in wanted:
+        for each, told in consumer.list_offsets_each(dict.fromkeys(asked, timestamp)).items():
+            if isinstance(told, KafkaError):
+                print(f"warning: {each} is not read now: {printable(str(told))}", file=sys.stderr)
+                asked.remove(each)
             else:
-                consumer.seek(each, found.offset)
-    elif at.isdigit():
-        for each in assigned:
-            consumer.seek(each, int(at))
+                found[each].append(told.offset)
+    ranges = {}
+    for each in asked:
+        start, end, *since = found[each]
+        ranges[each] = _range_of(at, until, start, end, since[0] if since else None)
+        if at.isdigit() and not start <= int(at) <= end:
+            print(f"warning: {each} has offsets {start} to {end}: nothing before {at} is read", file=sys.stderr)
+    return ranges, [each for each in assigned if each not in ranges]
 
 
-def _ends(consumer: Consumer, assigned: list[TopicPartition], until: str | None) -> dict[TopicPartition, int] | None:
-    """Where to stop in each partition; None: never."""
-    if until is None:
-        return None
-    ends = consumer.end_offsets(*assigned)
-    return ends if until == "end" else {each: min(int(until), end) for each, end in ends.items()}
+def _assign(consumer: Consumer, ranges: Mapping[TopicPartition, _Range], later: list[TopicPartition], at: str) -> None:
+    """Assign what is read now, and what is read once it can be, where an offset is known for it."""
+    later = [] if at.startswith("@") else later
+    consumer.assign([*ranges, *later])
+    for each, wanted in ranges.items():
+        consumer.seek(each, wanted.begin)
+    for each in later if at.isdigit() else ():
+        consumer.seek(each, int(at))
 
 
 def _print_records(
     consumer: Consumer,
     number: int | None,
-    ends: dict[TopicPartition, int] | None,
-    show: Callable[[ConsumerRecord], None],
+    ranges: Mapping[TopicPartition, _Range] | None,
+    show: Callable[[ConsumerRecord], bytes],
 ) -> None:
+    """Until ``number`` records, or the ends of the ranges. None: a group's partitions."""
     printed = 0
-    while ends is None or any(consumer.position(each) < end for each, end in ends.items()):
+    while ranges is None or any(consumer.position(each) < wanted.last for each, wanted in ranges.items()):
         # Never more than are printed: a group's position moves past everything that poll gave.
-        for record in consumer.poll(500, None if number is None else min(500, number - printed)):
-            if ends is None or record.offset < ends[record.topic_partition]:
-                show(record)
-                printed += 1
+        records = consumer.poll(500, None if number is None else min(500, number - printed))
+        if ranges is not None:
+            records = [each for each in records if _is_wanted(each, ranges.get(each.topic_partition))]
+        _print_all(consumer, records, show)
+        printed += len(records)
         if printed == number:
             return
-        sys.stdout.flush()
 
 
-def _shower(template: str | None, output: Format) -> Callable[[ConsumerRecord], None]:
+def _is_wanted(record: ConsumerRecord, wanted: _Range | None) -> bool:
+    return wanted is None or wanted.first <= record.offset < wanted.last
+
+
+def _print_all(consumer: Consumer, records: list[ConsumerRecord], show: Callable[[ConsumerRecord], bytes]) -> None:
+    """Print these and flush. What has not reached stdout when that ends is given back: a group must not commit it."""
+    out, printed = sys.stdout.buffer, 0
+    try:
+        for record in records:
+            out.write(show(record))
+            printed += 1
+        out.flush()
+    except BaseException:
+        try:
+            out.flush()
+        except OSError:
+            printed = 0
+        consumer.give_back(records[printed:])
+        raise
+
+
+def _shower(template: str | None, output: Format) -> Callable[[ConsumerRecord], bytes]:
+    """A record as bytes: those of a value pass as they are."""
     if output is Format.JSON:
-        return lambda record: print(json.dumps(_as_json(record)))
-    if template is not None:
-        return lambda record: print(_LETTERS.sub(lambda match: _letter(match[0], record), template), end="")
-    return lambda record: print(_text(record.value))
+        return lambda record: json.dumps(_as_json(record)).encode() + b"\n"
+    if template is None:
+        return lambda record: (record.value or b"") + b"\n"
+    parts = _LETTERS.split(template)
+    return lambda record: b"".join(
+        _letter(part, record) if number % 2 else os.fsencode(part) for number, part in enumerate(parts)
+    )
 
 
-def _letter(letter: str, record: ConsumerRecord) -> str:
+def _letter(letter: str, record: ConsumerRecord) -> bytes:
     if letter in _BLANK:
         return _BLANK[letter]
     values: dict[str, Any] = {
@@ -356,11 +461,12 @@ def _letter(letter: str, record: ConsumerRecord) -> str:
         "%p": record.partition,
         "%o": record.offset,
         "%d": record.timestamp,
-        "%k": _text(record.key),
-        "%v": _text(record.value),
-        "%h": ",".join(f"{each.key}={_text(each.value)}" for each in record.headers),
+        "%k": record.key or b"",
+        "%v": record.value or b"",
+        "%h": b",".join(each.key.encode() + b"=" + (each.value or b"") for each in record.headers),
     }
-    return str(values[letter])
+    value = values[letter]
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def _as_json(record: ConsumerRecord) -> dict[str, Any]:
@@ -373,10 +479,6 @@ def _as_json(record: ConsumerRecord) -> dict[str, Any]:
         "value": _json_value(record.value),
         "headers": [{"key": each.key, "value": _json_value(each.value)} for each in record.headers],
     }
-
-
-def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode(errors="replace")
 
 
 def _json_value(value: bytes | None) -> Any:

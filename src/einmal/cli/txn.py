@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,9 @@ txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-h
 
 Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.")]
 
-Partition = Annotated[int, typer.Option("--partition", help="Number of the partition.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", min=0, help="Number of the partition. Default: all of the topic.")
+]
 
 
 @txn.command("list")
@@ -91,19 +93,21 @@ def describe(
 @txn.command("describe-producers")
 def describe_producers(
     topic: Topic,
-    partition: Partition = 0,
+    partition: Partition = None,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show every producer in the state of a partition's leader, and the start of its open transaction."""
+    """Show every producer in the states of the partitions' leaders, and the start of its open transaction."""
     from einmal.client import Admin, TopicPartition
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = admin.describe_producers([TopicPartition(topic, partition)])
+        indexes = list(admin.describe_topics([topic])[topic].partitions) if partition is None else [partition]
+        found = admin.describe_producers([TopicPartition(topic, index) for index in indexes])
     rows = [
         {
+            "partition": each.topic_partition.partition,
             "producer_id": each.producer_id,
             "producer_epoch": each.producer_epoch,
             "latest_coordinator_epoch": each.coordinator_epoch,
@@ -111,9 +115,16 @@ def describe_producers(
             "last_timestamp": each.last_timestamp,
             "current_transaction_start_offset": _or_none(each.current_transaction_start_offset),
         }
-        for each in found
+        for each in sorted(found, key=lambda each: (each.topic_partition, each.producer_id))
     ]
-    columns = ("producer_id", "producer_epoch", "latest_coordinator_epoch", "last_sequence", "last_timestamp")
+    columns = (
+        "partition",
+        "producer_id",
+        "producer_epoch",
+        "latest_coordinator_epoch",
+        "last_sequence",
+        "last_timestamp",
+    )
     print_rows(rows, (*columns, "current_transaction_start_offset"), output)
 
 
@@ -160,7 +171,10 @@ def abort(
         str | None, typer.Argument(help="Fence its producer and abort its open transaction in all partitions.")
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Topic of the hanging transaction.")] = None,
-    partition: Annotated[int, typer.Option("--partition", help="Partition of the hanging transaction.")] = 0,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", min=0, help="Partition of the hanging transaction, if the topic has several."),
+    ] = None,
     start_offset: Annotated[
         int | None, typer.Option("--start-offset", help="First offset of the hanging transaction.")
     ] = None,
@@ -178,10 +192,22 @@ def abort(
         status = _abort_through_coordinator(config, transactional_id, yes)
         print_rows([{"transactional_id": transactional_id, "status": status}], ("transactional_id", "status"), output)
     elif topic is not None and start_offset is not None:
+        partition = _only_partition(config, topic) if partition is None else partition
         _confirm(f"Write an abort marker into {topic}-{partition}, past the coordinator?", yes)
         _abort_in_partition(config, topic, partition, start_offset)
         row = {"topic": topic, "partition": partition, "start_offset": start_offset, "status": "aborted"}
         print_rows([row], tuple(row), output)
+
+
+def _only_partition(config: dict[str, Any], topic: str) -> int:
+    """The partition of a topic that has one. Raises typer.BadParameter: a marker goes nowhere unasked."""
+    from einmal.client import Admin
+
+    with failures_told(), Admin(config) as admin:
+        indexes = list(admin.describe_topics([topic])[topic].partitions)
+    if len(indexes) != 1:
+        raise typer.BadParameter(f"topic {topic!r} has {len(indexes)} partitions: name one with --partition")
+    return indexes[0]
 
 
 def _confirm(question: str, yes: bool) -> None:

@@ -11,7 +11,8 @@ monotonic ms. Knows no group and no connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from uuid import UUID
 
 from einmal.client.errors import InvalidState, KafkaError, NoOffset, RequestRefused
 from einmal.client.fetch_core import FetchCore, FetchTicket
@@ -25,6 +26,11 @@ class LogTruncated(RequestRefused):
     what_to_do = "seek to the offset to resume from; work done with the lost records has to be undone"
 
 
+class TopicRecreated(RequestRefused):
+    meaning = "the topic was deleted and created again: its records have nothing to do with the position"
+    what_to_do = "seek to the offset to read the new topic from"
+
+
 class ConsumerCore:
     def __init__(self, isolation: IsolationLevel, reset: Reset | None, *, check_crcs: bool = True) -> None:
         self._isolation = isolation
@@ -33,6 +39,9 @@ class ConsumerCore:
         self.fetches = FetchCore(self._partitions, isolation, reset, check_crcs=check_crcs)
         self._held: dict[TopicPartition, int] = {}
         """The position of an iterator that yields its records one by one: the application's real position."""
+        self.lookup_errors: dict[TopicPartition, KafkaError] = {}
+        """Why the position of a partition cannot be found; to be raised."""
+        self._has_just_raised = False
 
     # --- assignment -----------------------------------------------------------------------------------------------
 
@@ -42,7 +51,9 @@ class ConsumerCore:
         self._partitions.clear()
         for each in partitions:
             self._partitions[each] = before.get(each) or PartitionReading(generation=self.fetches.next_generation())
-        self._held = {each: offset for each, offset in self._held.items() if each in self._partitions}
+        for left in [each for each in before if each not in self._partitions]:
+            self._held.pop(left, None)
+            self.lookup_errors.pop(left, None)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -76,6 +87,13 @@ class ConsumerCore:
         if offset < 0:
             raise InvalidState(meaning=f"cannot seek to offset {offset}")
         partition = self._get(topic_partition)
+        self._place(topic_partition, partition, offset, leader_epoch)
+        partition.topic_id, partition.is_topic_confirmed = None, False
+        partition.is_topic_gone, partition.is_sought = False, True
+
+    def _place(
+        self, topic_partition: TopicPartition, partition: PartitionReading, offset: int, leader_epoch: int
+    ) -> None:
         self._drop_fetched(topic_partition, partition)
         partition.position, partition.leader_epoch, partition.reset = offset, leader_epoch, None
         partition.validated_epoch = -1
@@ -86,36 +104,68 @@ class ConsumerCore:
             partition = self._get(each)
             self._drop_fetched(each, partition)
             partition.reset = reset
+            partition.is_topic_gone = False
 
     def _drop_fetched(self, topic_partition: TopicPartition, partition: PartitionReading) -> None:
         partition.drop_fetched(self.fetches.next_generation())
         self._held.pop(topic_partition, None)
+        self.lookup_errors.pop(topic_partition, None)
 
-    def without_position(self) -> list[TopicPartition]:
-        """Partitions whose committed offset must be looked up."""
-        return [each for each, state in self._partitions.items() if state.position < 0 and state.reset is None]
+    def without_position(self, now: int) -> list[TopicPartition]:
+        """Partitions whose committed offset must be looked up now."""
+        return [
+            each
+            for each, state in self._partitions.items()
+            if state.position < 0 and state.reset is None and state.retry_at_ms <= now
+        ]
 
-    def committed_found(self, committed: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """The group's offsets; without one auto.offset.reset decides. Raises NoOffset."""
+    def to_reset(self, now: int) -> dict[TopicPartition, Reset]:
+        """Partitions that wait for an end of the log, to be looked up now."""
+        return {
+            each: state.reset
+            for each, state in self._partitions.items()
+            if state.reset is not None and state.retry_at_ms <= now
+        }
+
+    def lookup_begun(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
+        """What is looked up now will be a position in the topics that have these ids."""
+        for each in partitions:
+            if (partition := self._partitions.get(each)) is not None:
+                partition.topic_id = topic_ids.get(each.topic)
+                partition.is_topic_confirmed = partition.is_topic_unknown = partition.is_sought = False
+
+    def committed_found(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None], retry_at_ms: int = 0
+    ) -> None:
+        """The group's offsets; without one auto.offset.reset decides. If that is none, the error is raised by ``take``,
+        and the offset looked up again from ``retry_at_ms`` on."""
         for each, offset in committed.items():
             partition = self._partitions.get(each)
             if partition is None or partition.position >= 0 or partition.reset is not None:
                 continue
-            if offset is not None:
-                self.seek(each, offset.offset, offset.leader_epoch)
+            if partition.is_topic_gone:
+                self.lookup_failed(each, retry_at_ms, TopicRecreated(detail=str(each)))
+            elif offset is not None:
+                self._place(each, partition, offset.offset, offset.leader_epoch)
             elif self._reset is None:
-                raise NoOffset(detail=str(each))
+                self.lookup_failed(each, retry_at_ms, NoOffset(detail=str(each)))
             else:
                 partition.reset = self._reset
 
-    def to_reset(self) -> dict[TopicPartition, Reset]:
-        return {each: state.reset for each, state in self._partitions.items() if state.reset is not None}
+    def lookup_failed(self, topic_partition: TopicPartition, retry_at_ms: int, error: KafkaError | None) -> None:
+        """The position was not found, which holds back no other partition. ``error``: does not pass by itself."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None or partition.has_position:
+            return
+        partition.retry_at_ms = retry_at_ms
+        if error is not None:
+            self.lookup_errors[topic_partition] = error
 
     def reset_found(self, topic_partition: TopicPartition, asked: Reset, offset: int, leader_epoch: int) -> None:
         """The end of the log that was asked for. Ignored after a seek in between."""
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.reset is asked:
-            self.seek(topic_partition, offset, leader_epoch)
+            self._place(topic_partition, partition, offset, leader_epoch)
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The next offset that the application will receive; None while it is not known."""
@@ -135,6 +185,35 @@ class ConsumerCore:
         partition = self._get(topic_partition)
         end = partition.last_stable_offset if self._isolation else partition.high_watermark
         return max(0, end - partition.position) if end >= 0 and partition.has_position else None
+
+    # --- topic ids (KIP-516) --------------------------------------------------------------------------------------
+
+    def topic_to_fetch(self, topic_partition: TopicPartition, known: UUID) -> UUID:
+        """The id of the topic in which the position is one; ``known``: what has the topic's name now."""
+        partition = self._get(topic_partition)
+        partition.topic_id = partition.topic_id or known
+        return partition.topic_id
+
+    def is_of_former_topic(self, topic_partition: TopicPartition, known: UUID) -> bool:
+        """Whether the leader does not know the topic that was read, and another one has its name now.
+
+        That one is read from its first record: it has none that was read before.
+        """
+        partition = self._get(topic_partition)
+        if not partition.is_topic_unknown or partition.topic_id in (None, known):
+            return False
+        was_read, was_sought = partition.is_topic_confirmed, partition.is_sought
+        partition.is_topic_unknown = partition.is_topic_confirmed = False
+        partition.topic_id = known
+        if not was_read and was_sought:
+            return False
+        self._drop_fetched(topic_partition, partition)
+        partition.position = partition.leader_epoch = partition.validated_epoch = -1
+        partition.high_watermark = partition.last_stable_offset = -1
+        if was_read and self._reset is not None:
+            partition.reset = Reset.EARLIEST
+        partition.is_topic_gone = was_read and self._reset is None
+        return True
 
     # --- leader epochs (KIP-320) ----------------------------------------------------------------------------------
 
@@ -172,15 +251,34 @@ class ConsumerCore:
             return
         # An iterator may hold records that it has not yielded yet.
         given = self._held.get(ticket.topic_partition, end_offset)
-        self.seek(ticket.topic_partition, min(end_offset, given), end_epoch)
+        self._place(ticket.topic_partition, partition, min(end_offset, given), end_epoch)
         partition.validated_epoch = leader_epoch
 
     # --- records out ----------------------------------------------------------------------------------------------
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
-        """The next records, at most so many; positions move past them. Raises the error of a fetch."""
+        """The next records, at most so many; positions move past them.
+
+        Raises the errors of fetches and of positions, but no two of them in succession while there are records: a
+        partition that cannot be read holds back no other.
+        """
+        if not self._has_just_raised:
+            self._raise_next()
+        taken = self._take(max_records)
+        if not taken:
+            self._raise_next()
+        self._has_just_raised = False
+        return taken
+
+    def _raise_next(self) -> None:
         if self.fetches.errors:
+            self._has_just_raised = True
             raise self.fetches.errors.popleft()
+        if self.lookup_errors:
+            self._has_just_raised = True
+            raise self.lookup_errors.pop(next(iter(self.lookup_errors)))
+
+    def _take(self, max_records: int) -> list[ConsumerRecord]:
         taken: list[ConsumerRecord] = []
         served: list[TopicPartition] = []
         for each, partition in self._partitions.items():
@@ -190,8 +288,9 @@ class ConsumerCore:
             try:
                 partition.take(each, taken, max_records)
             except KafkaError:
-                # Positions have moved past the records taken: return these first. The next call raises the error.
+                # Positions have moved past the records taken: return these first. A later call raises the error.
                 if not taken:
+                    self._partitions[each] = self._partitions.pop(each)
                     raise
             if len(taken) > before:
                 served.append(each)
@@ -223,7 +322,12 @@ class ConsumerCore:
                 self._held[each] = record.offset + 1
             yield record
 
-    def take_back(self) -> None:
-        """Records that an abandoned iterator has taken and not yielded are read once more."""
-        for each, offset in list(self._held.items()):
-            self.seek(each, offset, self._partitions[each].leader_epoch)
+    def take_back(self, records: Iterable[ConsumerRecord] = ()) -> None:
+        """Records that an abandoned iterator has taken and not yielded are read once more, and so are these, which the
+        application did not get."""
+        first = dict(self._held)
+        for record in records:
+            first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        for each, offset in first.items():
+            if (partition := self._partitions.get(each)) is not None and partition.has_position:
+                self._place(each, partition, offset, partition.leader_epoch)

@@ -106,7 +106,8 @@ class FetchCore:
         partition.is_fetching = False
         if told.error_code is not ErrorCode.none:
             return self._refused(partition, ticket, told.error_code, retry_at_ms)
-        partition.is_out_of_range = False
+        partition.is_out_of_range = partition.is_topic_unknown = False
+        partition.is_topic_confirmed = True
         partition.high_watermark = told.high_watermark
         partition.last_stable_offset = told.last_stable_offset
         try:
@@ -141,6 +142,7 @@ class FetchCore:
         if not code.retriable:
             self.errors.append(error_for(code, f"Fetch of {ticket.topic_partition}"))
             return Advice.NOTHING
+        partition.is_topic_unknown = code in (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
         waits_only = code in (ErrorCode.offset_not_available, ErrorCode.unknown_leader_epoch)
         return Advice.NOTHING if waits_only else Advice.REFRESH_METADATA
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from einmal.client.errors import KafkaError, error_for
 from einmal.types import ErrorCode, TopicPartition
 
 NO_TOPIC_ID = UUID(int=0)
@@ -71,6 +72,13 @@ class MetadataCache:
         """Whether the topic of this name exists and, if both ids are known, has this one."""
         topic = self.topics.get(name)
         return topic is not None and topic.is_usable and (topic_id is None or topic.topic_id in (topic_id, NO_TOPIC_ID))
+
+    def refusal(self, name: str) -> KafkaError | None:
+        """Why nothing is known of a topic, where that does not pass by itself: no permission, an invalid name."""
+        topic = self.topics.get(name)
+        if topic is None or topic.error_code is ErrorCode.none or topic.error_code.retriable:
+            return None
+        return error_for(topic.error_code, f"topic {name!r}")
 
     def update(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from uuid import UUID
 
 from einmal.client.fetched import RawBatch
 from einmal.client.records import ConsumerRecord
@@ -41,6 +42,16 @@ class PartitionReading:
     is_out_of_range: bool = False
     """So said the last leader that was asked: it may be one that was replaced, and does not have the position yet."""
     reset: Reset | None = None
+    topic_id: UUID | None = None
+    """Of the topic in which the position is one; None: not known yet."""
+    is_topic_confirmed: bool = False
+    """Whether a leader has answered a fetch from the topic of this id."""
+    is_topic_unknown: bool = False
+    """So said the last leader that was asked: the topic may have been deleted."""
+    is_topic_gone: bool = False
+    """The topic that was read is gone, another one has its name, and only the application may choose a position."""
+    is_sought: bool = False
+    """The application has chosen the position, whatever topic has the name now."""
     is_paused: bool = False
     is_fetching: bool = False
     generation: int = -1

@@ -73,6 +73,16 @@ class BrokerPlan:
         return self.folder / "cluster.secret"
 
 
+def moved_brokers(plans: Sequence[BrokerPlan], first_port: int) -> list[tuple[int, BrokerPlan]]:
+    """The brokers that have other ports than ``first_port`` asks for, each with its wanted port; none for 0."""
+    wanted = [(first_port + number * PORT_STEP, plan) for number, plan in enumerate(plans)] if first_port else []
+    return [
+        (port, plan)
+        for port, plan in wanted
+        if (plan.port, plan.controller_port or port + 1, plan.internal_port) != (port, port + 1, port + 2)
+    ]
+
+
 def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> list[BrokerPlan]:
     """The ports of all brokers: ``first_port``, 1,000 above it and so on; instead of an occupied one, any free one.
 

@@ -6,6 +6,7 @@ One cluster object per query, on the driver. Knows nothing of Spark.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping
@@ -14,19 +15,22 @@ from typing import Final
 from uuid import UUID
 
 from einmal.client.aio.admin import Admin
+from einmal.client.aio.leaders import passes
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, addresses, dotted
 from einmal.client.descriptions import NewTopic, TransactionDescription
-from einmal.client.errors import Disconnected, RequestRefused, error_for
+from einmal.client.errors import Disconnected, KafkaError, RequestRefused, UnknownTopic, error_for
 from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.spark.offsets import SourcePosition
 from einmal.spark.options import OptionError
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
+
+_logger = logging.getLogger(__name__)
 
 _VERIFYING_ADD_PARTITIONS: Final = 4
 """Brokers that speak this version verify a transactional write at the coordinator (KIP-890 part 1)."""
@@ -121,16 +125,38 @@ class _Asker(Admin):
             self._cluster, wanted, isolation, deadline=self._cluster.deadline(), appear_ms=KNOWN_MS
         )
 
+    async def available(
+        self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """ListOffsets, without partitions that have no answer now. Raises UnknownTopic, NotAuthorized."""
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        for each, told in (await self.list_offsets_each(wanted, isolation=isolation)).items():
+            if not isinstance(told, KafkaError):
+                found[each] = told
+            elif isinstance(told, UnknownTopic) or not passes(told):
+                raise told
+            else:
+                _logger.warning("%s is not read now, other partitions are: %s", each, told)
+        return found
+
     async def ends(
-        self, wanted: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int], isolation: IsolationLevel
+        self,
+        wanted: Mapping[TopicPartition, int],
+        reached: Mapping[TopicPartition, int],
+        isolation: IsolationLevel,
+        *,
+        may_lack: bool,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """ListOffsets; what ends before what was ``reached`` of it is asked for twice."""
-        found = await self.offsets(wanted, isolation)
+        ask = self.available if may_lack else self.offsets
+        found = await ask(wanted, isolation)
         short = {each: wanted[each] for each in found if found[each].offset < reached.get(each, 0)}
         leaders = [leader.leader for each in short if (leader := self._cluster.metadata.leader(each)) is not None]
         for node_id in dict.fromkeys(leaders):
             await self._cluster.doubt(node_id)
-        return found | await self.offsets(short, isolation) if short else found
+        if short:
+            found = {each: end for each, end in found.items() if each not in short} | await ask(short, isolation)
+        return found
 
     async def newest_version(self, api_key: ApiKey) -> int:
         connection = await self._cluster.any_connection()
@@ -216,18 +242,20 @@ class KafkaCluster:
         *,
         committed: bool,
         reached: Mapping[TopicPartition, Offset] | None = None,
+        may_lack: bool = False,
     ) -> dict[TopicPartition, Offset]:
         """``committed``: the last stable offset, else the high watermark.
 
         ``reached``: offsets that existed once. A broker whose log ends before them may have been replaced as leader
-        without knowing: its answer counts only if another broker confirms that it leads.
+        without knowing: its answer counts only if another broker confirms that it leads. ``may_lack``: leave out
+        partitions that have no answer now.
         """
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         wanted = dict.fromkeys(partitions, LATEST)
         if not wanted:
             return {}
-        found = self._thread.run(lambda asker: asker.ends(wanted, reached or {}, isolation))
-        return {each: Offset(found[each].offset) for each in wanted}
+        found = self._thread.run(lambda asker: asker.ends(wanted, reached or {}, isolation, may_lack=may_lack))
+        return {each: Offset(found[each].offset) for each in wanted if each in found}
 
     def at_times(
         self, times: Mapping[TopicPartition, int], *, committed: bool, may_lack: bool = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from einmal.client import Consumer, Producer
@@ -30,3 +32,28 @@ def test_a_loop_over_records_that_is_left_early_commits_returned_records(bootstr
     with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert [next(iter(consumer)).value, next(iter(consumer)).value] == [b"b", b"c"]
+
+
+def test_records_of_a_poll_that_is_interrupted_are_not_committed(
+    bootstrap: str, name: NameFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, group = name("interrupted"), name("group")
+    at = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(topic, b"a", partition=0)
+    with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+        consumer.assign([at])
+        assert consumer.position(at) == 0
+        run = consumer._thread.run
+
+        def interrupted(start: Any) -> Any:
+            monkeypatch.undo()
+            assert run(start)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(consumer._thread, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(20_000)
+    with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="none") as consumer:
+        consumer.assign([at])
+        assert [record.value for record in consumer.poll(20_000)] == [b"a"]

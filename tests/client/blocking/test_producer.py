@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,6 +14,7 @@ from einmal.client.errors import AbortableError
 from einmal.client.records import RecordMetadata
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -49,3 +52,16 @@ def test_a_transaction_without_one_of_its_records_is_not_committed(bootstrap: st
             producer.commit_transaction()
         producer.abort_transaction()
         assert ticket.exception(timeout=0) is not None
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit", "raise RuntimeError"])
+def test_a_program_that_ends_without_closing_its_producer_logs_how_many_records_are_lost(ending: str) -> None:
+    program = f"""
+from einmal.client import Producer
+producer = Producer(bootstrap_servers="127.0.0.1:1", bootstrap_timeout_ms=600_000)
+for _ in range(3):
+    producer.send("t", b"v")
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patient(60))
+    assert "Records without an acknowledgement: 3 of topic t. The first error: ClientClosed" in done.stderr

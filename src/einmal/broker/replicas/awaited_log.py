@@ -94,7 +94,9 @@ class AwaitedLog(LogView):
         return await self.when_written(Offset(self._log.log_end_offset - 1))
 
     def _go_offline(self, error: Exception) -> None:
-        log.error("partition %s is offline: %s", self.topic_partition, error)
+        # Files of a topic that was deleted, or of a log that is being closed, may be gone.
+        if not self._log.durability.is_closing:
+            log.error("partition %s is offline: %s", self.topic_partition, error)
         self._fail(ErrorCode.kafka_storage_error)
 
     def _fail(self, error: ErrorCode) -> None:

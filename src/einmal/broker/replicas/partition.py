@@ -291,7 +291,7 @@ class Partition(AwaitedLog):
         except OSError as error:
             if self._log.is_offline:
                 self._go_offline(error)
-            elif not self._lacks_checkpoint:
+            elif not self._lacks_checkpoint and not self.is_closed:
                 self._lacks_checkpoint = True
                 log.error("cannot write a checkpoint of %s, will retry: %s", self.topic_partition, error)
 
@@ -311,7 +311,9 @@ class Partition(AwaitedLog):
             return False
 
     def check_directory(self) -> None:
-        """Go offline if the log's files were deleted."""
+        """Go offline if the log's files were deleted, but not with their topic."""
+        if self.is_closed:
+            return
         try:
             self._log.durability.check_directory()
         except OSError as error:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import random as random_module
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.acls import AclCalls
-from einmal.client.aio.cluster import Cluster, by_leader, by_topic
+from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.connections import DATA_LANE, decode_by
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
+from einmal.client.aio.leaders import LeaderRequest, ask_leaders
 from einmal.client.aio.membership import fetch_committed
-from einmal.client.aio.offsets import list_offsets
+from einmal.client.aio.offsets import list_offsets, list_offsets_each
 from einmal.client.aio.quota_calls import QuotaCalls
 from einmal.client.aio.retry import Retry
 from einmal.client.aio.user_calls import UserCalls
@@ -36,7 +37,7 @@ from einmal.client.descriptions import (
     TransactionListing,
     decode_describe_transaction,
 )
-from einmal.client.errors import Disconnected, RequestRefused, RetriableError, UnknownTopic, error_for
+from einmal.client.errors import Disconnected, KafkaError, RequestRefused, RetriableError, UnknownTopic, error_for
 from einmal.client.habits import missing_method
 from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
@@ -109,8 +110,12 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         topics = self._cluster.metadata.topics
         return sorted(name for name, topic in topics.items() if include_internal or not topic.is_internal)
 
-    async def describe_topics(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
-        """Partitions with leader, epoch, replicas and ISR. Raises UnknownTopic."""
+    async def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
+        """Partitions with leader, epoch, replicas and ISR, by default of every topic. Raises UnknownTopic."""
+        if topics is None:
+            await self._refresh(None)
+            known = self._cluster.metadata.topics
+            return {name: known[name] for name in sorted(known) if known[name].error_code is ErrorCode.none}
         names = list(topics)
         await self._refresh(names)
         found = {}
@@ -219,11 +224,17 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         """
         return await list_offsets(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
 
+    async def list_offsets_each(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+        """As ``list_offsets``; a partition that has no leader, or does not exist, has its error instead."""
+        return await list_offsets_each(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
+
     async def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
         """Every producer that the leaders of these partitions remember: shows which ones hold the last stable offset
         back."""
 
-        def fields_of(some: list[TopicPartition]) -> dict[str, Any]:
+        def fields_of(some: Sequence[TopicPartition]) -> dict[str, Any]:
             topics = by_topic(some)
             return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
 
@@ -234,7 +245,9 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                 for each in topic.partitions
             ]
 
-        told = await self._call_leaders(ApiKey.DESCRIBE_PRODUCERS, partitions, fields_of, results)
+        told = await _of_leaders(
+            self._cluster, LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, fields_of, results), partitions
+        )
         return [
             ProducerDescription(
                 topic_partition,
@@ -252,7 +265,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
 
-        def fields_of(some: list[TopicPartition]) -> dict[str, Any]:
+        def fields_of(some: Sequence[TopicPartition]) -> dict[str, Any]:
             topics = [
                 {
                     "name": name,
@@ -271,44 +284,9 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                 for each in topic.partitions
             ]
 
-        told = await self._call_leaders(ApiKey.DELETE_RECORDS, before, fields_of, results)
+        request = LeaderRequest(ApiKey.DELETE_RECORDS, fields_of, results, changes_something=True)
+        told = await _of_leaders(self._cluster, request, before)
         return {each: partition.low_watermark for each, partition in told.items()}
-
-    async def _call_leaders(
-        self, api_key: ApiKey, partitions: Iterable[TopicPartition], fields_of: Any, results: Any
-    ) -> dict[TopicPartition, Any]:
-        """Ask each partition's leader; each result has an ``error_code``."""
-        deadline = self._cluster.deadline()
-        retry = Retry(self._cluster, api_key.name, deadline)
-        missing = dict.fromkeys(partitions)
-        found: dict[TopicPartition, Any] = {}
-        while missing:
-            for each in missing:
-                await self._cluster.leader(each, deadline=deadline)
-            led, _leaderless = by_leader(self._cluster.metadata, missing)
-            code = ErrorCode.none
-            for node_id, some in led.items():
-                try:
-                    response = await self._cluster.call(node_id, api_key, fields_of(some))
-                except Disconnected as error:
-                    self._cluster.refresh_soon()
-                    await retry.after_disconnect(error)
-                    continue
-                answered = {each: told for each, told in results(response) if each in missing}
-                if not answered:
-                    code = ErrorCode.unknown_server_error
-                for each, told in answered.items():
-                    if told.error_code is ErrorCode.none:
-                        found[each] = told
-                        missing.pop(each, None)
-                    elif told.error_code.retriable:
-                        code = told.error_code
-                    else:
-                        raise error_for(told.error_code, f"{api_key.name} of {each}")
-            if code is not ErrorCode.none:
-                self._cluster.refresh_soon()
-                await retry.after_refusal(code)
-        return found
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -397,9 +375,8 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         Raises RetriableError where a coordinator is missing: see ``list_managed_transactions``.
         ``last_timestamp_before`` (ms since 1970): a producer that wrote later may still be active.
         """
-        names = await self.list_topics(include_internal=True) if topics is None else list(topics)
-        described = await self.describe_topics(names)
-        partitions = [TopicPartition(name, index) for name in names for index in described[name].partitions]
+        described = await self.describe_topics(topics)
+        partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
         suspects = [
             each
             for each in await self.describe_producers(partitions)
@@ -437,7 +414,10 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                 for each in topic.partitions
             ]
 
-        await self._call_leaders(ApiKey.WRITE_TXN_MARKERS, [topic_partition], lambda _: {"markers": [marker]}, results)
+        request = LeaderRequest(
+            ApiKey.WRITE_TXN_MARKERS, lambda _: {"markers": [marker]}, results, changes_something=True
+        )
+        await _of_leaders(self._cluster, request, [topic_partition])
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
@@ -466,12 +446,13 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         return found
 
     async def list_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """A group's committed offsets, by default of all partitions. Waits for transactions with offsets of this
-        group."""
+        group, unless ``require_stable`` is False."""
         wanted = None if partitions is None else list(partitions)
-        found = await fetch_committed(self._cluster, group_id, wanted, deadline=self._cluster.deadline())
+        deadline = self._cluster.deadline()
+        found = await fetch_committed(self._cluster, group_id, wanted, deadline=deadline, require_stable=require_stable)
         return {each: offset for each, offset in found.items() if offset is not None}
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
@@ -509,6 +490,14 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                     raise error_for(response.error_code, retry.what)
                 await retry.after_refusal(response.error_code)
         return answers
+
+
+async def _of_leaders(
+    cluster: Cluster, request: LeaderRequest, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Any]:
+    """The result of each partition's leader. Raises an error that names the partitions that have it."""
+    answers = await ask_leaders(cluster, request, partitions, deadline=cluster.deadline())
+    return answers.all_or_raise()
 
 
 async def _coordinators(admin: Admin) -> dict[int, tuple[int, int] | None]:

@@ -17,12 +17,12 @@ from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.done import DONE, DoneAtOnce
 from einmal.client.aio.fetcher import Fetcher
 from einmal.client.aio.membership import GroupMembership
-from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
+from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets, list_offsets_each
 from einmal.client.aio.positions import Positions
 from einmal.client.aio.rebalancing import RebalanceCallback, Rebalancing
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.consumer_core import ConsumerCore
-from einmal.client.errors import ClientClosed, InvalidState
+from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for
 from einmal.client.habits import missing_method
 from einmal.client.partition_reading import Reset
 from einmal.client.records import (
@@ -34,7 +34,7 @@ from einmal.client.records import (
     positions_of,
 )
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
-from einmal.types import IsolationLevel, TopicPartition
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 
 _RESETS: Final = {"earliest": Reset.EARLIEST, "latest": Reset.LATEST, "none": None}
 
@@ -68,7 +68,7 @@ class Consumer:
         if self.settings.group_id is not None:
             self._rebalancing = Rebalancing(self._core, self._cluster, self.settings, self._changes)
             membership = self._rebalancing.membership
-        self._positions = Positions(self._core, self._cluster, self.isolation, membership)
+        self._positions = Positions(self._core, self._cluster, self.isolation, membership, self._changes.announce)
         self._fetcher = Fetcher(self._core, self._cluster, self.settings, self.isolation, self._changes.announce)
         self._is_closed = False
 
@@ -164,18 +164,21 @@ class Consumer:
             if self._rebalancing is not None:
                 await self._rebalancing.rebalance(deadline)
                 await self._rebalancing.commit_when_due()
-            await self._positions.find(deadline)
+            self._positions.look_up()
             if records := self._core.take(most):
                 self._fetcher.fetch_ahead()
                 return records
             self._fetcher.fetch_ahead()
-            if (rejection := self._cluster.rejection) is not None:
-                raise rejection
+            _raise_if_hopeless(self._cluster)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 return []
             if not self._core.fetches.has_fetched:
                 await self._changes.wait(min(left, self._fetcher.pause_ms()))
+
+    def give_back(self, records: Iterable[ConsumerRecord]) -> None:
+        """Records of the last ``poll`` that the application did not get are read once more."""
+        self._core.take_back(records)
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while not self._is_closed:
@@ -206,7 +209,19 @@ class Consumer:
 
     async def position(self, topic_partition: TopicPartition) -> int:
         """The next offset that ``poll`` will return. Raises RetriableError when it cannot be found in time."""
-        return await self._positions.position(TopicPartition(*topic_partition))
+        each = TopicPartition(*topic_partition)
+        deadline = self._cluster.deadline()
+        while (position := self._core.position(each)) is None:
+            self._positions.look_up()
+            if (error := self._core.lookup_errors.pop(each, None)) is not None:
+                raise error
+            _raise_if_hopeless(self._cluster)
+            left = deadline - self._cluster.now_ms()
+            if left <= 0:
+                raise error_for(ErrorCode.request_timed_out, f"the position of {each}")
+            if self._core.position(each) is None:
+                await self._changes.wait(min(left, self._fetcher.pause_ms()))
+        return position
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
         """Offsets between the position and the readable end, as of the last fetch; None: not known yet."""
@@ -231,15 +246,11 @@ class Consumer:
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """The first offsets that the logs still hold."""
-        return await self._ends(partitions, EARLIEST)
+        return _ends(await self._offsets(_each_at(partitions, EARLIEST)))
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         """The ends this consumer may read to: last stable offsets under read_committed, else high watermarks."""
-        return await self._ends(partitions, LATEST)
-
-    async def _ends(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        found = await self._offsets({TopicPartition(*each): timestamp for each in partitions})
-        return {each: end.offset for each, end in found.items()}
+        return _ends(await self._offsets(_each_at(partitions, LATEST)))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
@@ -251,6 +262,14 @@ class Consumer:
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._check_open()
         return await list_offsets(self._cluster, wanted, self.isolation, deadline=self._cluster.deadline())
+
+    async def list_offsets_each(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+        """For each partition the offset at EARLIEST, LATEST or a time (ms), as far as this consumer may read. A
+        partition that has no leader, or does not exist, has its error instead."""
+        self._check_open()
+        return await list_offsets_each(self._cluster, wanted, self.isolation, deadline=self._cluster.deadline())
 
     async def partitions_for_topic(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic that exists. Raises UnknownTopic."""
@@ -271,8 +290,24 @@ class Consumer:
         self._is_closed = True
         self._changes.announce()
         await self._fetcher.close()
+        await self._positions.close()
         try:
             if self._rebalancing is not None:
                 await self._rebalancing.close()
         finally:
             await self._cluster.close()
+
+
+def _raise_if_hopeless(cluster: Cluster) -> None:
+    """Raises a broker's rejection of the credentials, or NoBrokerReachable."""
+    if (rejection := cluster.rejection) is not None:
+        raise rejection
+    cluster.raise_if_alone()
+
+
+def _each_at(partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    return {TopicPartition(*each): timestamp for each in partitions}
+
+
+def _ends(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
+    return {each: end.offset for each, end in found.items()}

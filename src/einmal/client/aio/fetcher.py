@@ -7,9 +7,11 @@ a request to the former one is not waited for any longer. Knows no group and no 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.cluster import Cluster
@@ -19,9 +21,12 @@ from einmal.client.config import ConsumerSettings
 from einmal.client.consumer_core import ConsumerCore
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
 from einmal.client.fetch_core import Advice, FetchTicket
+from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.pacing import first_pause_ms
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import FetchPartition
+
+_log = logging.getLogger("einmal.client")
 
 _BUSY_WAIT_MS: Final = 20
 """The broker's wait while some of its partitions are left out because they have buffered records already: a long wait
@@ -56,8 +61,13 @@ class Fetcher:
         metadata = self._cluster.metadata
         tickets: dict[int, list[FetchTicket]] = {}
         for ticket in self._fetches.fetchable(self._cluster.now_ms()):
+            if self._must_start_again(ticket.topic_partition):
+                continue
             leader = metadata.leader(ticket.topic_partition)
             if leader is None:
+                if (error := metadata.refusal(ticket.topic_partition.topic)) is not None:
+                    self._fetches.errors.append(error)
+                    self._fetches.fetch_failed(ticket, self._retry_at_ms())
                 self._cluster.refresh_soon().add_done_callback(lambda _: self._changed())
             elif self._core.is_ahead_of(ticket.topic_partition, leader.leader_epoch):
                 self._doubt(leader.leader, ticket)
@@ -67,6 +77,15 @@ class Fetcher:
             task = self._loop.create_task(self._ask(node_id, wanted, self._begin(node_id, wanted)))
             self._tasks[node_id] = task
             task.add_done_callback(partial(self._done, node_id, wanted))
+
+    def _must_start_again(self, each: TopicPartition) -> bool:
+        """Whether the topic that was read is gone, and another one has its name."""
+        known = self._cluster.metadata.topic_id(each.topic)
+        if known == NO_TOPIC_ID or not self._core.is_of_former_topic(each, known):
+            return False
+        _log.warning("topic %r was deleted and created again: the position in partition %d is void", *each)
+        self._changed()
+        return True
 
     def _doubt(self, node_id: int, ticket: FetchTicket) -> None:
         """The broker does not lead any more, if the position is right."""
@@ -159,9 +178,12 @@ class Fetcher:
             settings.fetch_min_bytes,
             settings.fetch_max_bytes,
         )
+        ids = self._ids(waiting)
         asked = [(each, self._fields(ticket)) for each, ticket in waiting.items()]
         doubted: list[FetchTicket] = []
-        for topic_partition, told in await fetch(self._cluster, node_id, asked, limits):
+        for topic_partition, told in await fetch(
+            self._cluster, node_id, asked, limits, topic_ids=ids, confirms_names=False
+        ):
             ticket = waiting.pop(topic_partition, None)
             if ticket is None:
                 continue
@@ -179,6 +201,19 @@ class Fetcher:
         if doubted:
             waiting.update((ticket.topic_partition, ticket) for ticket in doubted)
             await self._cluster.doubt(node_id)
+
+    def _ids(self, waiting: dict[TopicPartition, FetchTicket]) -> dict[str, UUID]:
+        """The topics in which the positions are some. One request has one topic of a name: others are removed from
+        ``waiting``, until the one that is gone has been noticed for all its partitions."""
+        ids: dict[str, UUID] = {}
+        for each in list(waiting):
+            known = self._cluster.metadata.topic_id(each.topic)
+            if known == NO_TOPIC_ID:
+                continue
+            topic_id = self._core.topic_to_fetch(each, known)
+            if ids.setdefault(each.topic, topic_id) != topic_id:
+                self._fetches.fetch_failed(waiting.pop(each), self._retry_at_ms())
+        return ids
 
     def _fields(self, ticket: FetchTicket) -> FetchPartition:
         leader = self._cluster.metadata.leader(ticket.topic_partition)

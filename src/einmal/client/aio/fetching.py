@@ -39,11 +39,12 @@ async def fetch(
     *,
     lane: str = DATA_LANE,
     topic_ids: Mapping[str, UUID] | None = None,
+    confirms_names: bool = True,
 ) -> list[tuple[TopicPartition, FetchedPartition]]:
     """The answer's partitions, without a fetch session; the cluster's metadata has the leaders that they name.
 
-    ``topic_ids``: of the wanted topics; other topics under their names are left out. Raises Disconnected, or KafkaError
-    for the whole request.
+    ``topic_ids``: of the wanted topics; other topics under their names are left out, on brokers that fetch by name only
+    with ``confirms_names``, at the cost of a request. Raises Disconnected, or KafkaError for the whole request.
     """
     partitions = list(asked)
     connection = await cluster.connection(node_id, lane)
@@ -75,7 +76,7 @@ async def fetch(
         if topic in names
         for each in found
     ]
-    if version < _BY_ID_SINCE and any(name in wanted for name in ids):
+    if confirms_names and version < _BY_ID_SINCE and any(name in wanted for name in ids):
         # Before Kafka 3.1 a broker answers for whatever has the name. An id is never used again, so what has it now had
         # it when the broker answered.
         await cluster.refresh_metadata(ids, node_id=node_id)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.connections import COORDINATOR_LANE, GROUP_LANE
-from einmal.client.aio.coordinators import GROUP, CoordinatorRequest
+from einmal.client.aio.coordinators import FINDABLE_AGAIN, GROUP, CoordinatorRequest
+from einmal.client.aio.retry import Retry
 from einmal.client.aio.transaction_requests import offset_commit_error, offset_topics
 from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings
@@ -26,7 +27,7 @@ from einmal.types import ErrorCode, TopicPartition
 _JOIN_GRACE_MS: Final = 5_000
 """A JoinGroup is answered when all members have joined, at the latest some time after the rebalance timeout."""
 
-_UNSTABLE: Final = frozenset({ErrorCode.unstable_offset_commit})
+_OF_THE_COORDINATOR: Final = FINDABLE_AGAIN | {ErrorCode.coordinator_load_in_progress}
 
 
 class GroupMembership:
@@ -188,9 +189,43 @@ class GroupMembership:
 
 
 async def fetch_committed(
-    cluster: Cluster, group_id: str, partitions: list[TopicPartition] | None, *, deadline: int
+    cluster: Cluster,
+    group_id: str,
+    partitions: list[TopicPartition] | None,
+    *,
+    deadline: int,
+    require_stable: bool = True,
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """A group's offsets; waits until no transaction has undecided ones (KIP-447). None for all partitions."""
+    """A group's offsets, of all partitions for None; waits until no transaction has undecided ones (KIP-447), unless
+    ``require_stable`` is False. Raises the error of a partition."""
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    wanted, retry = partitions, Retry(cluster, f"OffsetFetch for {group_id!r}", deadline)
+    while True:
+        answer = await fetch_committed_each(cluster, group_id, wanted, deadline=deadline, require_stable=require_stable)
+        unstable = []
+        for each, told in answer.items():
+            if not isinstance(told, KafkaError):
+                found[each] = told
+            elif told.code is ErrorCode.unstable_offset_commit:
+                unstable.append(each)
+            else:
+                raise told
+        if not unstable:
+            return found
+        await retry.after_refusal(ErrorCode.unstable_offset_commit)
+        wanted = unstable
+
+
+async def fetch_committed_each(
+    cluster: Cluster,
+    group_id: str,
+    partitions: list[TopicPartition] | None,
+    *,
+    deadline: int,
+    require_stable: bool = True,
+) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
+    """A group's offset of each partition, or the partition's error: UNSTABLE_OFFSET_COMMIT while a transaction has an
+    undecided one. Raises the group's error."""
     topics = None
     if partitions is not None:
         topics = [{"name": name, "partition_indexes": indexes} for name, indexes in by_topic(partitions).items()]
@@ -198,7 +233,7 @@ async def fetch_committed(
         "group_id": group_id,
         "topics": topics,
         "groups": [{"group_id": group_id, "topics": topics}],
-        "require_stable": True,
+        "require_stable": require_stable,
     }
     request = CoordinatorRequest(
         kind=GROUP,
@@ -206,20 +241,21 @@ async def fetch_committed(
         api_key=ApiKey.OFFSET_FETCH,
         fields=fields,
         error_of=_offset_fetch_error,
-        also_retry=_UNSTABLE,
     )
     answer = await cluster.coordinators.call(request, deadline=deadline)
     code = _offset_fetch_error(answer.response)
     if code is not ErrorCode.none:
         raise error_for(code, f"OffsetFetch of group {group_id!r}")
-    found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = dict.fromkeys(partitions or ())
     for topic in _offset_fetch_group(answer.response).topics:
         for each in topic.partitions:
-            if each.committed_offset >= 0:
+            topic_partition = TopicPartition(topic.name, each.partition_index)
+            if each.error_code is not ErrorCode.none:
+                what = f"OffsetFetch of {topic_partition} for group {group_id!r}"
+                found[topic_partition] = error_for(each.error_code, what)
+            elif each.committed_offset >= 0:
                 epoch = getattr(each, "committed_leader_epoch", -1)
-                found[TopicPartition(topic.name, each.partition_index)] = OffsetAndMetadata(
-                    each.committed_offset, epoch, each.metadata or ""
-                )
+                found[topic_partition] = OffsetAndMetadata(each.committed_offset, epoch, each.metadata or "")
     return found
 
 
@@ -228,6 +264,7 @@ def _offset_fetch_group(response: Any) -> Any:
 
 
 def _offset_fetch_error(response: Any) -> ErrorCode:
+    """The group's error. A coordinator that has moved may report it for each partition."""
     group = _offset_fetch_group(response)
     codes = [group.error_code, *(each.error_code for topic in group.topics for each in topic.partitions)]
-    return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)
+    return next((code for code in codes if code in _OF_THE_COORDINATOR), ErrorCode(group.error_code))

@@ -1,19 +1,24 @@
-"""ListOffsets: the ends of partitions, and the offset of a time. Retried until a deadline."""
+"""ListOffsets: the ends of partitions, and the offset of a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from einmal.client.aio.cluster import Cluster, by_leader
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.leaders import LeaderRequest, ask_leaders
 from einmal.client.apis import ApiKey
-from einmal.client.errors import Disconnected, error_for
+from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetAndTimestamp
-from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.types import IsolationLevel, TopicPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+
+_EACH_MS: Final = 5_000
+"""How long a partition without an answer may delay those of the others."""
+_UNKNOWN_MS: Final = 1_000
+"""How long one of an unknown topic may."""
 
 
 async def list_offsets(
@@ -27,70 +32,51 @@ async def list_offsets(
     """For each partition the offset at LATEST, EARLIEST or the first record at or after a time in ms.
 
     Under READ_COMMITTED the latest is the last stable offset. Without such a record the offset is -1. ``appear_ms``:
-    how long a topic may be unknown; None: until the deadline.
+    how long a topic may be unknown; None: until the deadline. Raises an error that names the partitions that have it.
     """
-    retry = Retry(cluster, "ListOffsets", deadline, appear_ms=appear_ms)
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
-    while missing := {each: wanted[each] for each in wanted if each not in found}:
-        for each in missing:
-            await cluster.leader(each, deadline=deadline, appear_ms=appear_ms)
-        led, _leaderless = by_leader(cluster.metadata, missing)
-        code = ErrorCode.none
-        for node_id, partitions in led.items():
-            try:
-                response = await cluster.call(
-                    node_id, ApiKey.LIST_OFFSETS, _fields(cluster, partitions, wanted, isolation)
-                )
-            except Disconnected as error:
-                cluster.refresh_soon()
-                await retry.after_disconnect(error)
-                continue
-            known = len(found)
-            code = _take(response, missing, found) or code
-            if len(found) == known and not code:
-                code = ErrorCode.unknown_server_error
-        if code:
-            cluster.refresh_soon()
-            await retry.after_refusal(code)
-    return found
+    request = offsets_request(cluster, wanted, isolation)
+    answers = await ask_leaders(cluster, request, wanted, deadline=deadline, appear_ms=appear_ms)
+    return {each: offset_of(told) for each, told in answers.all_or_raise().items()}
 
 
-def _fields(
-    cluster: Cluster,
-    partitions: list[TopicPartition],
-    wanted: Mapping[TopicPartition, int],
-    isolation: IsolationLevel,
-) -> dict[str, Any]:
-    topics: dict[str, list[dict[str, int]]] = {}
-    for each in partitions:
-        leader = cluster.metadata.leader(each)
-        epoch = -1 if leader is None else leader.leader_epoch
-        topics.setdefault(each.topic, []).append(
-            {"partition_index": each.partition, "current_leader_epoch": epoch, "timestamp": wanted[each]}
-        )
-    return {
-        "replica_id": -1,
-        "isolation_level": int(isolation),
-        "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
-    }
+async def list_offsets_each(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, *, deadline: int
+) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+    """As ``list_offsets``; a partition without an offset has its error instead. Such a partition delays the answer by
+    at most 5 s."""
+    soon = min(deadline, cluster.deadline(_EACH_MS))
+    request = offsets_request(cluster, wanted, isolation)
+    answers = await ask_leaders(cluster, request, wanted, deadline=soon, appear_ms=_UNKNOWN_MS, needs_all=False)
+    return {each: offset_of(answers.found[each]) if each in answers.found else answers.errors[each] for each in wanted}
 
 
-def _take(
-    response: Any, missing: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
-) -> ErrorCode:
-    """Keep the offsets found; returns the last retriable code, or none. Raises other errors."""
-    last = ErrorCode.none
-    for topic in response.topics:
-        for partition in topic.partitions:
-            topic_partition = TopicPartition(topic.name, partition.partition_index)
-            code = partition.error_code
-            if topic_partition not in missing:
-                continue
-            if code is ErrorCode.none:
-                epoch = getattr(partition, "leader_epoch", -1)
-                found[topic_partition] = OffsetAndTimestamp(partition.offset, partition.timestamp, epoch)
-            elif code.retriable:
-                last = code
-            else:
-                raise error_for(code, f"ListOffsets of {topic_partition}")
-    return last
+def offsets_request(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> LeaderRequest:
+    """ListOffsets for any of the ``wanted``; ``offset_of`` reads its results."""
+
+    def fields_of(partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+        topics: dict[str, list[dict[str, int]]] = {}
+        for each in partitions:
+            leader = cluster.metadata.leader(each)
+            epoch = -1 if leader is None else leader.leader_epoch
+            topics.setdefault(each.topic, []).append(
+                {"partition_index": each.partition, "current_leader_epoch": epoch, "timestamp": wanted[each]}
+            )
+        return {
+            "replica_id": -1,
+            "isolation_level": int(isolation),
+            "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
+        }
+
+    def results(response: Any) -> Iterable[tuple[TopicPartition, Any]]:
+        return [
+            (TopicPartition(topic.name, each.partition_index), each)
+            for topic in response.topics
+            for each in topic.partitions
+        ]
+
+    return LeaderRequest(ApiKey.LIST_OFFSETS, fields_of, results)
+
+
+def offset_of(told: Any) -> OffsetAndTimestamp:
+    """A partition's result of ListOffsets."""
+    return OffsetAndTimestamp(told.offset, told.timestamp, getattr(told, "leader_epoch", -1))

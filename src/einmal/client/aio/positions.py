@@ -1,75 +1,125 @@
-"""Where a consumer's positions come from when it has none: what its group has committed, else an end of the log."""
+"""Where a consumer's positions come from when it has none: what its group has committed, else an end of the log.
+
+Positions are looked up in the background, one request at a time to the group's coordinator and to each leader:
+partitions whose position cannot be found (no leader, unknown topic, no permission) hold back no other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.membership import GroupMembership
-from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
+from einmal.client.aio.background import end_tasks
+from einmal.client.aio.cluster import Cluster, by_leader
+from einmal.client.aio.leaders import ask_leader, passes
+from einmal.client.aio.membership import GroupMembership, fetch_committed_each
+from einmal.client.aio.offsets import EARLIEST, LATEST, offset_of, offsets_request
 from einmal.client.consumer_core import ConsumerCore
-from einmal.client.errors import KafkaError, error_for
+from einmal.client.errors import ClientClosed, Disconnected, KafkaError
+from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.partition_reading import Reset
 from einmal.client.records import OffsetAndMetadata
-from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.types import IsolationLevel, TopicPartition
 
 _TIMESTAMPS: Final = {Reset.EARLIEST: EARLIEST, Reset.LATEST: LATEST}
+_COORDINATOR: Final = -1
+"""Stands for the group's coordinator among the ids of nodes that are being asked."""
 
 
 class Positions:
-    """Finds the positions of a consumer's partitions."""
+    """Create it inside a running event loop. ``close`` it. ``changed`` is called when poll should check again."""
 
     def __init__(
-        self, core: ConsumerCore, cluster: Cluster, isolation: IsolationLevel, membership: GroupMembership | None
+        self,
+        core: ConsumerCore,
+        cluster: Cluster,
+        isolation: IsolationLevel,
+        membership: GroupMembership | None,
+        changed: Callable[[], None],
     ) -> None:
         self._core = core
         self._cluster = cluster
         self._isolation = isolation
         self._membership = membership
+        self._changed = changed
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
 
-    async def find(self, deadline: int) -> None:
-        """Look positions up for the partitions that have none; what cannot be found yet is left to the next call."""
-        await self._find_committed(deadline)
-        resets = self._core.to_reset()
-        if resets:
-            await self._find_ends(resets, deadline)
+    def look_up(self) -> None:
+        """Ask every node that has positions and is not being asked yet. Does not wait."""
+        now = self._cluster.now_ms()
+        if missing := self._core.without_position(now):
+            if self._membership is None:
+                self._begin(missing)
+                self._core.committed_found(dict.fromkeys(missing), self._retry_at_ms())
+            elif _COORDINATOR not in self._tasks:
+                self._begin(missing)
+                self._start(_COORDINATOR, self._find_committed(self._membership.core.group_id, missing))
+        resets = self._core.to_reset(now)
+        led, leaderless = by_leader(self._cluster.metadata, resets)
+        for each in leaderless:
+            self._cluster.want_topic(each.topic, may_create=False)
+            if (error := self._cluster.metadata.refusal(each.topic)) is not None:
+                self._core.lookup_failed(each, self._retry_at_ms(), error)
+        if leaderless:
+            self._cluster.refresh_soon().add_done_callback(lambda _: self._changed())
+        for node_id, some in led.items():
+            if node_id not in self._tasks:
+                self._begin(some)
+                self._start(node_id, self._find_ends(node_id, {each: resets[each] for each in some}))
 
-    async def position(self, topic_partition: TopicPartition) -> int:
-        """The next offset that the application gets. Raises RetriableError when it cannot be found in time."""
-        deadline = self._cluster.deadline()
-        backoff = self._cluster.backoff()
-        while (position := self._core.position(topic_partition)) is None:
-            await self.find(deadline)
-            if self._core.position(topic_partition) is None:
-                left = deadline - self._cluster.now_ms()
-                if left <= 0:
-                    raise error_for(ErrorCode.request_timed_out, f"the position of {topic_partition}")
-                await backoff.pause(left)
-        return position
+    def _begin(self, partitions: Iterable[TopicPartition]) -> None:
+        topics = self._cluster.metadata.topics
+        self._core.lookup_begun(
+            partitions, {name: topic.topic_id for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID}
+        )
 
-    async def _find_committed(self, deadline: int) -> None:
-        missing = self._core.without_position()
-        if not missing:
-            return
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(missing)
-        if self._membership is not None:
-            try:
-                found = await self._membership.committed(missing, deadline=deadline)
-            except KafkaError as error:
-                # A transaction that is still open holds the offsets back: the next poll asks again.
-                if error.code is None or not error.code.retriable:
-                    raise
-                return
-        self._core.committed_found(found)
+    def _start(self, node_id: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[node_id] = self._loop.create_task(work)
+        task.add_done_callback(partial(self._done, node_id))
 
-    async def _find_ends(self, resets: Mapping[TopicPartition, Reset], deadline: int) -> None:
-        wanted = {each: _TIMESTAMPS[reset] for each, reset in resets.items()}
+    def _done(self, node_id: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[node_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "a position was not found", "exception": error})
+        self._changed()
+
+    def _retry_at_ms(self) -> int:
+        return self._cluster.now_ms() + max(1, self._cluster.settings.retry_backoff_ms)
+
+    async def _find_committed(self, group_id: str, missing: list[TopicPartition]) -> None:
+        found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None]
         try:
-            ends = await list_offsets(self._cluster, wanted, self._isolation, deadline=deadline)
-        except KafkaError as error:
-            if error.code is None or not error.code.retriable:
-                raise
+            found = await fetch_committed_each(self._cluster, group_id, missing, deadline=self._cluster.deadline())
+        except ClientClosed:
             return
-        for each, end in ends.items():
+        except KafkaError as error:
+            found = dict.fromkeys(missing, error)
+        # A transaction that is still open holds an offset back: it is asked for again.
+        for each, told in found.items():
+            if isinstance(told, KafkaError):
+                self._core.lookup_failed(each, self._retry_at_ms(), None if passes(told) else told)
+        told_of = {each: told for each, told in found.items() if not isinstance(told, KafkaError)}
+        self._core.committed_found(told_of, self._retry_at_ms())
+
+    async def _find_ends(self, node_id: int, resets: Mapping[TopicPartition, Reset]) -> None:
+        wanted = {each: _TIMESTAMPS[reset] for each, reset in resets.items()}
+        request = offsets_request(self._cluster, wanted, self._isolation)
+        answers = await ask_leader(self._cluster, request, node_id, list(wanted))
+        for each, told in answers.found.items():
+            end = offset_of(told)
             self._core.reset_found(each, resets[each], end.offset, end.leader_epoch)
+        errors = answers.errors
+        if any(isinstance(error, Disconnected) and not error.was_sent for error in errors.values()):
+            # The pause is that of metadata refreshes, unless the broker was asked.
+            await self._cluster.refresh_soon()
+        elif errors:
+            self._cluster.refresh_soon()
+        for each, error in errors.items():
+            if not isinstance(error, ClientClosed):
+                self._core.lookup_failed(each, self._retry_at_ms(), None if passes(error) else error)
+
+    async def close(self) -> None:
+        await end_tasks(list(self._tasks.values()))

@@ -19,6 +19,7 @@ from einmal.client.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from einmal.client.errors import KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
@@ -52,7 +53,7 @@ class Admin(SecurityCalls):
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         return self._thread.run(lambda admin: admin.list_topics(include_internal=include_internal))
 
-    def describe_topics(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+    def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
         """Partitions with leader, epoch, replicas and ISR. Raises UnknownTopic."""
         return self._thread.run(lambda admin: admin.describe_topics(topics))
 
@@ -85,6 +86,12 @@ class Admin(SecurityCalls):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """For each partition the offset at EARLIEST, LATEST, or of the first record at or after a time in ms."""
         return self._thread.run(lambda admin: admin.list_offsets(wanted, isolation=isolation))
+
+    def list_offsets_each(
+        self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+        """As ``list_offsets``; a partition that has no leader, or does not exist, has its error instead."""
+        return self._thread.run(lambda admin: admin.list_offsets_each(wanted, isolation=isolation))
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
         """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""
@@ -142,11 +149,13 @@ class Admin(SecurityCalls):
         return self._thread.run(lambda admin: admin.describe_groups(group_ids))
 
     def list_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """A group's committed offsets, by default of all partitions. Waits for transactions with offsets of this
-        group."""
-        return self._thread.run(lambda admin: admin.list_group_offsets(group_id, partitions))
+        group, unless ``require_stable`` is False."""
+        return self._thread.run(
+            lambda admin: admin.list_group_offsets(group_id, partitions, require_stable=require_stable)
+        )
 
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""

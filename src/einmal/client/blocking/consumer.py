@@ -10,6 +10,7 @@ from einmal.client.aio import consumer as aio
 from einmal.client.aio import rebalancing
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
+from einmal.client.errors import KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import TopicPartition
@@ -76,7 +77,18 @@ class Consumer:
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most ``max.poll.records``; an empty list when none come within ``timeout_ms``."""
-        return self._thread.run(lambda consumer: consumer.poll(timeout_ms, max_records))
+        polled: list[ConsumerRecord] = []
+
+        async def poll(consumer: aio.Consumer) -> list[ConsumerRecord]:
+            polled.extend(await consumer.poll(timeout_ms, max_records))
+            return polled
+
+        try:
+            return self._thread.run(poll)
+        except (KeyboardInterrupt, SystemExit):
+            # Their positions have moved, and closing may commit them.
+            self._thread.call(lambda consumer: consumer.give_back(polled))
+            raise
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
@@ -121,6 +133,18 @@ class Consumer:
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where all records are older."""
         return self._thread.run(lambda consumer: consumer.offsets_for_times(times))
+
+    def list_offsets_each(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+        """For each partition the offset at EARLIEST, LATEST or a time (ms), as far as this consumer may read. A
+        partition that has no leader, or does not exist, has its error instead."""
+        return self._thread.run(lambda consumer: consumer.list_offsets_each(wanted))
+
+    def give_back(self, records: Iterable[ConsumerRecord]) -> None:
+        """Records of the last ``poll`` that were not processed are read once more, and not committed."""
+        given = list(records)
+        self._thread.call(lambda consumer: consumer.give_back(given))
 
     def partitions_for_topic(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic that exists. Raises UnknownTopic."""

@@ -7,11 +7,14 @@ only while buffer.memory is full, at most max.block.ms.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio import producer as aio
@@ -52,6 +55,8 @@ class Producer:
         self._queued_bytes = 0
         self._lock = threading.Lock()
         self._is_woken = False
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
 
     if not TYPE_CHECKING:
 
@@ -223,7 +228,14 @@ class Producer:
             self._hand_over(producer)
             await producer.close(flush=flush)
 
+        atexit.unregister(self._at_exit)
         self._thread.close(end)
+
+
+def _close_at_exit(producer: weakref.ref[Producer]) -> None:
+    """Nobody has closed it: records that are still queued are lost with the process, which closing logs."""
+    if (left := producer()) is not None:
+        left.close(flush=False)
 
 
 class Transaction:

@@ -142,7 +142,7 @@ class SourcePlanner:
         partitions = [
             each for each in self._partitions(seen) if waits or each not in seen.topics[each.topic].leaderless
         ]
-        return seen, self._cluster.latest(partitions, committed=self._committed, reached=reached)
+        return seen, self._cluster.latest(partitions, committed=self._committed, reached=reached, may_lack=not waits)
 
     def _unless_deleted(self, ask: Callable[[], T]) -> T:
         """The answer to several questions; all are asked again when a topic was deleted between two of them."""
@@ -154,7 +154,7 @@ class SourcePlanner:
     def _existing(self) -> Seen:
         """All selected topics. Raises UnknownTopic."""
         names = self._selected()
-        seen = self._cluster.look(names)
+        seen = self._seen(names)
         for name in names:
             if name not in seen.topics:
                 raise error_for(ErrorCode.unknown_topic_or_partition, f"topic {name!r}")
@@ -192,7 +192,8 @@ class SourcePlanner:
                 continue
             if topic is not None and name not in self._settled:
                 _logger.warning(
-                    "partitions %s have no leader: they are read once they have one, other partitions meanwhile",
+                    "partitions %s have no leader: they are read once they have one; a running query reads others "
+                    "meanwhile",
                     ", ".join(map(str, sorted(topic.leaderless))),
                 )
             self._settled.add(name)

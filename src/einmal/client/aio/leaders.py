@@ -1,0 +1,200 @@
+"""A question to the leaders of partitions: all leaders are asked at the same time, and each partition has its outcome.
+
+A partition without a leader, one of an unknown topic, or one of a broker that does not answer holds back no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from einmal.client.aio.background import end_tasks
+from einmal.client.aio.cluster import Cluster, by_leader
+from einmal.client.aio.retry import Retry
+from einmal.client.apis import ApiKey
+from einmal.client.errors import Disconnected, KafkaError, RetriableError, UnknownOutcome, error_for
+from einmal.types import ErrorCode, TopicPartition
+
+UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+_LEAST_WAIT_MS: Final = 1_000
+"""For an answer, however near the deadline is."""
+_NAMED_MAX: Final = 5
+"""Partitions that an error names."""
+
+
+class LeaderRequest(NamedTuple):
+    """``fields_of`` builds the request for some partitions; ``results`` reads the answer: each has an ``error_code``.
+
+    ``changes_something``: without an answer it may have been carried out.
+    """
+
+    api_key: ApiKey
+    fields_of: Callable[[Sequence[TopicPartition]], dict[str, Any]]
+    results: Callable[[Any], Iterable[tuple[TopicPartition, Any]]]
+    changes_something: bool = False
+
+    def error(self, code: ErrorCode, each: TopicPartition) -> KafkaError:
+        """The partition's error."""
+        return error_for(code, f"{self.api_key.name} of {each}")
+
+
+@dataclass(slots=True)
+class Answers:
+    """What is known by partition: its result, or the error of its last attempt."""
+
+    found: dict[TopicPartition, Any] = field(default_factory=dict)
+    errors: dict[TopicPartition, KafkaError] = field(default_factory=dict)
+
+    def all_or_raise(self) -> dict[TopicPartition, Any]:
+        """The results. Raises an error that does not pass, else one that does; it names the partitions that have it."""
+        if not self.errors:
+            return self.found
+        worst = next((each for each in self.errors.values() if not passes(each)), next(iter(self.errors.values())))
+        same = [str(each) for each, error in self.errors.items() if error.code is worst.code]
+        if len(same) > 1:
+            rest = f" and {len(same) - _NAMED_MAX} more" if len(same) > _NAMED_MAX else ""
+            worst.detail = f"{worst.detail}; so for {', '.join(same[:_NAMED_MAX])}{rest}"
+        raise worst
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether the same request may succeed later."""
+    return isinstance(error, RetriableError) or (error.code is not None and error.code.retriable)
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    request: LeaderRequest,
+    partitions: Iterable[TopicPartition],
+    *,
+    deadline: int,
+    appear_ms: int | None = None,
+    needs_all: bool = True,
+) -> Answers:
+    """Ask until each partition has a result or an error that does not pass, at the latest until ``deadline``.
+
+    ``appear_ms``: how long a topic may be unknown; None: until the deadline. ``needs_all``: end at the first error that
+    does not pass. Raises NoBrokerReachable.
+    """
+    answers, backoff = Answers(), cluster.backoff()
+    missing = list(dict.fromkeys(partitions))
+    lost: dict[TopicPartition, None] = {}
+    appear_until: int | None = None
+    while missing:
+        await _learn(cluster, missing, deadline)
+        led, leaderless = by_leader(cluster.metadata, missing)
+        answers.errors |= {each: request.error(_why_leaderless(cluster, each), each) for each in leaderless}
+        await _ask_each(cluster, request, led, deadline, answers)
+        lost |= {each: None for each, error in answers.errors.items() if _is_lost(error)}
+        missing = [each for each, error in answers.errors.items() if passes(error)]
+        if not missing or (needs_all and len(missing) < len(answers.errors)):
+            break
+        now, until = cluster.now_ms(), deadline
+        unknown = [each for each in missing if answers.errors[each].code in UNKNOWN]
+        if unknown and appear_ms is not None and (needs_all or len(unknown) == len(missing)):
+            appear_until = now + appear_ms if appear_until is None else appear_until
+            until = min(deadline, appear_until)
+        if now >= until:
+            break
+        cluster.raise_if_alone()
+        cluster.refresh_soon()
+        await backoff.pause(until - now)
+    answers.errors = {each: _last(request, each, error, each in lost) for each, error in answers.errors.items()}
+    return answers
+
+
+def _last(request: LeaderRequest, each: TopicPartition, error: KafkaError, was_lost: bool) -> KafkaError:
+    """What is reported of a partition when it is not asked for any more."""
+    detail = f"{request.api_key.name} of {each}; last: {error.detail}"
+    if was_lost and request.changes_something:
+        return UnknownOutcome(ErrorCode.request_timed_out, detail)
+    return error_for(ErrorCode.network_exception, detail) if isinstance(error, Disconnected) else error
+
+
+def _is_lost(error: KafkaError) -> bool:
+    return isinstance(error, Disconnected) and error.was_sent
+
+
+async def _learn(cluster: Cluster, partitions: Iterable[TopicPartition], deadline: int) -> None:
+    """Ask once for the topics that have a partition without a known leader."""
+    names = list(dict.fromkeys(each.topic for each in partitions if cluster.metadata.leader(each) is None))
+    if not names:
+        return
+    for name in names:
+        cluster.want_topic(name, may_create=False)
+    retry = Retry(cluster, "Metadata", deadline)
+    while True:
+        try:
+            await cluster.refresh_metadata(names)
+            return
+        except Disconnected as error:
+            await retry.after_disconnect(error)
+
+
+def _why_leaderless(cluster: Cluster, each: TopicPartition) -> ErrorCode:
+    topic = cluster.metadata.topics.get(each.topic)
+    if topic is not None and topic.error_code is not ErrorCode.none:
+        return topic.error_code
+    is_there = topic is not None and each.partition in topic.partitions
+    return ErrorCode.leader_not_available if is_there else ErrorCode.unknown_topic_or_partition
+
+
+async def _ask_each(
+    cluster: Cluster,
+    request: LeaderRequest,
+    led: dict[int, list[TopicPartition]],
+    deadline: int,
+    answers: Answers,
+) -> None:
+    """One request to each leader, all at the same time."""
+    loop = asyncio.get_running_loop()
+    until = max(deadline, cluster.now_ms() + _LEAST_WAIT_MS)
+    tasks = {node_id: loop.create_task(ask_leader(cluster, request, node_id, some)) for node_id, some in led.items()}
+    try:
+        for node_id, task in tasks.items():
+            if await _is_done(task, until - cluster.now_ms()):
+                told = task.result()
+            else:
+                # It may not even be connected yet, which takes longer than this call may.
+                silence = Disconnected(f"{request.api_key.name}: broker {node_id} does not answer", was_sent=True)
+                told = Answers(errors=dict.fromkeys(led[node_id], silence))
+            answers.found |= told.found
+            answers.errors |= told.errors
+            for each in told.found:
+                answers.errors.pop(each, None)
+    finally:
+        await end_tasks(list(tasks.values()))
+
+
+async def _is_done(task: asyncio.Task[Any], timeout_ms: int) -> bool:
+    """Wait for a task that continues after the timeout."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(0, timeout_ms) / 1000):
+            await asyncio.shield(task)
+    return task.done()
+
+
+async def ask_leader(
+    cluster: Cluster, request: LeaderRequest, node_id: int, partitions: Sequence[TopicPartition]
+) -> Answers:
+    """One request to one leader, tried once. Its failure is that of each of the partitions; no KafkaError is raised."""
+    answers = Answers()
+    try:
+        fields = request.fields_of(partitions)
+        response = await cluster.call(node_id, request.api_key, fields)
+    except KafkaError as error:
+        return Answers(errors=dict.fromkeys(partitions, error))
+    told = dict(request.results(response))
+    for each in partitions:
+        result = told.get(each)
+        if result is None:
+            detail = f"{request.api_key.name}: the answer of broker {node_id} lacks {each}"
+            answers.errors[each] = RetriableError(ErrorCode.unknown_server_error, detail)
+        elif result.error_code is ErrorCode.none:
+            answers.found[each] = result
+        else:
+            answers.errors[each] = request.error(result.error_code, each)
+    return answers
