@@ -1,41 +1,86 @@
-"""Files that can be made again, kept from one start to the next."""
+"""Files that can be made again, kept from one start to the next. Some are programs, so nobody else may write them."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import os
+import shutil
+import stat
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import platformdirs
 
+_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+
 
 def cache_directory() -> Path:
-    """Where they are: the user's cache, or the temporary directory."""
-    directory = platformdirs.user_cache_path("einmal", appauthor=False)
+    """Where they are: the user's cache, else the user's own directory in the temporary one, else one of this process.
+
+    A directory that another user has made, or could change, is left alone.
+    """
+    known = (
+        platformdirs.user_cache_path("einmal", appauthor=False),
+        Path(tempfile.gettempdir(), f"einmal-{os.geteuid()}"),
+    )
+    return next(filter(_is_made, known), None) or _of_this_process()
+
+
+def is_private(path: Path) -> bool:
+    """Whether no other user can change what is there: the path, what it leads to, and each directory above these
+    belong to this user or to root, and only a sticky directory may be written by others. False where nothing is."""
     try:
-        if not directory.is_absolute():
-            # A user without a home directory.
-            raise OSError(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if os.access(directory, os.W_OK | os.X_OK):
-            return directory
+        return all(map(_is_safe, (each for one in (path, path.resolve()) for each in (one, *one.parents))))
     except OSError:
-        pass
-    fallback = Path(tempfile.gettempdir(), f"einmal-{os.getuid()}")
-    fallback.mkdir(mode=0o700, exist_ok=True)
-    return fallback
+        return False
 
 
 def kept(name: str, text: str, *, mode: int = 0o644) -> Path:
     """A file with this text in the cache; its ``name`` has a ``{}`` for the text's hash."""
     path = cache_directory() / name.format(hashlib.sha256(text.encode()).hexdigest()[:16])
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if not is_private(path) or path.read_bytes() != text.encode():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Under a name of its own first: several sessions may start at once.
         handle, temporary = tempfile.mkstemp(dir=path.parent)
-        os.write(handle, text.encode())
-        os.fchmod(handle, mode)
-        os.close(handle)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            os.fchmod(handle, mode)
         Path(temporary).replace(path)
     return path
+
+
+def _is_made(directory: Path) -> bool:
+    if not directory.is_absolute():
+        # A user without a home directory.
+        return False
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.lstat()
+        if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and found.st_mode & _OTHERS:
+            # Made under a umask that lets a group write; what was put there meanwhile is checked file by file.
+            directory.chmod(0o700)
+        return is_private(directory) and os.access(directory, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def _is_safe(path: Path) -> bool:
+    found = path.lstat()
+    if found.st_uid not in (os.geteuid(), 0):
+        return False
+    return stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS or bool(found.st_mode & stat.S_ISVTX)
+
+
+@functools.cache
+def _of_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="einmal-cache-")
+    atexit.register(_remove, folder, os.getpid())
+    return Path(folder)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyspark
 
-from einmal.spark.environment.cache import cache_directory
+from einmal.spark.environment.cache import cache_directory, is_private
 from einmal.spark.environment.java import classes_of, use_java
 
 _BUILD_S: Final = 300.0
@@ -53,15 +53,15 @@ def archive() -> Path:
 
 
 def options() -> list[str]:
-    """JVM options that use the archive; none where there is none."""
+    """JVM options that use the archive; none where there is none, or another user could have written it."""
     path = archive()
-    return [f"-XX:SharedArchiveFile={path}", *_SILENT] if path.exists() else []
+    return [f"-XX:SharedArchiveFile={path}", *_SILENT] if is_private(path) else []
 
 
 def build() -> Path | None:
     """Make the archive where it is missing; None where this Java cannot. Raises CalledProcessError, TimeoutExpired."""
     path = archive()
-    if not path.exists() and not _make(path):
+    if not is_private(path) and not _make(path):
         return None
     # Archives of what was installed here before. A JVM that has mapped one keeps it.
     for other in path.parent.glob(f"spark-classes-{_digest(_locations())}-*.jsa"):
