@@ -131,7 +131,7 @@ def test_columns_of_every_type_that_is_accepted_are_written_twice(hooks: OwnHook
 
 
 @pytest.mark.parametrize("names", [(), ("a", "a")], ids=["none", "same"])
-def test_columns_that_no_table_can_tell_apart_are_refused(
+def test_no_columns_and_columns_of_the_same_name_are_refused(
     hooks: OwnHooks, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     schema = StructType([types.StructField(name, types.LongType()) for name in names])

@@ -30,8 +30,8 @@ def cache_directory() -> Path:
 
 
 def is_private(path: Path) -> bool:
-    """Whether no other user can change what is there: the path, what it leads to, and each directory above these
-    belong to this user or to root, and only a sticky directory may be written by others. False where nothing is."""
+    """Whether no other user can change a path: it, what it leads to, and each directory above these
+    belong to this user or to root, and only a sticky directory may be written by others. False for none."""
     try:
         return all(map(_is_safe, (each for one in (path, path.resolve()) for each in (one, *one.parents))))
     except OSError:
