@@ -1,4 +1,4 @@
-"""Claims about the cache: nothing that another user can write is run, wherever the cache is."""
+"""Where programs are kept that a session runs: nowhere that another user of the machine could have written."""
 
 from __future__ import annotations
 
@@ -7,102 +7,80 @@ import stat
 import tempfile
 from pathlib import Path
 
-import platformdirs
 import pytest
 
 from einmal.spark.environment import cache
-from einmal.spark.environment.cache import cache_directory, is_private, kept
+
+STRANGER = 4321
+"""A user id that nobody here runs under."""
 
 
-@pytest.fixture(autouse=True)
-def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache of the user's and a temporary directory, both of this test alone."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty temporary directory, in which all programs of a process without a home directory are."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    # No directory can be made there.
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     cache._of_this_process.cache_clear()
+    assert cache.cache_directory().is_relative_to(place)
+    return place
 
 
-def _without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The directory with a known name, which anybody can make first."""
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: Path("relative"))
-    return tmp_path / "temporary" / f"einmal-{os.geteuid()}"
+def test_the_directory_of_this_user_is_kept_from_one_start_to_the_next(temporary: Path) -> None:
+    first = cache.cache_directory()
+    assert first.parent == temporary
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    assert cache.cache_directory() == first
 
 
-def _plant(directory: Path) -> None:
-    """The programs of this release, under their names, with another content."""
-    for name in ("python-{}", "java-{}/bin/java"):
-        program = kept(name, "#!/bin/sh\n", mode=0o755)
-        planted = directory / program.relative_to(cache_directory())
-        planted.parent.mkdir(parents=True, exist_ok=True)
-        planted.write_text("#!/bin/sh\necho planted\n")
-        planted.chmod(0o755)
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_a_directory_that_another_user_has_made_is_left_alone(temporary: Path, kind: str) -> None:
+    predicted = cache.cache_directory()
+    predicted.rmdir()
+    if kind == "link":
+        (temporary / "theirs").mkdir()
+        os.chown(temporary / "theirs", STRANGER, STRANGER)
+        predicted.symlink_to(temporary / "theirs")
+    else:
+        predicted.mkdir(mode=0o777)
+        predicted.chmod(0o777)
+        os.chown(predicted, STRANGER, STRANGER)
+    script = cache.kept("run-{}", "text", mode=0o755)
+    assert not script.resolve().is_relative_to(predicted.resolve())
+    assert script.read_text() == "text"
+    assert stat.S_IMODE(script.parent.stat().st_mode) == 0o700
 
 
-def test_new_cache_is_private(tmp_path: Path) -> None:
-    assert cache_directory() == tmp_path / "cache" / "einmal"
-    assert stat.S_IMODE(cache_directory().stat().st_mode) == 0o700
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_file_that_another_user_could_have_written_is_made_again_or_elsewhere(temporary: Path, what: str) -> None:
+    script = cache.kept("bin/run-{}", "text", mode=0o755)
+    script.write_text("theirs")
+    os.chown(script if what == "file" else script.parent, STRANGER, STRANGER)
+    if what == "file":
+        assert cache.kept("bin/run-{}", "text", mode=0o755).read_text() == "text"
+        assert script.stat().st_uid == os.geteuid()
+    else:
+        assert not cache.is_private(script)
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
-@pytest.mark.parametrize("has_home", [True, False])
-def test_directory_that_others_may_write_in_is_left_alone(
-    mode: int, has_home: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    known = tmp_path / "cache" / "einmal" if has_home else _without_a_home(monkeypatch, tmp_path)
-    known.mkdir(parents=True)
-    _plant(known)
-    known.chmod(mode)
-    program = kept("python-{}", "#!/bin/sh\n", mode=0o755)
-    assert not program.is_relative_to(known)
-    assert program.read_text() == "#!/bin/sh\n"
-    assert is_private(program.parent)
+def test_a_directory_that_others_may_write_becomes_private_and_its_files_are_compared(temporary: Path) -> None:
+    script = cache.kept("run-{}", "text", mode=0o755)
+    script.parent.chmod(0o777)
+    script.write_text("theirs")
+    again = cache.kept("run-{}", "text", mode=0o755)
+    assert again == script
+    assert again.read_text() == "text"
+    assert stat.S_IMODE(again.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("has_home", [True, False])
-def test_directory_of_another_user_is_left_alone(
-    has_home: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    known = tmp_path / "cache" / "einmal" if has_home else _without_a_home(monkeypatch, tmp_path)
-    known.mkdir(parents=True, mode=0o700)
-    _plant(known)
-    real, owner = Path.lstat, os.geteuid()
-
-    def lstat(path: Path) -> os.stat_result:
-        status = real(path)
-        foreign = path == known or known in path.parents
-        return os.stat_result([*status[:4], owner + 1 if foreign else status.st_uid, *status[5:10]])
-
-    monkeypatch.setattr(Path, "lstat", lstat)
-    assert not kept("java-{}/bin/java", "#!/bin/sh\n").is_relative_to(known)
-    assert not kept("python-{}", "#!/bin/sh\n").is_relative_to(known)
-
-
-def test_symbolic_link_to_another_directory_is_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    known = _without_a_home(monkeypatch, tmp_path)
-    (tmp_path / "theirs").mkdir()
-    known.symlink_to(tmp_path / "theirs")
-    kept("python-{}", "#!/bin/sh\n")
-    assert list((tmp_path / "theirs").iterdir()) == []
-
-
-def test_program_with_another_content_is_written_again(tmp_path: Path) -> None:
-    program = kept("java-{}/bin/java", "#!/bin/sh\n", mode=0o755)
-    program.write_text("#!/bin/sh\necho planted\n")
-    assert kept("java-{}/bin/java", "#!/bin/sh\n", mode=0o755).read_text() == "#!/bin/sh\n"
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
-def test_no_umask_lets_others_write(umask: int, tmp_path: Path) -> None:
-    before = os.umask(umask)
-    try:
-        program = kept("java-{}/bin/java", "#!/bin/sh\n", mode=0o755)
-    finally:
-        os.umask(before)
-    inside = [program, *[each for each in program.parents if each.is_relative_to(tmp_path / "cache" / "einmal")]]
-    assert len(inside) == 4 and all(is_private(each) for each in inside)
-
-
-def test_program_that_is_in_order_is_not_written_again() -> None:
-    first = kept("python-{}", "#!/bin/sh\n").stat()
-    assert kept("python-{}", "#!/bin/sh\n").stat().st_ino == first.st_ino
+def test_nothing_is_private_below_a_directory_that_everybody_may_change(temporary: Path) -> None:
+    script = cache.kept("run-{}", "text")
+    assert cache.is_private(script)
+    temporary.chmod(0o777)
+    assert not cache.is_private(script)
+    assert not cache.is_private(temporary / "missing")

@@ -170,3 +170,41 @@ def test_a_foreign_key_of_duckdb_rejects_rows(tmp_path: Path) -> None:
     )
     assert rows == [(1, "a"), (3, "a")] and found == {2: "foreign_key"}
     assert "secret" not in messages[0]
+
+
+@pytest.mark.parametrize("tolerates", [False, True], ids=["strict", "tolerant"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ["CREATE TABLE t (id INTEGER, value TEXT UNIQUE ON CONFLICT IGNORE)"],
+        ["CREATE TABLE t (id INTEGER, value TEXT UNIQUE ON CONFLICT REPLACE)"],
+        [
+            "CREATE TABLE t (id INTEGER, value TEXT)",
+            "CREATE TRIGGER rule BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN SELECT RAISE(IGNORE); END",
+        ],
+        [
+            "CREATE TABLE u (id INTEGER, value TEXT)",
+            "CREATE VIEW t AS SELECT * FROM u WHERE id <> 2",
+            "CREATE TRIGGER rule INSTEAD OF INSERT ON t BEGIN INSERT INTO u VALUES (NEW.id, NEW.value); END",
+        ],
+    ],
+    ids=["ignore", "replace", "trigger", "view"],
+)
+def test_rows_that_a_rule_of_sqlite_leaves_out_are_not_missed(
+    sqlite: SQLite, tmp_path: Path, rule: list[str], tolerates: bool
+) -> None:
+    rows = [(1, "a"), (2, "a"), (3, "c")]
+    if tolerates:
+        stored, found, _ = load(sqlite, rule, staged(tmp_path, rows))
+        assert found == {}
+    else:
+        columns = [pyarrow.array(each) for each in zip(*rows, strict=True)]
+        file = stage_file(tmp_path, 0, 0, iter([pyarrow.RecordBatch.from_arrays(columns, names=["id", "value"])]))
+        assert file is not None
+        with closing(sqlite.connect(creating=True)) as connection:
+            for statement in rule:
+                connection.execute(statement)
+            assert sqlite.load(connection, "t", [file]) == len(rows)
+            stored = connection.execute("SELECT id, value FROM t").fetchall()
+    assert len(stored) == 2
+    assert (3, "c") in stored

@@ -1,9 +1,4 @@
-"""Files that can be made again, kept from one start to the next.
-
-Some are programs that Spark's processes run, and the archive of classes is code, too. Whoever can put a file where they
-are looked for runs it as whoever starts Spark. So a directory is used only if it belongs to this user and nobody else
-may write in it, and a file only if it has the expected content.
-"""
+"""Files that can be made again, kept from one start to the next. Some are programs, so nobody else may write them."""
 
 from __future__ import annotations
 
@@ -14,78 +9,78 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import platformdirs
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_directory() -> Path:
-    """Where they are: the user's cache, or a private directory among the temporary ones."""
-    for candidate in _candidates():
-        try:
-            candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if is_private(candidate) and os.access(candidate, os.W_OK | os.X_OK):
-                return candidate
-        except OSError:
-            continue
-    return _of_this_process()
+    """Where they are: the user's cache, else the user's own directory in the temporary one, else one of this process.
 
-
-def _candidates() -> Iterator[Path]:
-    directory = platformdirs.user_cache_path("einmal", appauthor=False)
-    if directory.is_absolute():
-        yield directory
-    # Of a user without a home directory. Anybody can make it first, so it may be somebody else's.
-    yield Path(tempfile.gettempdir(), f"einmal-{os.geteuid()}")
-
-
-@functools.cache
-def _of_this_process() -> Path:
-    """Where no other is this user's alone: a new one, which ends with the process."""
-    directory = tempfile.mkdtemp(prefix="einmal-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
+    A directory that another user has made, or could change, is left alone.
+    """
+    known = (
+        platformdirs.user_cache_path("einmal", appauthor=False),
+        Path(tempfile.gettempdir(), f"einmal-{os.geteuid()}"),
+    )
+    return next(filter(_is_made, known), None) or _of_this_process()
 
 
 def is_private(path: Path) -> bool:
-    """Whether a directory or a file is this user's own, and nobody else may change it. A symbolic link is nobody's."""
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
+    """Whether no other user can change a path: it, what it leads to, and each directory above these
+    belong to this user or to root, and only a sticky directory may be written by others. False for none."""
+    try:
+        return all(map(_is_safe, (each for one in (path, path.resolve()) for each in (one, *one.parents))))
+    except OSError:
         return False
-    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
 
 
 def kept(name: str, text: str, *, mode: int = 0o644) -> Path:
-    """A file with this text in the cache; its ``name`` has a ``{}`` for the text's hash. Raises PermissionError."""
-    cache = cache_directory()
-    path = cache / name.format(hashlib.sha256(text.encode()).hexdigest()[:16])
-    for directory in reversed(path.relative_to(cache).parents[:-1]):
-        _make_private(cache / directory)
-    if not _has(path, text):
+    """A file with this text in the cache; its ``name`` has a ``{}`` for the text's hash."""
+    path = cache_directory() / name.format(hashlib.sha256(text.encode()).hexdigest()[:16])
+    if not is_private(path) or path.read_bytes() != text.encode():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Under a name of its own first: several sessions may start at once.
         handle, temporary = tempfile.mkstemp(dir=path.parent)
-        os.write(handle, text.encode())
-        os.fchmod(handle, mode)
-        os.close(handle)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            os.fchmod(handle, mode)
         Path(temporary).replace(path)
     return path
 
 
-def _make_private(directory: Path) -> None:
-    """Inside of a private one, so only this user's umask can have let others in."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    status = directory.lstat()
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-        directory.chmod(0o700)
-    else:
-        raise PermissionError(f"{directory} is not this user's own, and programs would be run from it: remove it")
-
-
-def _has(path: Path, text: str) -> bool:
+def _is_made(directory: Path) -> bool:
+    if not directory.is_absolute():
+        # A user without a home directory.
+        return False
     try:
-        return is_private(path) and path.read_bytes() == text.encode()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.lstat()
+        if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and found.st_mode & _OTHERS:
+            # Made under a umask that lets a group write; what was put there meanwhile is checked file by file.
+            directory.chmod(0o700)
+        return is_private(directory) and os.access(directory, os.W_OK | os.X_OK)
     except OSError:
         return False
+
+
+def _is_safe(path: Path) -> bool:
+    found = path.lstat()
+    if found.st_uid not in (os.geteuid(), 0):
+        return False
+    return stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS or bool(found.st_mode & stat.S_ISVTX)
+
+
+@functools.cache
+def _of_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="einmal-cache-")
+    atexit.register(_remove, folder, os.getpid())
+    return Path(folder)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

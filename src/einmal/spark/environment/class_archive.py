@@ -53,15 +53,15 @@ def archive() -> Path:
 
 
 def options() -> list[str]:
-    """JVM options that use the archive; none where there is none."""
+    """JVM options that use the archive; none where there is none, or another user could have written it."""
     path = archive()
-    return [f"-XX:SharedArchiveFile={path}", *_SILENT] if path.exists() and is_private(path) else []
+    return [f"-XX:SharedArchiveFile={path}", *_SILENT] if is_private(path) else []
 
 
 def build() -> Path | None:
     """Make the archive where it is missing; None where this Java cannot. Raises CalledProcessError, TimeoutExpired."""
     path = archive()
-    if not path.exists() and not _make(path):
+    if not is_private(path) and not _make(path):
         return None
     # Archives of what was installed here before. A JVM that has mapped one keeps it.
     for other in path.parent.glob(f"spark-classes-{_digest(_locations())}-*.jsa"):

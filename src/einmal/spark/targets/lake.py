@@ -50,11 +50,29 @@ from einmal.types import ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _TRIES_MAX: Final = 100
 """Commits of other writers that one of ours lets pass."""
 _PAUSE_S: Final = 0.01
+_KEPT: Final = frozenset(
+    [
+        "boolean",
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "float",
+        "double",
+        "decimal",
+        "string",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+"""Types, by Spark's names, that data files keep as they are."""
 STAGING: Final = "_einmal"
 """Below the table's directory: readers and VACUUM ignore names that begin so."""
 
@@ -336,10 +354,42 @@ class LakeDestination(Destination):
 
 def prepare_table(table: LakeTable, schema: StructType) -> list[tuple[str, str]]:
     """Create the table if it does not exist; what is wrong with it for rows of this schema."""
+    if problems := _unwritable(schema):
+        return problems
     if (snapshot := table.load()) is None:
         table.create(schema)
         snapshot = table.load()
     return table.differences(snapshot, schema)
+
+
+def _unwritable(schema: StructType) -> list[tuple[str, str]]:
+    """What no file of a lake table can have: found before the table is created, and would be there for good."""
+    names = [field.name for field in schema]
+    if not names:
+        return [("the rows have no columns", "select some")]
+    twice = sorted({each for each in names if names.count(each) > 1})
+    problems = [(f"there are two columns {each!r}", "rename one") for each in twice]
+    for field in schema:
+        if "\0" in field.name or not field.name:
+            problems.append((f"no column can be named {field.name!r}", "rename it"))
+        if (kind := _without_counterpart(field.dataType)) is not None:
+            what = f"column {field.name!r} has type {field.dataType.simpleString()}: no lake table keeps {kind}"
+            problems.append((what, "cast it to the type that it is to have, or drop it"))
+    return problems
+
+
+def _without_counterpart(kind: DataType) -> str | None:
+    """The first type in this one that is not kept: ``void``, of a NULL without a type, is one."""
+    match kind.typeName():
+        case "struct":
+            inner = [field.dataType for field in kind.fields]  # type: ignore[attr-defined]
+            return next(filter(None, map(_without_counterpart, inner)), None) if inner else "a struct without fields"
+        case "array":
+            return _without_counterpart(kind.elementType)  # type: ignore[attr-defined]
+        case "map":
+            inner = [kind.keyType, kind.valueType]  # type: ignore[attr-defined]
+            return next(filter(None, map(_without_counterpart, inner)), None)
+    return None if kind.typeName() in _KEPT else kind.simpleString()
 
 
 def _compare(name: str, state: LakeState, identity: Identity) -> None:

@@ -296,3 +296,46 @@ def test_a_query_without_records_is_refused_with_a_hint(rig: Rig) -> None:
     assert "struct<topic:string,partition:int,offset:bigint>" in found[0] and "struct(topic, partition" in found[1]
     (found,) = rig.destination(None, **TOLERANT).problems("pipeline", rig.frame(range(1)).schema)
     assert "has no column einmal_record" in found[0]
+
+
+@pytest.mark.parametrize("state", ["45000", "P0002", "ZZ999", "42501", "XX001"])
+def test_a_trigger_rejects_a_row_with_any_sqlstate(rig: Rig, state: str) -> None:
+    rig.rows("CREATE TABLE t (id bigint, name text)")
+    rig.rows(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.name = 'secret' THEN"
+        f" RAISE EXCEPTION 'not %', NEW.name USING ERRCODE = '{state}'; END IF; RETURN NEW; END $$"
+    )
+    rig.rows("CREATE TRIGGER refuses BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
+    query = Tolerant(rig)
+    rejected = query.rejected("SELECT id, IF(id = 2, 'secret', 'fine') AS name, id AS at FROM range(4)")
+    assert list(rejected) == [2]
+    assert state in query.messages[0]
+    assert "secret" not in query.messages[0]
+    assert query.rows("id") == [(0,), (1,), (3,)]
+
+
+def test_what_a_trigger_raises_without_tolerance_stops_at_once_and_has_no_values(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint)")
+    rig.rows(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'secret' USING ERRCODE = '45000'; END $$"
+    )
+    rig.rows("CREATE TRIGGER refuses BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
+    with pytest.raises(TargetFailed) as caught:
+        Query(rig).write("SELECT id FROM range(1)")
+    assert caught.value.will_again
+    assert caught.value.__cause__ is None
+    assert "secret" not in str(caught.value)
+
+
+def test_a_serialization_failure_that_a_trigger_raises_is_not_the_row_s(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint)")
+    rig.rows(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$"
+    )
+    rig.rows("CREATE TRIGGER refuses BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
+    query = Tolerant(rig)
+    with pytest.raises(TargetFailed) as caught:
+        query.rejected("SELECT id, id AS at FROM range(2)")
+    assert not caught.value.will_again

@@ -163,13 +163,19 @@ def mapped(schema: StructType, shape: TableShape, options: PostgresOptions) -> l
             StagingColumn(
                 name=DELETES if is_delete else f"c{number}",
                 # As the catalog or this module writes it, never as a user does.
-                definition=sql.SQL(definition or "text"),
+                definition=sql.SQL((definition or "text") + _collate(column)),
                 source=each.field.name,
                 column=None if column is None else column.name,
                 wide=_wide(f"c{number}", each.field.dataType, column) if options.errors.tolerates else None,
+                is_exact=column is None or (column.is_ordered and not column.collation),
             )
         )
     return columns
+
+
+def _collate(column: TableColumn | None) -> str:
+    """Of two columns with different collations PostgreSQL compares no values."""
+    return f" COLLATE {column.collation}" if column is not None and column.collation else ""
 
 
 def _wide(name: str, data_type: DataType, column: TableColumn | None) -> Wide | None:
@@ -230,6 +236,8 @@ def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShap
         return [(f'column "{name}" has type {kind.simpleString()}, which has no counterpart', "cast it, or drop it")]
     if each.column is None:
         return []
+    if options.mode is Mode.SCD2 and each.column in (VALID_TO, IS_CURRENT):
+        return [(f'column "{name}" is set by mode scd2', "drop it in the query")]
     if shape is None:
         is_long = len(name.encode()) > NAME_BYTES_MAX
         return [(f'column "{name}" is longer than {NAME_BYTES_MAX} bytes', "rename it")] if is_long else []
@@ -239,8 +247,9 @@ def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShap
         return [(f'{shape.name} has no column "{name}"', hint)]
     if not column.is_written:
         return [(f'column "{column.name}" of {shape.name} is generated', "drop it in the query")]
-    if options.mode is Mode.SCD2 and column.name in (VALID_TO, IS_CURRENT):
-        return [(f'column "{name}" is set by mode scd2', "drop it in the query")]
+    if not column.is_ordered and name.lower() in {one.lower() for one in options.order}:
+        what = f'option "order" names "{name}", whose type {column.definition} has no order'
+        return [(what, "name columns whose values can be compared")]
     if not fits(kind, column):
         change = f"ALTER COLUMN {quoted(column.name)} TYPE {created_type(kind)}"
         hint = f"cast it in the query, or ALTER TABLE {shape.name} {change}"

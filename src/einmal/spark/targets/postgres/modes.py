@@ -42,7 +42,13 @@ def apply(session: Session, options: PostgresOptions, shape: TableShape, staged:
     if options.mode is Mode.SCD2:
         _refuse_late(session, shape, rows, places)
     for statement in statements(options, shape, rows):
-        session.execute(WRITING, statement)
+        session.execute(WRITING, statement, races=races(options, shape))
+
+
+def races(options: PostgresOptions, shape: TableShape) -> frozenset[str]:
+    """Unique indexes of the key: their violation means that another session has inserted it since it was looked for."""
+    key = {column.name for name in options.key if (column := shape.find(name)) is not None}
+    return frozenset(index for index, columns in shape.indexes.items() if key and columns == key)
 
 
 def statements(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> list[sql.Composed]:
@@ -159,7 +165,7 @@ def _version(shape: TableShape, rows: StagedRows, which: Places) -> list[sql.Com
         "since": sql.Identifier(since.name),
         "gone": gone,
         "same": _same(key, "t", "s"),
-        "attributes": sql.SQL("ROW({})").format(names_of(attributes)),
+        "attributes": sql.SQL("ROW({})").format(_listed(map(_exact, attributes))),
     }
     # Number 0 is the current version in the table, the others are staged. A version that equals the one before it
     # changes nothing, and so does the end of what has ended.
@@ -259,6 +265,12 @@ def _columns(columns: Iterable[StagingColumn]) -> sql.Composed:
 def names_of(columns: Iterable[StagingColumn]) -> sql.Composed:
     """In the staging table."""
     return _listed(sql.Identifier(each.name) for each in columns)
+
+
+def _exact(each: StagingColumn) -> sql.Composable:
+    """What differs whenever a value does: json and xml have no equality, and a collation may ignore case."""
+    name = sql.Identifier(each.name)
+    return name if each.is_exact else sql.SQL('CAST({} AS text) COLLATE "C"').format(name)
 
 
 def _descending(columns: Iterable[StagingColumn]) -> sql.Composed:

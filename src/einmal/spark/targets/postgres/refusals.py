@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import psycopg
@@ -15,9 +15,15 @@ _OF_ROWS: Final = frozenset({"22", "23", "44"})
 OPTION."""
 _WILL_AGAIN: Final = _OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
 """Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
-_RAISED: Final = "P0001"
+_PASSING: Final = ("08", "40", "53", "55P03", "57", "58")
+"""What a function raises to be called again, as it would be without it: the state of the server, not of the row."""
+_OF_FUNCTIONS: Final = frozenset({"0A", "42", "XX"})
+"""Classes of errors in the text of a function, unless it raises them itself."""
+_RAISING: Final = frozenset({"exec_stmt_raise", "PLy_output", "do_util_elog", "plperl_util_elog", "pltcl_elog"})
+"""Functions of procedural languages in which an author's own error is raised."""
 _LANGUAGES: Final = ("pl_", "plpy", "plperl", "pltcl")
 """How the source files of procedural languages begin: their errors have the text of a function's author."""
+_UNIQUE: Final = "23505"
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 """transaction_resolution_unknown, statement_completion_unknown."""
 _FATAL: Final = frozenset({"FATAL", "PANIC"})
@@ -34,7 +40,21 @@ def is_of_rows(error: psycopg.Error) -> bool:
 
 def rejects_row(error: psycopg.Error) -> bool:
     """Whether the table takes the other rows without this one: also where a trigger has raised an exception."""
-    return is_of_rows(error) or error.sqlstate == _RAISED
+    return is_of_rows(error) or is_raised(error)
+
+
+def is_raised(error: psycopg.Error) -> bool:
+    """Whether the author of a function or trigger has raised it, with whatever SQLSTATE."""
+    state, diag = error.sqlstate or "", error.diag
+    if ended_session(error) or state.startswith(_PASSING):
+        return False
+    if state.startswith("P0"):
+        return True
+    return _is_of_language(error) and (state[:2] not in _OF_FUNCTIONS or diag.source_function in _RAISING)
+
+
+def _is_of_language(error: psycopg.Error) -> bool:
+    return (error.diag.source_file or "").startswith(_LANGUAGES)
 
 
 def condition(error: psycopg.Error) -> str:
@@ -49,12 +69,24 @@ def ended_session(error: psycopg.Error) -> bool:
 
 def cause(error: psycopg.Error) -> psycopg.Error | None:
     """What a TargetError is raised from: an error about a row has its values, and is left out."""
-    return None if is_of_rows(error) or (error.sqlstate or "").startswith("P0") else error
+    has_text = (error.sqlstate or "").startswith("P0") or _is_of_language(error)
+    return None if is_of_rows(error) or has_text else error
 
 
-def failed(error: psycopg.Error, what: str, columns: Mapping[str, str] | None = None) -> TargetFailed:
+def is_race(error: psycopg.Error, races: Collection[str]) -> bool:
+    """Whether another session has inserted the key that this one was inserting. ``races``: unique indexes of the key,
+    which rows that were merged by it cannot violate on their own. Another attempt finds the other session's row."""
+    return error.sqlstate == _UNIQUE and error.diag.constraint_name in races
+
+
+def failed(
+    error: psycopg.Error, what: str, columns: Mapping[str, str] | None = None, *, races: Collection[str] = ()
+) -> TargetFailed:
     """A step that did not happen. ``columns``: names in the staging table, and what they stand for."""
-    return TargetFailed(f"{what}: {reason(error, columns)}", will_again=(error.sqlstate or "")[:2] in _WILL_AGAIN)
+    if is_race(error, races):
+        return TargetFailed(f"{what}: another session has inserted a key of the batch at the same time")
+    will_again = (error.sqlstate or "")[:2] in _WILL_AGAIN or is_raised(error)
+    return TargetFailed(f"{what}: {reason(error, columns)}", will_again=will_again)
 
 
 def undecided(error: psycopg.Error, what: str) -> TargetFailed | OutcomeUnknown:
@@ -72,7 +104,7 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
     text = (diag.message_primary or "").strip()
     if is_of_rows(error) and (error.sqlstate not in _SAY_NO_VALUES or _WITH_VALUE.match(text)):
         text = ""
-    if error.sqlstate.startswith("P0") or (diag.source_file or "").startswith(_LANGUAGES):
+    if error.sqlstate.startswith("P0") or _is_of_language(error):
         # It may have values, whatever its SQLSTATE is.
         text = "raised by a function or trigger"
     where = [

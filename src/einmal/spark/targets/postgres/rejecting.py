@@ -26,9 +26,9 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, refuse_ambiguity, statements
+from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, races, refuse_ambiguity, statements
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.refusals import cause, condition, failed, reason, rejects_row
+from einmal.spark.targets.postgres.refusals import cause, condition, failed, is_race, is_raised, reason, rejects_row
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
 from einmal.spark.targets.postgres.table import TableShape
@@ -36,8 +36,8 @@ from einmal.spark.targets.rejections import NO_KEY, RECORD, RECORD_FIELDS, TOO_L
 
 KIND: Final = "postgres."
 """How the names of exceptions begin."""
-_DEPENDS: Final = frozenset({"23503", "P0001"})
-"""foreign_key_violation, raise_exception: a row may need another one of its batch."""
+_DEPENDS: Final = "23503"
+"""foreign_key_violation: a row may need another one of its batch, as where a trigger raises an exception."""
 _CONVERTED: Final = sql.Identifier("pg_temp", "einmal_rows")
 _NUMBERED: Final = sql.Identifier("pg_temp", "einmal_numbered")
 """Temporary tables, gone with the transaction. A search_path may have other schemas before that of these."""
@@ -70,6 +70,7 @@ class _Rejecting:
         self._options = options
         self._shape = shape
         self._rejections = rejections
+        self._races = races(options, shape)
 
     def apply(self, staged: Staged) -> None:
         refused = sql.SQL("{} IS NOT NULL").format(sql.Identifier(REFUSAL))
@@ -148,7 +149,7 @@ class _Rejecting:
             range(1, total + 1),
             error,
             attempt,
-            depends=lambda each: each.sqlstate in _DEPENDS,
+            depends=lambda each: each.sqlstate == _DEPENDS or is_raised(each),
             check=self._rejections.check,
         )
         query = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4").format(
@@ -164,8 +165,8 @@ class _Rejecting:
             # In one message to the server: there can be thousands of them.
             self._session.attempt(sql.SQL("; ").join([_BEGIN, *work, _END]))
         except psycopg.Error as error:
-            if not rejects_row(error):
-                raise failed(error, WRITING) from cause(error)
+            if is_race(error, self._races) or not rejects_row(error):
+                raise failed(error, WRITING, races=self._races) from cause(error)
             self._session.execute(WRITING, _UNDO)
             return error
         return None

@@ -9,7 +9,7 @@ successor waiting.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -118,13 +118,20 @@ class Session:
                 if fresh or not ended_session(error):
                     raise failed(error, what) from cause(error)
 
-    def execute(self, what: str, statement: Statement, parameters: Parameters | None = None) -> psycopg.Cursor[Row]:
-        """Raises TargetFailed: nothing of an open transaction is committed."""
+    def execute(
+        self,
+        what: str,
+        statement: Statement,
+        parameters: Parameters | None = None,
+        *,
+        races: Collection[str] = (),
+    ) -> psycopg.Cursor[Row]:
+        """``races``: see ``refusals.is_race``. Raises TargetFailed: nothing of an open transaction is committed."""
         assert self._connection is not None, "no transaction is open"
         try:
             return self._connection.execute(statement, parameters)
         except psycopg.Error as error:
-            raise failed(error, what) from cause(error)
+            raise failed(error, what, races=races) from cause(error)
 
     def attempt(self, statement: Statement, parameters: Parameters | None = None) -> psycopg.Cursor[Row]:
         """As ``execute``, for a caller who asks for the error. Raises psycopg.Error."""

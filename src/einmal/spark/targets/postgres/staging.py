@@ -45,13 +45,15 @@ class Wide:
 
 @dataclass(frozen=True, slots=True)
 class StagingColumn:
-    """``source``: the frame's column; ``column``: the table's, None for what is only needed to decide."""
+    """``source``: the frame's column; ``column``: the table's, None for what is only needed to decide; ``is_exact``:
+    whether values that its type takes for equal are the same."""
 
     name: str
     definition: sql.Composable
     source: str
     column: str | None
     wide: Wide | None = None
+    is_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,16 +24,29 @@ _COLUMNS: Final = sql.SQL(
     "  JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd')"
     " SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typcategory::text, b.mod,"
     " a.attnotnull OR d.typnotnull, a.atthasdef, a.attidentity::text, a.attgenerated::text,"
-    " d.typtype = 'd'"
+    " d.typtype = 'd', coalesce(c.name, ''),"
+    # A default class of operators for a B-tree: its own, or that of a type that it is stored as.
+    " EXISTS (SELECT FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod AND m.amname = 'btree' WHERE o.opcdefault"
+    "  AND (o.opcintype = e.oid OR o.opcintype IN (SELECT k.casttarget FROM pg_cast k WHERE k.castsource = e.oid"
+    "  AND k.castmethod = 'b' AND k.castcontext = 'i') OR o.opcintype = CASE e.typtype WHEN 'e' THEN 'anyenum'::regtype"
+    "  WHEN 'r' THEN 'anyrange'::regtype WHEN 'm' THEN 'anymultirange'::regtype WHEN 'c' THEN 'record'::regtype END))"
     " FROM pg_attribute a JOIN bases b ON b.attnum = a.attnum AND b.typtype <> 'd' JOIN pg_type t ON t.oid = b.oid"
-    " JOIN pg_type d ON d.oid = a.atttypid WHERE a.attrelid = %(table)s ORDER BY a.attnum"
+    " JOIN pg_type d ON d.oid = a.atttypid"
+    " JOIN pg_type e ON e.oid = CASE WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN t.typelem ELSE t.oid END"
+    " LEFT JOIN LATERAL (SELECT format('%%I.%%I', n.nspname, c.collname) AS name FROM pg_collation c"
+    "  JOIN pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = a.attcollation AND c.collname <> 'default') c"
+    " ON true"
+    " WHERE a.attrelid = %(table)s ORDER BY a.attnum"
 )
 _KEYS: Final = sql.SQL(
-    "SELECT array_agg(a.attname::text ORDER BY a.attname), i.indpred IS NOT NULL"
-    " FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, number)"
+    "SELECT array_agg(a.attname::text ORDER BY a.attname), i.indpred IS NOT NULL, x.relname::text,"
+    " i.indrelid = %(table)s"
+    " FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid"
+    " CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, number)"
     " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
-    " WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indexprs IS NULL"
-    " AND k.number <= i.indnkeyatts GROUP BY i.indexrelid, i.indpred IS NOT NULL"
+    " WHERE (i.indrelid = %(table)s OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(table)s::oid::regclass)))"
+    " AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indexprs IS NULL"
+    " AND k.number <= i.indnkeyatts GROUP BY i.indexrelid, x.relname, i.indrelid, i.indpred IS NOT NULL"
 )
 _KINDS: Final = {
     "v": "a view",
@@ -48,7 +62,8 @@ _KINDS: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
     """``definition``: the type as DDL has it. ``base``: its name in the catalog, under all domains; ``modifier``: of
-    that, -1 for none; ``category``: pg_type.typcategory; ``is_domain``: it may have constraints of its own."""
+    that, -1 for none; ``category``: pg_type.typcategory; ``is_domain``: it may have constraints of its own;
+    ``collation``: as DDL has it, empty for the database's; ``is_ordered``: its values can be compared."""
 
     name: str
     definition: str
@@ -60,6 +75,8 @@ class TableColumn:
     identity: str
     generated: str
     is_domain: bool
+    collation: str = ""
+    is_ordered: bool = True
 
     @property
     def is_written(self) -> bool:
@@ -73,13 +90,15 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """``keys``: the columns of each unique index without a condition; ``partial_keys``: of each one with one."""
+    """``keys``: the columns of each unique index without a condition; ``partial_keys``: of each one with one;
+    ``indexes``: the columns of all of these by the index's name, in partitions, too."""
 
     name: TableName
     columns: tuple[TableColumn, ...]
     problem: str
     keys: tuple[frozenset[str], ...]
     partial_keys: tuple[frozenset[str], ...]
+    indexes: Mapping[str, frozenset[str]]
 
     @property
     def id(self) -> sql.Identifier:
@@ -101,7 +120,7 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
         return None
     oid, schema, table, kind, persistence, has_rules = found
     columns = session.execute(what, _COLUMNS, {"table": oid}).fetchall()
-    keys = session.execute(what, _KEYS, (oid,)).fetchall()
+    keys = session.execute(what, _KEYS, {"table": oid}).fetchall()
     return TableShape(
         name=TableName(schema, table),
         columns=tuple(
@@ -116,12 +135,15 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
                 identity=each[7],
                 generated=each[8],
                 is_domain=each[9],
+                collation=each[10],
+                is_ordered=each[11],
             )
             for each in columns
         ),
         problem=_problem(kind, persistence, has_rules),
-        keys=tuple(frozenset(names) for names, is_partial in keys if not is_partial),
-        partial_keys=tuple(frozenset(names) for names, is_partial in keys if is_partial),
+        keys=tuple(frozenset(names) for names, is_partial, _, is_whole in keys if is_whole and not is_partial),
+        partial_keys=tuple(frozenset(names) for names, is_partial, _, is_whole in keys if is_whole and is_partial),
+        indexes={index: frozenset(names) for names, _, index, _ in keys},
     )
 
 
