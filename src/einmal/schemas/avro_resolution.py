@@ -1,6 +1,6 @@
 """Avro values from the schema they were written with to the declared one, by the Avro specification. Pure.
 
-A value means what its writer's schema says: its logical type is applied first, and what the declared type cannot hold
+A value has the meaning of its writer's schema: its logical type comes first, and what the declared type cannot hold
 exactly is a bad row. Only a value without a logical type is read by the declared one. As in Avro's Java implementation
 a mismatch concerns the values that have it, not the whole schema: an array of the wrong items may be empty.
 
@@ -81,7 +81,7 @@ def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
 
 def raw_schema(node: Node) -> Any:
     """The same bytes without logical types, for fastavro: an enum is its number, and a value of a union with several
-    types is a record whose one field tells the branch."""
+    types is a record whose one field names the branch."""
     return _raw(node, [])
 
 
@@ -234,7 +234,7 @@ def _reads(writer: Node, reader: Node) -> bool:
         case ("enum", "enum") | ("fixed", "fixed"):
             return _same_name(writer, reader) and writer.get("size") == reader.get("size")
         case written, declared:
-            return declared == written or declared in _PROMOTED.get(written, ())
+            return bool(declared == written or declared in _PROMOTED.get(written, ()))
 
 
 def _same_name(writer: Node, reader: Node) -> bool:
@@ -301,7 +301,7 @@ def _default(node: Node, given: Any) -> Any:
         if given is not None:
             raise TypeError(kind)
         return None
-    if not isinstance(given, _JSON[kind]) or (isinstance(given, bool) and kind != "boolean"):
+    if not _is_json(kind, given):
         raise TypeError(kind)
     match kind:
         case "array":
@@ -314,6 +314,10 @@ def _default(node: Node, given: Any) -> Any:
                 for each in node["fields"]
             }
     return _scalar_default(node, given)
+
+
+def _is_json(kind: str, given: Any) -> bool:
+    return isinstance(given, _JSON[kind]) and (kind == "boolean" or not isinstance(given, bool))
 
 
 def _scalar_default(node: Node, given: Any) -> Any:
