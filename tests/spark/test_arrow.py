@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from einmal.client import OffsetRange
 from einmal.client.fetched import CorruptData, RawBatch
-from einmal.spark.source.arrow import RowBuilder
+from einmal.spark.source.arrow import FarTimestamp, RowBuilder
 from einmal.types import Header, Offset, TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, encode_batch, read_header, seal_batch, set_log_append_time
@@ -72,6 +72,21 @@ def test_a_batch_with_append_time_has_that_time_in_every_row() -> None:
     set_log_append_time(data, 0, 5_000)
     found = rows([raw(bytes(data))], headers=False)
     assert {(row["timestamp"].timestamp(), row["timestampType"]) for row in found} == {(5.0, 1)}
+
+
+@pytest.mark.parametrize("timestamp", [-1, 2**41, 1_700_000_000_000_000, (2**63 - 1) // 1_000])
+def test_a_time_that_spark_has_is_the_records(timestamp: int) -> None:
+    builder = RowBuilder(HERE, OffsetRange(Offset(0), Offset(9)), include_headers=False)
+    builder.add(raw(encode_batch([NewRecord(b"k", b"v", timestamp)])))
+    assert builder.take().column("timestamp").view("int64").to_pylist() == [timestamp * 1_000]
+
+
+@pytest.mark.parametrize("timestamp", [(2**63 - 1) // 1_000 + 1, 1_700_000_000_000_000_000, 2**63 - 1])
+def test_a_time_that_spark_does_not_have_is_an_error_of_its_own(timestamp: int) -> None:
+    batch = raw(encode_batch([NewRecord(b"k", b"v", 5), NewRecord(b"k", b"v", timestamp)]))
+    with pytest.raises(FarTimestamp, match=rf"t-3 offset 1: the timestamp {timestamp} ms"):
+        rows([batch])
+    assert len(rows([batch], end=1)) == 1, "outside of what is read it does not matter"
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,12 @@ def test_a_row_without_a_time_has_the_batchs() -> None:
     assert (section["first_timestamp"], section["max_timestamp"]) == (77, 77)
 
 
+@pytest.mark.parametrize("timestamp", [-1, 0, 1_700_000_000_000_000, 2**63 - 1])
+def test_each_time_of_a_record_is_kept(timestamp: int) -> None:
+    (section,) = encoded([frame([NewRecord(None, b"x", timestamp)])])
+    assert (section["first_timestamp"], section["max_timestamp"]) == (timestamp, timestamp)
+
+
 def test_a_row_that_cannot_be_a_record_is_refused() -> None:
     with pytest.raises(RowRefused, match="3 ms before 1970"):
         list(encoded([frame([NewRecord(None, b"x", -3)])]))

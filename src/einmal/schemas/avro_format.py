@@ -10,7 +10,9 @@ import io
 import json
 from collections.abc import Mapping
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+from einmal.schemas.avro_resolution import expanded, raw_schema, resolution
 from einmal.schemas.columns import (
     BIGINT,
     BINARY,
@@ -23,6 +25,7 @@ from einmal.schemas.columns import (
     STRING,
     TIMESTAMP,
     ColumnType,
+    Convert,
     Unknown,
     array,
     decimal_column,
@@ -30,7 +33,7 @@ from einmal.schemas.columns import (
     struct,
 )
 from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
-from einmal.schemas.errors import InvalidText, MalformedValue, SchemaError, UnusableSchema
+from einmal.schemas.errors import InvalidText, MalformedValue, SchemaError
 
 _PRIMITIVES: Final = {
     "boolean": BOOLEAN,
@@ -85,7 +88,8 @@ class AvroSchema:
             raise SchemaError(f"not an Avro schema: {type(error).__name__}: {str(error)[:200]}") from error
         self.known = known
         self.column = _column(self.parsed, _Named(known), ())
-        self.convert = self.column.at("$")
+        self.node = expanded(self.parsed, known)
+        self.raw: Any = fastavro.parse_schema(raw_schema(self.node))
 
 
 class AvroDecoder:
@@ -94,6 +98,8 @@ class AvroDecoder:
     def __init__(self, schema: AvroSchema, limits: Limits | None = None) -> None:
         self._schema = schema
         self._limits = limits or Limits()
+        self._conversions: WeakKeyDictionary[AvroSchema, Convert] = WeakKeyDictionary()
+        """By the writer's schema."""
 
     @property
     def ddl(self) -> str:
@@ -102,26 +108,21 @@ class AvroDecoder:
     def decode(self, raw: bytes, writer: AvroSchema | None = None) -> Decoded:
         """Raises BadRow."""
         self._limits.check_size(raw)
-        if writer is None or writer.parsed == self._schema.parsed:
-            value = _read(raw, self._schema.parsed, None)
-            return Decoded(self._schema.convert(value, Unknown()), {})
-        value = self._schema.convert(_read(raw, writer.parsed, self._schema.parsed), Unknown())
-        # Resolution drops the fields that the reader's schema does not have.
-        added = _added(writer.parsed, self._schema.parsed, ())
-        if not added:
-            return Decoded(value, {})
-        written = _read(raw, writer.parsed, None)
-        return Decoded(value, {"$." + ".".join(path): _at(written, path) for path in added})
+        if writer is None:
+            writer = self._schema
+        convert = self._conversions.get(writer)
+        if convert is None:
+            convert = self._conversions[writer] = resolution(writer.node, self._schema.node)
+        unknown = Unknown()
+        return Decoded(convert(_read(raw, writer.raw), unknown), unknown.fields)
 
 
-def _read(raw: bytes, writer: Any, reader: Any) -> Any:
+def _read(raw: bytes, schema: Any) -> Any:
     import fastavro
 
     stream = io.BytesIO(raw)
     try:
-        value = fastavro.schemaless_reader(stream, writer, reader)
-    except fastavro.read.SchemaResolutionError as error:
-        raise UnusableSchema("the schema it was written with cannot be resolved to the declared one") from error
+        value = fastavro.schemaless_reader(stream, schema, None)
     except UnicodeDecodeError as error:
         raise InvalidText("text that is not UTF-8") from error
     except (Exception, RecursionError) as error:
@@ -137,28 +138,6 @@ def _json(text: str) -> Any:
     except ValueError:
         # The name of a primitive type may stand alone.
         return text
-
-
-def _added(writer: Any, reader: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Paths of the record fields that only the writer's schema has."""
-    if not (_is_record(writer) and _is_record(reader)):
-        return []
-    known = {name: each["type"] for each in reader["fields"] for name in (each["name"], *each.get("aliases", ()))}
-    found: list[tuple[str, ...]] = []
-    for each in writer["fields"]:
-        name = each["name"]
-        found += [(*path, name)] if name not in known else _added(each["type"], known[name], (*path, name))
-    return found
-
-
-def _is_record(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") == "record"
-
-
-def _at(value: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 # --- columns ----------------------------------------------------------------------------------------------------

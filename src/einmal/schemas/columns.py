@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-import uuid
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,13 +18,16 @@ from einmal.schemas.errors import OutOfRange, UnknownField, WrongType
 
 _INT32: Final = (-(2**31), 2**31 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
+_FINER: Final = re.compile(r"[.,]\d{6}(\d+)")
+"""The digits of a time that a timestamp of microseconds does not have."""
 _UNKNOWN_MAX: Final = 100
 """Unknown fields that one record reports; more of them are one too many for a schema that has drifted."""
 
 
 @dataclass(slots=True)
 class Unknown:
-    """Fields of one record that its schema does not have, by their path."""
+    """Fields of one record that its schema does not have, by their path in the schema. Below an array or a map, whose
+    path ends in ``[]``, such a field has a dict of its values by position or by key."""
 
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -32,6 +35,15 @@ class Unknown:
         if len(self.fields) >= _UNKNOWN_MAX:
             raise UnknownField(f"more than {_UNKNOWN_MAX} fields that the schema does not have")
         self.fields[path] = value
+
+    def take(self, place: str, item: Unknown) -> None:
+        """The fields of an item of an array or a map, which is then without any."""
+        for path, value in item.fields.items():
+            if path in self.fields:
+                self.fields[path][place] = value
+            else:
+                self.add(path, {place: value})
+        item.fields = {}
 
 
 Convert = Callable[[Any, Unknown], Any]
@@ -77,7 +89,7 @@ def array(item: ColumnType) -> ColumnType:
                 return None
             if not isinstance(value, list | tuple):
                 raise WrongType(f"{path}: a {type(value).__name__} is no array")
-            return [inner(each, unknown) for each in value]
+            return [each for _, each in converted_items(enumerate(value), inner, unknown)]
 
         return convert
 
@@ -95,11 +107,22 @@ def mapping(item: ColumnType) -> ColumnType:
                 return None
             if not isinstance(value, Mapping):
                 raise WrongType(f"{path}: a {type(value).__name__} is no map")
-            return [(str(name), inner(each, unknown)) for name, each in value.items()]
+            return converted_items(((str(name), each) for name, each in value.items()), inner, unknown)
 
         return convert
 
     return ColumnType(f"map<string,{item.ddl}>", at)
+
+
+def converted_items(items: Iterable[tuple[Any, Any]], convert: Convert, unknown: Unknown) -> list[tuple[Any, Any]]:
+    """The items of an array or a map, converted, by position or by key."""
+    inside = Unknown()
+    found = []
+    for place, each in items:
+        found.append((place, convert(each, inside)))
+        if inside.fields:
+            unknown.take(str(place), inside)
+    return found
 
 
 def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
@@ -113,8 +136,10 @@ def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
             if not isinstance(value, Mapping):
                 raise WrongType(f"{path}: a {type(value).__name__} is no record")
             if not value.keys() <= names:
-                for name in value.keys() - names:
-                    unknown.add(f"{path}.{name}", value[name])
+                # In the record's order, which is the same in each task.
+                for name in value:
+                    if name not in names:
+                        unknown.add(f"{path}.{name}", value[name])
             get = value.get
             return {name: inner(get(name), unknown) for name, inner in converts}
 
@@ -162,20 +187,23 @@ def _exactly(kind: type) -> Callable[[Any], Any]:
 def _string(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime.time):
-        return value.isoformat()
     raise TypeError(value)
 
 
 def _timestamp(value: Any) -> datetime.datetime:
-    moment = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    moment = moment_of(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime.datetime):
         raise TypeError(value)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return moment.astimezone(datetime.UTC)
+
+
+def moment_of(text: str) -> datetime.datetime:
+    """ISO 8601. Raises ValueError, and OverflowError for digits below a microsecond: Python would drop them."""
+    if (found := _FINER.search(text)) and found[1].strip("0"):
+        raise OverflowError
+    return datetime.datetime.fromisoformat(text)
 
 
 def _date(value: Any) -> datetime.date:
@@ -196,6 +224,7 @@ def _plain(value: Any) -> Any:
 BOOLEAN: Final = scalar("boolean", _exactly(bool))
 INT: Final = scalar("int", _integer(_INT32))
 BIGINT: Final = scalar("bigint", _integer(_INT64))
+UNSIGNED_INT: Final = scalar("bigint", _integer((0, 2**32 - 1)))
 FLOAT: Final = scalar("float", _float)
 DOUBLE: Final = scalar("double", _float)
 STRING: Final = scalar("string", _string)
@@ -207,16 +236,21 @@ JSON_TEXT: Final = scalar("string", _json_text)
 
 
 def decimal_column(precision: int, scale: int) -> ColumnType:
-    unit = decimal.Decimal(1).scaleb(-scale)
-    context = decimal.Context(prec=max(precision, 1))
+    rescaled = exact_decimal(precision, scale)
 
     def convert(value: Any) -> decimal.Decimal:
         if not isinstance(value, decimal.Decimal):
             raise TypeError(value)
-        # Raises InvalidOperation, which is an ArithmeticError, for a number with more digits.
-        return value.quantize(unit, context=context)
+        return rescaled(value)
 
     return scalar(f"decimal({precision},{scale})", convert)
+
+
+def exact_decimal(precision: int, scale: int) -> Callable[[decimal.Decimal], decimal.Decimal]:
+    """A number with another scale. Raises ArithmeticError for one with more digits: none is rounded."""
+    unit = decimal.Decimal(1).scaleb(-scale)
+    context = decimal.Context(prec=precision, traps=[decimal.InvalidOperation, decimal.Inexact])
+    return lambda value: value.quantize(unit, context=context)
 
 
 def rescued_text(unknown: Unknown) -> str:

@@ -17,7 +17,19 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from einmal.schemas.columns import BIGINT, BOOLEAN, DATE, INT, STRING, ColumnType, Convert, Unknown, scalar
+from einmal.schemas.columns import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    INT,
+    STRING,
+    ColumnType,
+    Convert,
+    Unknown,
+    exact_decimal,
+    moment_of,
+    scalar,
+)
 from einmal.schemas.ddl import DdlColumn, parsed_columns
 from einmal.schemas.decoder import Decoded, Limits
 from einmal.schemas.errors import MissingField, SchemaError, UnavailableValue, UnsupportedChange, WrongType
@@ -88,8 +100,9 @@ class _Row:
         if not isinstance(row, dict):
             raise MissingField(f"{self._path} is no row")
         if not row.keys() <= self._names:
-            for name in row.keys() - self._names:
-                unknown.add(f"{self._path}.{name}", row[name])
+            for name in row:
+                if name not in self._names:
+                    unknown.add(f"{self._path}.{name}", row[name])
         return {name: self._value(row, name, required, convert) for name, required, convert in self._columns}
 
     def _value(self, row: Mapping[str, Any], name: str, required: bool, convert: Convert) -> Any:
@@ -111,15 +124,14 @@ def _type(column: DdlColumn) -> ColumnType:
 
 
 def _decimal(precision: int, scale: int) -> Callable[[Any], decimal.Decimal]:
-    unit = decimal.Decimal(1).scaleb(-scale)
-    exact = decimal.Context(prec=precision, traps=[decimal.InvalidOperation, decimal.Inexact])
+    exact = exact_decimal(precision, scale)
 
     def convert(value: Any) -> decimal.Decimal:
         if isinstance(value, str) and value in _NOT_FINITE:
             raise OverflowError
         if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, str) and _is_number(value))):
             raise TypeError(value)
-        return decimal.Decimal(value).quantize(unit, context=exact)
+        return exact(decimal.Decimal(value))
 
     return convert
 
@@ -165,7 +177,7 @@ def _local_timestamp(value: Any) -> datetime.datetime:
 def _moment(value: Any) -> datetime.datetime:
     if not isinstance(value, str):
         raise TypeError(value)
-    return datetime.datetime.fromisoformat(value)
+    return moment_of(value)
 
 
 _TYPES: Final[Mapping[str, ColumnType]] = {

@@ -2,6 +2,10 @@
 
 The library limits nesting to 100 levels. Names of columns are those of the ``.proto`` file; a field without presence
 that is not set has its default, as everywhere in proto3.
+
+Fields that the declared message does not have are among a message's values under their number, so that drift is found
+where values are converted, at each depth. Numbers are read with 64 bits and then compared with the declared type: the
+library would drop the upper bits of a number that was written with a wider one.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from einmal.schemas.columns import (
     INT,
     STRING,
     TIMESTAMP,
+    UNSIGNED_INT,
     ColumnType,
     Unknown,
     array,
@@ -39,12 +44,14 @@ _NAMES: Final = {
     "INT32": INT,
     "SINT32": INT,
     "SFIXED32": INT,
-    "UINT32": BIGINT,
+    "UINT32": UNSIGNED_INT,
     "FIXED32": BIGINT,
     "INT64": BIGINT,
     "SINT64": BIGINT,
     "SFIXED64": BIGINT,
 }
+_WIDER: Final = {"INT32": "INT64", "SINT32": "SINT64", "UINT32": "INT64"}
+"""Types of the same encoding. A number that no INT64 is, is no UINT32 either."""
 _UINT64: Final = ("UINT64", "FIXED64")
 
 
@@ -59,11 +66,12 @@ class ProtobufDecoder:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
         self._limits = limits or Limits()
-        pool = descriptor_pool.DescriptorPool()
+        pool, wide_pool = descriptor_pool.DescriptorPool(), descriptor_pool.DescriptorPool()
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
             for each in files:
                 pool.Add(each)
+                wide_pool.Add(_widened(each))
             name = message or _only_message(files)
             descriptor = pool.FindMessageTypeByName(name)
         except KeyError as error:
@@ -77,7 +85,7 @@ class ProtobufDecoder:
                 f"not descriptors of Protobuf ({type(error).__name__})",
                 "protoc --include_imports --descriptor_set_out=FILE writes them",
             ) from error
-        self._class = message_factory.GetMessageClass(descriptor)
+        self._class = message_factory.GetMessageClass(wide_pool.FindMessageTypeByName(name))
         self.indexes = _indexes(descriptor)
         """Where the message is in its file: the message indexes of the wire format."""
         self._column = _message_column(descriptor, ())
@@ -89,7 +97,6 @@ class ProtobufDecoder:
 
     def decode(self, raw: bytes, indexes: tuple[int, ...] | None = None) -> Decoded:
         """``indexes``: of the wire format, if the record has them. Raises BadRow."""
-        from google.protobuf import unknown_fields
         from google.protobuf.message import DecodeError
 
         self._limits.check_size(raw)
@@ -104,8 +111,8 @@ class ProtobufDecoder:
             raise MalformedValue("not Protobuf of the declared message") from error
         if not message.IsInitialized():
             raise MissingField(f"required: {', '.join(message.FindInitializationErrors())}")
-        others = {f"$.{each.field_number}" for each in unknown_fields.UnknownFieldSet(message)}
-        return Decoded(self._convert(_plain(message), Unknown()), dict.fromkeys(sorted(others)))
+        unknown = Unknown()
+        return Decoded(self._convert(_plain(message), unknown), unknown.fields)
 
 
 def descriptor_bytes(text: str) -> bytes:
@@ -114,6 +121,22 @@ def descriptor_bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise SchemaError("not base 64") from error
+
+
+def _widened(file: Any) -> Any:
+    """The same file with integers of 64 bits."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+    wide = type(file).FromString(file.SerializeToString())
+    messages = list(wide.message_type)
+    while messages:
+        message = messages.pop()
+        messages += message.nested_type
+        for field in message.field:
+            name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_")
+            if name in _WIDER:
+                field.type = FieldDescriptorProto.Type.Value(f"TYPE_{_WIDER[name]}")
+    return wide
 
 
 def _only_message(files: Any) -> str:
@@ -170,8 +193,20 @@ def _is_map(field: Any) -> bool:
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    """The message's fields as values that columns convert. Raises OutOfRange."""
-    return {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
+    """The message's fields as values that columns convert; the unknown ones by number. Raises OutOfRange."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    found = {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
+    return found | _unknown_fields(UnknownFieldSet(message))
+
+
+def _unknown_fields(fields: Any) -> dict[str, Any]:
+    """As the wire has them: a number, bytes, or the fields of a group; of a field that comes again, a list."""
+    found: dict[str, list[Any]] = {}
+    for each in fields:
+        is_plain = isinstance(each.data, int | bytes)
+        found.setdefault(str(each.field_number), []).append(each.data if is_plain else _unknown_fields(each.data))
+    return {number: values[0] if len(values) == 1 else values for number, values in found.items()}
 
 
 def _plain_field(message: Any, field: Any) -> Any:
@@ -195,7 +230,11 @@ def _plain_value(value: Any, field: Any) -> Any:
         if field.message_type.full_name != _TIMESTAMP:
             return _plain(value)
         try:
+            if value.nanos % 1_000:
+                raise OutOfRange(f"$.{field.name}: a timestamp with nanoseconds, which no column has")
             return value.ToDatetime(datetime.UTC)
+        except OutOfRange:
+            raise
         except (ValueError, OverflowError) as error:
             raise OutOfRange(f"$.{field.name}: no timestamp") from error
     if kind == "ENUM":

@@ -33,8 +33,10 @@ def sqlite(tmp_path: Path) -> SQLite:
     return SQLite(tmp_path / "rows.db", 1_000)
 
 
-def staged(directory: Path, *files: Sequence[tuple[int, Any]], value: Any = None) -> list[StagedFile]:
-    """Files with columns id and value; the offset of a row's record is its id."""
+def staged(
+    directory: Path, *files: Sequence[tuple[int, Any]], value: Any = None, as_text: bool = False
+) -> list[StagedFile]:
+    """Files with columns id and value; the offset of a row's record is its id. ``as_text``: as Spark casts bytes."""
     record = pyarrow.struct([("topic", pyarrow.string()), ("partition", pyarrow.int32()), ("offset", pyarrow.int64())])
     made = []
     for number, rows in enumerate(files):
@@ -46,6 +48,8 @@ def staged(directory: Path, *files: Sequence[tuple[int, Any]], value: Any = None
             ],
             names=["id", "value", "einmal_record"],
         )
+        if as_text:
+            batch = batch.set_column(1, "value", batch.column(1).view(pyarrow.string()))
         file = stage_file(directory, number, 0, iter([batch]))
         assert file is not None
         made.append(file)
@@ -208,3 +212,13 @@ def test_rows_that_a_rule_of_sqlite_leaves_out_are_not_missed(
             stored = connection.execute("SELECT id, value FROM t").fetchall()
     assert len(stored) == 2
     assert (3, "c") in stored
+
+
+def test_text_that_is_not_utf_8_is_rejected_and_the_others_are_loaded(database: Database, tmp_path: Path) -> None:
+    rows = [(1, b"caf\xe9 secret"), (2, "\u00e4".encode()), (3, None), (4, b"\xff")]
+    kind = pyarrow.binary()
+    files = staged(tmp_path, rows, [(5, b"\xc3")], [(6, b"x")], value=kind, as_text=True)
+    stored, found, messages = load(database, ["CREATE TABLE t (id BIGINT, value VARCHAR CHECK (value <> 'x'))"], files)
+    assert stored == [(2, "\u00e4"), (3, None)]
+    assert {at: name for at, name in found.items() if at != 6} == dict.fromkeys((1, 4, 5), "invalid_text")
+    assert set(found) == {1, 4, 5, 6} and not any("secret" in each for each in messages)

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles, directory_of, stage_file
 from einmal.spark.targets.target import Identity, TargetFailed
+from einmal.spark.text import NotText
 from einmal.types import ProducerEpoch, ProducerId
 
 
@@ -121,3 +122,34 @@ def test_two_names_are_two_directories_also_where_case_does_not_count(pair: tupl
     first, second = map(directory_of, pair)
     assert first.lower() != second.lower()
     assert all(len(each) <= 100 and "/" not in each and not each.startswith(".") for each in (first, second))
+
+
+def not_utf_8() -> list[pyarrow.Array]:
+    """Texts of Spark's that nothing has checked, alone and in each nested type."""
+    text = pyarrow.array([b"good", b"caf\xe9 secret"]).view(pyarrow.string())
+    bounds = pyarrow.array([0, 1, 2], pyarrow.int32())
+    return [
+        text,
+        pyarrow.ListArray.from_arrays(bounds, text),
+        pyarrow.StructArray.from_arrays([text], ["inner"]),
+        pyarrow.MapArray.from_arrays(bounds, pyarrow.array(["a", "b"]), text),
+        pyarrow.MapArray.from_arrays(bounds, text, pyarrow.array([1, 2])),
+    ]
+
+
+@pytest.mark.parametrize("column", not_utf_8(), ids=lambda each: str(each.type))
+def test_text_that_is_not_utf_8_is_never_staged(tmp_path: Path, column: pyarrow.Array) -> None:
+    batch = pyarrow.RecordBatch.from_arrays([column], names=["v"])
+    with pytest.raises(NotText, match='column "v"') as raised:
+        stage_file(tmp_path, 0, 1, iter([batch]))
+    assert "secret" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+    good = batch.take(pyarrow.array([0]))
+    assert stage_file(tmp_path, 0, 1, iter([good])) is not None
+    record = pyarrow.array([{"topic": "in", "partition": 0, "offset": at} for at in range(2)])
+    tolerant = batch.append_column("einmal_record", record)
+    file = stage_file(tmp_path, 1, 1, iter([tolerant]))
+    assert file is not None
+    found = parquet.read_table(file.path)
+    assert [each is None for each in found["einmal_refused"].to_pylist()] == [True, False]
+    assert [each is None for each in found["v"].to_pylist()] == [False, True]

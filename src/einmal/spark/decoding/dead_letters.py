@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from einmal.types import Header
@@ -32,7 +31,6 @@ TASK_PUT: Final = "TASK_PUT"
 """A target has rejected the row."""
 STAGES: Final = (KEY_CONVERTER, VALUE_CONVERTER, TASK_PUT)
 _MESSAGE_MAX: Final = 1_000
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRecord:
-    """A record as it was read. ``timestamp``: as its column has it."""
+    """A record as it was read. ``timestamp``: in microseconds, as Spark has it."""
 
     topic: str
     partition: int
@@ -62,7 +60,7 @@ class FailedRecord:
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
-    timestamp: Any = None
+    timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class ToleranceExceeded(Exception):
 
 
 def failed_record(row: Mapping[str, Any]) -> FailedRecord:
-    """From a row of the source, with its headers."""
+    """From a row of the source with its headers, as ``rows_of`` has it."""
     return FailedRecord(
         topic=row["topic"],
         partition=row["partition"],
@@ -90,9 +88,16 @@ def failed_record(row: Mapping[str, Any]) -> FailedRecord:
         key=row["key"],
         value=row["value"],
         headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
-        # A record without a timestamp has -1, which none can be written with.
-        timestamp=row["timestamp"] if row["timestamp"] >= _EPOCH else None,
+        # A record without a timestamp has -1 ms.
+        timestamp=row["timestamp"] if row["timestamp"] >= 0 else None,
     )
+
+
+def rows_of(batch: Any) -> list[dict[str, Any]]:
+    """An Arrow batch of the source's as rows. Timestamps are numbers: Python's end in the year 9999."""
+    at = batch.schema.get_field_index("timestamp")
+    rows: list[dict[str, Any]] = batch.set_column(at, "timestamp", batch.column(at).view("int64")).to_pylist()
+    return rows
 
 
 def dead_letter(

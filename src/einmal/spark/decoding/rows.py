@@ -21,7 +21,14 @@ from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
 from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.settings import LoadedField
-from einmal.spark.decoding.dead_letters import KEY_CONVERTER, VALUE_CONVERTER, RowFailure, dead_letter, failed_record
+from einmal.spark.decoding.dead_letters import (
+    KEY_CONVERTER,
+    VALUE_CONVERTER,
+    RowFailure,
+    dead_letter,
+    failed_record,
+    rows_of,
+)
 from einmal.spark.decoding.reports import TaskReport
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.options import SourceOptions
@@ -244,7 +251,7 @@ def _letters(
         records += batch.num_rows
         bad = codec.decode(batch).bad
         if bad:
-            rows = batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())).to_pylist()
+            rows = rows_of(batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())))
             made = [_letter(decoding, codec, row, each) for row, each in zip(rows, bad, strict=True)]
             counts.update((_STAGES[each.part], type(each.error).__name__) for each in bad)
             yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)

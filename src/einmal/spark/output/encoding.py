@@ -21,6 +21,7 @@ from einmal.client.producer_batch import RECORD_OVERHEAD
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.output.routing import RowRefused
 from einmal.spark.source.vectors import Ints, Varints, binary, bounds_of, data_of, ints, joined, present
+from einmal.spark.text import NotText, check_text
 from einmal.types import ErrorCode, Header
 from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import HEADER_SIZE, encode_headers
@@ -98,6 +99,10 @@ def _together(batches: list[Any]) -> Any:
     for name in ("key", "value"):
         # A session may have Arrow's large types.
         rows = rows.set_column(rows.schema.get_field_index(name), name, rows.column(name).cast(pyarrow.binary()))
+    try:
+        check_text(rows.select([name for name in ("topic", "headers") if name in rows.schema.names]))
+    except NotText as error:
+        raise RowRefused(str(error)) from None
     if "timestamp" not in rows.schema.names:
         rows = rows.append_column("timestamp", pyarrow.nulls(rows.num_rows, pyarrow.int64()))
     return rows
@@ -110,8 +115,9 @@ def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
         numbers = numbers[order]
         rows = rows.take(pyarrow.array(order))
     timestamps = ints(rows.column("timestamp"), encoding.now_ms)
-    if (timestamps < 0).any():
-        raise RowRefused(f"a row has a timestamp {-timestamps.min()} ms before 1970, which no record can have")
+    # -1 is Kafka's timestamp of a record that has none.
+    if (timestamps < -1).any():
+        raise RowRefused(f"a row has a timestamp {-int(timestamps.min())} ms before 1970, which no record can have")
     tails = _tails(rows.column("headers")) if "headers" in rows.schema.names else None
     starts = _starts(encoding, numbers, _estimates(encoding, rows, tails))
     counts = np.diff(starts, append=len(numbers))

@@ -30,8 +30,14 @@ _FIELDS: Final = (
     pyarrow.field("timestamp", pyarrow.timestamp("us", tz="UTC")),
     pyarrow.field("timestampType", pyarrow.int32()),
 )
+_MILLISECONDS_MAX: Final = (2**63 - 1) // 1_000
+"""Spark counts microseconds in 64 bits."""
 _HEADER: Final = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
 _HEADERS: Final = pyarrow.field("headers", pyarrow.list_(_HEADER))
+
+
+class FarTimestamp(ValueError):
+    """A record's timestamp is none of Spark's: with another one the record would not be the same."""
 
 
 class RowBuilder:
@@ -70,7 +76,7 @@ class RowBuilder:
         self._bytes += len(section)
 
     def take(self) -> Any:
-        """The rows so far, as one Arrow record batch. Raises CorruptData."""
+        """The rows so far, as one Arrow record batch. Raises CorruptData, FarTimestamp."""
         try:
             return self._taken()
         except (CorruptBatch, IndexError, UnicodeDecodeError) as error:
@@ -94,6 +100,8 @@ class RowBuilder:
         headers = self._headers(data, view, value_end, ends)
         offsets = base_offsets + delta
         timestamps = np.where(append_times >= 0, append_times, base_timestamps + since)
+        wanted = (offsets >= self._bounds.start) & (offsets < self._bounds.end)
+        self._check_timestamps(timestamps[wanted], offsets[wanted])
         # Values lie in the records; as every second value of an array of all pieces they are found without a loop.
         cells = binary(data, np.stack([key_begin, key_end, value_begin, value_end], axis=1).ravel())
         row = 4 * np.arange(len(starts))
@@ -110,8 +118,18 @@ class RowBuilder:
             *headers,
         ]
         taken = pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
-        wanted = (offsets >= self._bounds.start) & (offsets < self._bounds.end)
         return taken if wanted.all() else taken.filter(pyarrow.array(wanted))
+
+    def _check_timestamps(self, timestamps: Ints, offsets: Ints) -> None:
+        """Raises FarTimestamp."""
+        far = np.flatnonzero((timestamps > _MILLISECONDS_MAX) | (timestamps < -_MILLISECONDS_MAX))
+        if far.size:
+            raise FarTimestamp(
+                f"{self._topic_partition} offset {offsets[far[0]]}: the timestamp {timestamps[far[0]]} ms is beyond "
+                f"{_MILLISECONDS_MAX} ms, the last one of Spark\nhint: its producer counts nanoseconds, perhaps: "
+                "correct it, have the topic refuse such records (message.timestamp.after.max.ms), and start behind "
+                "the record"
+            )
 
     def _headers(self, data: bytes, view: Bytes, at: Ints, ends: Ints) -> list[Any]:
         """The column, if it is asked for. Raises CorruptBatch for a record whose length is wrong."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from einmal.spark.options import Options
 from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
-from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, Rejections, Rows, find_rejected
+from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, REFUSAL, Rejections, Rows, find_rejected
 from einmal.spark.targets.staged_files import StagedFile
 
 _BUSY_TIMEOUT_MS: Final = 30_000
@@ -118,7 +118,7 @@ class DuckDB(Database):
         loaded = 0
         for number, file in enumerate(files):
             row = connection.execute(
-                f"INSERT INTO {quoted(table)} BY NAME SELECT * EXCLUDE ({RECORD}, file_row_number) "
+                f"INSERT INTO {quoted(table)} BY NAME SELECT * EXCLUDE ({RECORD}, {REFUSAL}, file_row_number) "
                 "FROM read_parquet(?, hive_partitioning = false, file_row_number = true) "
                 "WHERE file_row_number NOT IN (SELECT unnest(?::BIGINT[]))",
                 [str(file.path), rejected.get(number, [])],
@@ -147,18 +147,29 @@ class _Trial:
     def rejected(self, rejections: Rejections) -> Mapping[int, Sequence[int]]:
         """The rejected rows: their numbers in the file, by the number of the file."""
         ((count,),) = self._connection.execute("SELECT count(*) FROM einmal_rows").fetchall()
+        rows = self._refused(rejections)
         every = range(1, count + 1)
         error = self._attempt(every)
         if error is None:
-            return {}
+            return rows
         found = find_rejected(every, error, self._attempt, depends=_depends, check=rejections.check)
-        rows: dict[int, list[int]] = {}
         for number, why in found.items():
             ((record, file, row),) = self._connection.execute(
                 f"SELECT {RECORD}, einmal_file, file_row_number FROM einmal_rows WHERE einmal_number = ?", [number]
             ).fetchall()
             rejections.add([(record or {}).get(name) for name in RECORD_FIELDS], *_described(why))
             rows.setdefault(file, []).append(row)
+        return rows
+
+    def _refused(self, rejections: Rejections) -> dict[int, list[int]]:
+        """The rows that were staged as refusals, which are tried no more."""
+        rows: dict[int, list[int]] = {}
+        refused = f"FROM einmal_rows WHERE {REFUSAL} IS NOT NULL"
+        query = f"SELECT {RECORD}, einmal_file, file_row_number, {REFUSAL} {refused} ORDER BY einmal_number"
+        for record, file, row, why in self._connection.execute(query).fetchall():
+            rejections.add([(record or {}).get(name) for name in RECORD_FIELDS], "duckdb.invalid_text", why)
+            rows.setdefault(file, []).append(row)
+        self._connection.execute(f"DELETE {refused}")
         return rows
 
     def _attempt(self, some: Rows) -> Exception | None:
@@ -173,7 +184,7 @@ class _Trial:
         try:
             self._connection.execute(
                 f"INSERT INTO {quoted(self._table)} BY NAME "
-                f"SELECT * EXCLUDE ({RECORD}, file_row_number, einmal_file, einmal_kept, einmal_number) "
+                f"SELECT * EXCLUDE ({RECORD}, {REFUSAL}, file_row_number, einmal_file, einmal_kept, einmal_number) "
                 f"FROM einmal_rows WHERE einmal_kept OR {condition}",
                 parameters,
             )

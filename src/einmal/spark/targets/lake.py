@@ -245,7 +245,7 @@ class LakeTarget(Target):
 
     def _files(self) -> StagedFiles:
         if self._staged is None:
-            self._staged = StagedFiles(self._table.root / STAGING / "staging", self._name)
+            self._staged = StagedFiles(self._table.root / STAGING / "staging", self._name, strict=True)
         return self._staged
 
     def _current(self, identity: Identity) -> LakeState:

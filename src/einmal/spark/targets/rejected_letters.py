@@ -23,6 +23,7 @@ from einmal.spark.decoding.dead_letters import (
     RowFailure,
     dead_letter,
     failed_record,
+    rows_of,
 )
 from einmal.spark.offsets import PlannedRange, SourcePosition, packed
 from einmal.spark.options import SourceOptions
@@ -184,7 +185,7 @@ def _made(task: _Task, number: int) -> Iterator[Any]:
         if not here:
             continue
         made = []
-        for row in rows.take(pyarrow.array(here, pyarrow.int64())).to_pylist():
+        for row in rows_of(rows.take(pyarrow.array(here, pyarrow.int64()))):
             record = failed_record(row)
             made += [_letter(each, record, number) for each in wanted.pop((place, row["offset"]))]
         yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 RECORD: Final = "einmal_record"
 """The column that names the record that a row was made of. It is not stored."""
 RECORD_FIELDS: Final = {"topic": "string", "partition": "int", "offset": "bigint"}
+REFUSAL: Final = "einmal_refused"
+"""The column of staged rows that no table could take: why. Of such a row only the record is staged."""
 REJECTED: Final = "einmal_rejected"
 """The table of rejected rows, in the target's database: an outbox, from which dead letters are made once the batch is
 committed. It has those of the last batch of each pipeline."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from einmal.spark.options import Options
 from einmal.spark.reasons import HopVerdict, Reason
 from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
-from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, Rejections, Rows, find_rejected
+from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, REFUSAL, Rejections, Rows, find_rejected
 from einmal.spark.targets.staged_files import StagedFile
 from einmal.spark.targets.target import TargetFailed
 
@@ -133,7 +133,8 @@ class _Inserting:
     def __init__(self, connection: sqlite3.Connection, table: str, batch: Any, rejections: Rejections) -> None:
         self._connection = connection
         self._records = batch.column(RECORD)
-        self._rows = batch.drop_columns([RECORD])
+        self._refusals = batch.column(REFUSAL).to_pylist()
+        self._rows = batch.drop_columns([RECORD, REFUSAL])
         names = self._rows.schema.names
         columns, marks = ", ".join(map(quoted, names)), ", ".join("?" * len(names))
         self._statement = f"INSERT INTO {quoted(table)} ({columns}) VALUES ({marks})"
@@ -142,14 +143,20 @@ class _Inserting:
 
     def insert(self) -> int:
         """How many rows are loaded."""
-        every = range(self._rows.num_rows)
+        every = [number for number, why in enumerate(self._refusals) if why is None]
+        for number, why in enumerate(self._refusals):
+            if why is not None:
+                self._reject(number, "sqlite.invalid_text", why)
         error = self._attempt(every)
         if error is not None:
             found = find_rejected(every, error, self._attempt, depends=_depends, check=self._rejections.check)
-            for number, why in found.items():
-                record = self._records[number].as_py() or {}
-                self._rejections.add([record.get(name) for name in RECORD_FIELDS], *_described(why))
+            for number, rejected in found.items():
+                self._reject(number, *_described(rejected))
         return self._loaded
+
+    def _reject(self, number: int, exception: str, message: str) -> None:
+        record = self._records[number].as_py() or {}
+        self._rejections.add([record.get(name) for name in RECORD_FIELDS], exception, message)
 
     def _attempt(self, some: Rows) -> Exception | None:
         import pyarrow
@@ -157,7 +164,7 @@ class _Inserting:
         rows = self._rows.take(pyarrow.array(some, pyarrow.int64()))
         try:
             values = [_values(name, rows.column(name)) for name in rows.schema.names]
-        except (NotStorable, UnicodeDecodeError) as error:
+        except NotStorable as error:
             return error
         self._connection.execute("SAVEPOINT einmal_rows")
         rejected: Exception | None = None
@@ -185,8 +192,6 @@ def _depends(error: Exception) -> bool:
 
 def _described(error: Exception) -> tuple[str, str]:
     """The exception's name and message, without values of the row: a trigger's own text may have some."""
-    if isinstance(error, UnicodeDecodeError):
-        return "sqlite.invalid_text", "text that is not UTF-8"
     if isinstance(error, NotStorable):
         return "sqlite.not_a_number", str(error)
     name = str(getattr(error, "sqlite_errorname", "error")).removeprefix("SQLITE_").lower()

@@ -14,6 +14,9 @@ Invariants:
 2. *A staged file is durable before it is reported*: the file and its directory entry are flushed.
 3. *Only directories of this pipeline and of epochs that can commit no more are removed*, and in them only staged files.
 
+Text that is not UTF-8 is found here, for all targets that load files: no table could be read with it. Where rejected
+rows are tolerated, which rows with the column of their record are, such a row is staged as a refusal.
+
 Supported are local file systems, and shared ones that the driver and all executors mount at the same path.
 """
 
@@ -30,7 +33,9 @@ from typing import TYPE_CHECKING, Any, Final
 from google_crc32c import extend as crc32c_extend
 
 from einmal.pipeline.claims import Output
+from einmal.spark.targets.rejections import RECORD, REFUSAL
 from einmal.spark.targets.target import Identity, TargetFailed
+from einmal.spark.text import check_text, rows_without_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,8 +83,9 @@ def directory_of(name: str, database: str = "") -> str:
 class StagedFiles:
     """The driver's side, for one pipeline."""
 
-    def __init__(self, root: Path, name: str) -> None:
-        self._root, self._name = root, name
+    def __init__(self, root: Path, name: str, *, strict: bool = False) -> None:
+        """``strict``: no rejected row is tolerated, whatever the columns are."""
+        self._root, self._name, self._strict = root, name, strict
         self._home = root / directory_of(name)
         self._reported: dict[Identity, tuple[StagedFile, ...]] = {}
 
@@ -95,7 +101,7 @@ class StagedFiles:
             flush_directory(directory.parent)
         except OSError as error:
             raise TargetFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
-        reports = frame.mapInArrow(_stages(str(directory)), _REPORT).collect()
+        reports = frame.mapInArrow(_stages(str(directory), strict=self._strict), _REPORT).collect()
         staged = sorted((row["partition"], row["attempt"], row["count"], row["size"], row["crc"]) for row in reports)
         self._reported[identity] = tuple(
             StagedFile(directory / _file_name(partition, attempt), count, size, crc)
@@ -211,7 +217,7 @@ def _file_name(partition: int, attempt: int) -> str:
     return f"part-{partition:05d}-{attempt}.parquet"
 
 
-def _stages(directory: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _stages(directory: str, *, strict: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for ``mapInArrow``: rows in, one report out, or none where there are no rows."""
 
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
@@ -221,7 +227,7 @@ def _stages(directory: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        if (file := stage_file(Path(directory), partition, attempt, batches)) is not None:
+        if (file := stage_file(Path(directory), partition, attempt, batches, strict=strict)) is not None:
             values = (partition, attempt, file.count, file.size, file.crc)
             kinds = (pyarrow.int32(), *(pyarrow.int64(),) * 4)
             arrays = [pyarrow.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
@@ -230,11 +236,13 @@ def _stages(directory: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
     return stage
 
 
-def stage_file(directory: Path, partition: int, attempt: int, batches: Iterator[Any]) -> StagedFile | None:
-    """Write the rows of one attempt durably; None: there are no rows."""
+def stage_file(
+    directory: Path, partition: int, attempt: int, batches: Iterator[Any], *, strict: bool = False
+) -> StagedFile | None:
+    """Write the rows of one attempt durably; None: there are no rows. Raises NotText."""
     path = directory / _file_name(partition, attempt)
     temporary = path.with_name(f"{path.name}.tmp")
-    with_rows = (batch for batch in batches if batch.num_rows)
+    with_rows = (_checked(batch, strict=strict) for batch in batches if batch.num_rows)
     first = next(with_rows, None)
     if first is None:
         return None
@@ -255,6 +263,25 @@ def stage_file(directory: Path, partition: int, attempt: int, batches: Iterator[
         raise
     flush_directory(directory)
     return StagedFile(path, count, sink.size, sink.crc)
+
+
+def _checked(rows: Any, *, strict: bool) -> Any:
+    """Raises NotText, unless rejected rows are tolerated: these have a column of refusals."""
+    if strict or RECORD not in rows.schema.names:
+        check_text(rows)
+        return rows
+    from pyarrow import RecordBatch, array, compute, int64, string
+
+    refused, every = rows_without_text(rows), range(rows.num_rows)
+    columns = rows.columns
+    if refused:
+        kept = array([None if at in refused else at for at in every], int64())
+        columns = [
+            values if name == RECORD else compute.take(values, kept)
+            for name, values in zip(rows.schema.names, columns, strict=True)
+        ]
+    why = [f'column "{refused[at]}" has text that is not UTF-8' if at in refused else None for at in every]
+    return RecordBatch.from_arrays([*columns, array(why, string())], names=[*rows.schema.names, REFUSAL])
 
 
 def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:

@@ -32,6 +32,7 @@ from einmal.spark.targets.postgres.session import begin, open_connection
 from einmal.spark.targets.postgres.staging import ATTEMPT_SETTING, Staged
 from einmal.spark.targets.postgres.uncopied import tolerant_text
 from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS
+from einmal.spark.text import NotText, check_text
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 """Rows are sent in pieces of about so many bytes: what a task holds at a time."""
@@ -158,6 +159,11 @@ def _strict_text(rows: Any) -> bytes:
     data = copy_text(rows)
     if b"\x00" in data:
         raise RowRefused(_nul(rows))
+    try:
+        check_text(rows)
+    except NotText as error:
+        # The server would show the bytes.
+        raise RowRefused(str(error)) from None
     return data
 
 
