@@ -2,11 +2,12 @@
 
 import asyncio
 import resource
-from collections.abc import Callable
+from collections.abc import Hashable
 from pathlib import Path
 
 import pytest
 
+from einmal.broker.replicas.batch_checks import Check
 from einmal.types import ErrorCode, LeaderEpoch, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire import produce
 from einmal.wire.compression import Compression
@@ -69,8 +70,8 @@ async def test_a_long_batch_of_a_former_leader_epoch_is_refused(tmp_path: Path) 
         partition = next(each for each in node.partitions if each.topic_partition.topic == "t")
         run_check = node.batch_checks.run
 
-        async def run_and_elect(check: Callable[[int], bool]) -> None:
-            await run_check(check)
+        async def run_and_elect(check: Check, sender: Hashable) -> None:
+            await run_check(check, sender)
             partition.leader_epoch = LeaderEpoch(partition.leader_epoch + 1)
 
         node.batch_checks.run = run_and_elect  # type: ignore[method-assign]

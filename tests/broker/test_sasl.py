@@ -7,6 +7,7 @@ import base64
 import hmac
 import struct
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -387,3 +388,39 @@ async def test_describe_configs_returns_no_secret(tmp_path: Path) -> None:
         for name in ("listener.name.clients.plain.sasl.jaas.config", "einmal.bootstrap.scram.credentials"):
             assert found[name].value is None and found[name].is_sensitive
         assert "carols-password" not in str(answer) and "alice's password" not in str(answer)
+
+
+async def test_failed_authentications_keep_nothing_from_users(tmp_path: Path) -> None:
+    """Long messages, and a long delay before each of them is answered."""
+    settings = {"connection.failed.authentication.delay.ms": 600_000}
+    async with sasl_node(tmp_path, settings) as node, AsyncExitStack() as stack:
+        user = await stack.enter_async_context(Client.connect(node))
+        assert (await authenticate(user, SHA_512, scram("alice", "alice's password")))[0] is OK
+        for _ in range(8):
+            stranger = await stack.enter_async_context(Client.connect(node))
+            await handshake(stranger, SHA_512)
+            stranger.send(AUTHENTICATE, 0, struct.pack(">i", 60_000) + bytes(60_000))
+        await until(lambda: sum(not each.is_idle for each in node.servers["CLIENTS"].connections.all()) == 8)
+        topics = [{"name": f"unknown-{number}"} for number in range(600)]
+        answer = await user.call(METADATA, 4, {"topics": topics, "allow_auto_topic_creation": False})
+        assert len(answer.topics) == 600
+
+
+async def test_salts_reveal_nothing_of_the_secret_and_stay(tmp_path: Path) -> None:
+    """Of nodes and of unknown users: others in another cluster with the same secret, and the same after a restart."""
+
+    async def salts(folder: str) -> tuple[bytes, bytes]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        async with sasl_node(tmp_path / folder) as node, Client.connect(node) as client:
+            await handshake(client, SHA_256)
+            first = scram("node-1", "wrong", SHA_256, NODE_EXTENSION).first()
+            answer = await client.call(AUTHENTICATE, 2, {"auth_bytes": first})
+            of_unknown = await salt_of(node, "nobody")
+            users = node.metadata.image.scram_credentials[2]
+            users.pop(next(iter(users)))
+            assert await salt_of(node, "nobody") == of_unknown
+            return base64.b64decode(bytes(answer.auth_bytes).split(b",")[1][2:]), of_unknown
+
+    first, again, other = await salts("a"), await salts("a"), await salts("b")
+    assert first == again
+    assert first[0] != other[0] and first[1] != other[1]

@@ -10,8 +10,10 @@ import pytest
 
 from einmal.broker.resources import turns as turns_module
 from einmal.broker.resources.turns import Turns
+from einmal.broker.resources.unpacked_requests import UnpackedRequests
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire import produce
+from einmal.wire.fetch import FetchPartition
 from tests.broker.nodes import Client, batch, running_node
 
 ELEMENTS = 1_000
@@ -170,3 +172,35 @@ async def test_a_wide_produce_yields_at_every_batch(
         client.send(0, 9, b"".join(produce.encode_produce_request(9, request)))
         await client.receive()
         assert len(taken) >= (ELEMENTS - 10) * (2 if is_transactional else 1)
+
+
+async def test_a_description_of_many_producers_yields_at_every_one(tmp_path: Path, taken: list[None]) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        for number in range(50):
+            producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
+            await client.produce("t", batch(b"x", producer=producer, sequence=0))
+        taken.clear()
+        answer = await client.call(61, 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
+        assert len(answer.topics[0].partitions[0].active_producers) == 50
+        assert len(taken) >= 49
+
+
+async def test_wide_fetches_and_produces_wait_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other request whose bytes become many objects."""
+    admitted: list[int] = []
+    admit = UnpackedRequests.admitted
+
+    def noted(self: UnpackedRequests, frame_bytes: int) -> Any:
+        admitted.append(frame_bytes)
+        return admit(self, frame_bytes)
+
+    monkeypatch.setattr(UnpackedRequests, "admitted", noted)
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        request = produce.ProduceRequest(None, 1, 10_000, [("t", [(index, None) for index in range(2_000)])])
+        body = b"".join(produce.encode_produce_request(9, request))
+        client.send(0, 9, body)
+        await client.receive()
+        assert len(admitted) == 1 and admitted[0] >= len(body)
+        await client.fetch_all([("t", [FetchPartition(index, 0, 1) for index in range(2_000)])])
+        assert len(admitted) == 2

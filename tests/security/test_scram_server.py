@@ -99,7 +99,7 @@ def test_a_made_up_credential_has_the_number_of_iterations_of_real_ones() -> Non
 
 
 def test_a_node_authenticates_by_the_clusters_secret_and_announces_itself() -> None:
-    exchange = server(users(node=node_credential(CLUSTER)))
+    exchange = server(users(node=node_credential(CLUSTER, b"salt")))
     run(client("node-1", CLUSTER.reveal(), NODE_EXTENSION), exchange)
     assert exchange.is_done and exchange.is_node
 
@@ -116,20 +116,20 @@ def test_a_node_authenticates_by_the_clusters_secret_and_announces_itself() -> N
 def test_no_user_becomes_a_node_and_the_clusters_secret_is_no_users_password(
     user: str, password: str, extension: str
 ) -> None:
-    exchange = server(users(find={"alice": ALICE, "node-1": ALICE}.get, node=node_credential(CLUSTER)))
+    exchange = server(users(find={"alice": ALICE, "node-1": ALICE}.get, node=node_credential(CLUSTER, b"salt")))
     with pytest.raises(SaslError):
         run(client(user, password, extension), exchange)
     assert not exchange.is_done
 
 
 def test_a_user_named_as_a_node_is_a_user() -> None:
-    exchange = server(users(find={"node-1": ALICE}.get, node=node_credential(CLUSTER)))
+    exchange = server(users(find={"node-1": ALICE}.get, node=node_credential(CLUSTER, b"salt")))
     run(client("node-1"), exchange)
     assert exchange.is_done and not exchange.is_node
 
 
 def test_where_there_are_only_nodes_the_secret_makes_everybody_one() -> None:
-    exchange = server(users(node=node_credential(CLUSTER), nodes_only=True))
+    exchange = server(users(node=node_credential(CLUSTER, b"salt"), nodes_only=True))
     run(client("operator", CLUSTER.reveal()), exchange)
     assert exchange.is_node
 
@@ -141,7 +141,7 @@ def test_without_a_secret_nobody_is_a_node() -> None:
 
 def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
     of_client = client("node-1", CLUSTER.reveal(), NODE_EXTENSION)
-    other = server(users(node=node_credential(Secret("the secret of another cluster"))))
+    other = server(users(node=node_credential(Secret("the secret of another cluster"), b"salt")))
     of_client.next(other.next(of_client.first()))
     with pytest.raises(SaslError, match="does not know the password"):
         of_client.next(b"v=" + base64.b64encode(bytes(32)))

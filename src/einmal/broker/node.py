@@ -90,7 +90,7 @@ class Node:
         self.authorizer = self._new_authorizer()
         self.metadata = ClusterMetadata(self, self.authorizer)
         self.access = Access(self.authorizer, lambda: self.metadata.is_current)
-        self.sasl = SaslListeners(config, self.credentials, self.metadata, disk, clock)
+        self.sasl = SaslListeners(config, self.credentials, self.metadata, self.identity, disk, clock)
         self.partitions = Partitions(config, self.directory, disk, clock)
         self.tls = NodeTls(config, disk, clock)
         addresses = Addresses(config, self.metadata)

@@ -127,15 +127,20 @@ class Admission:
             # Only a longer check can decide.
             return
 
-    def decide(self, max_bytes: int = SECTION_BYTES_MAX) -> bool:
-        """Check the records, however long it takes; may run in another thread. False: more than ``max_bytes``.
+    def decide(self, max_bytes: int = SECTION_BYTES_MAX, max_elements: int | None = None) -> bool:
+        """Check the records, however long it takes; may run in another thread.
 
-        At ``SECTION_BYTES_MAX`` there is always a decision.
+        False: more than ``max_bytes`` once decompressed, or more than ``max_elements`` records or headers. At
+        ``SECTION_BYTES_MAX`` and None there is always a decision.
         """
+        if max_elements is not None and self.headers[0].record_count > max_elements:
+            return False
         # Copied again: many batches may wait for this, and the copies would take as much memory as they do.
         covered = covered_bytes(self._batches, 0, self.headers[0].size)
         try:
-            self._check_records(covered, max_bytes, None)
+            self._check_records(covered, max_bytes, max_elements)
+        except TooLong:
+            return False
         except TooLarge:
             if max_bytes < SECTION_BYTES_MAX:
                 return False

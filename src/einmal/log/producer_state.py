@@ -227,18 +227,20 @@ class ProducerStates:
             and entry.producer_epoch == producer.producer_epoch
         )
 
-    def describe(self) -> list[KnownProducer]:
-        return [
-            KnownProducer(
-                producer_id,
-                entry.producer_epoch,
-                entry.last_sequence,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
-            )
-            for producer_id, entry in self._entries.items()
-        ]
+    def describe(self) -> Iterator[KnownProducer]:
+        """The producers that are known now, each as it is when it is taken; one that is forgotten meanwhile is left
+        out."""
+        for producer_id in list(self._entries):
+            entry = self._entries.get(producer_id)
+            if entry is not None:
+                yield KnownProducer(
+                    producer_id,
+                    entry.producer_epoch,
+                    entry.last_sequence,
+                    entry.last_timestamp,
+                    entry.coordinator_epoch,
+                    entry.current_txn_first_offset,
+                )
 
     # --- checking an append ----------------------------------------------------------------------------------
 

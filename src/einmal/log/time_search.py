@@ -42,11 +42,13 @@ class TimeSearch:
     def next_offset(self) -> Offset:
         return self._header.next_offset
 
-    def decide(self, max_bytes: int = SECTION_BYTES_MAX) -> bool:
-        """Look, however long it takes. False: the batch decompresses to more than ``max_bytes``.
+    def decide(self, max_bytes: int = SECTION_BYTES_MAX, max_elements: int | None = None) -> bool:
+        """Look, however long it takes. False: more than ``max_bytes`` once decompressed, or ``max_elements`` records.
 
-        Raises CorruptBatch, or TooLarge at ``SECTION_BYTES_MAX``.
+        Headers are skipped as a whole. Raises CorruptBatch, or TooLarge at ``SECTION_BYTES_MAX``.
         """
+        if max_elements is not None and self._header.record_count > max_elements:
+            return False
         try:
             section = records_section(self._data, 0, self._header, max_bytes=max_bytes)
         except TooLarge:

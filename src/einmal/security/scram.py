@@ -97,9 +97,10 @@ class ScramExchange:
             raise SaslError("the broker does not know the password: its signature is wrong")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def scram_keys(algorithm: str, password: Secret, salt: bytes, iterations: int) -> ScramKeys:
-    """Cached, because a client authenticates on every connection, and again when a session ends."""
+    """Cached, because a client authenticates on every connection, and again when a session ends; each broker may have
+    a salt of its own."""
     return keys_of(algorithm, salted_password(algorithm, password, salt, iterations))
 
 

@@ -74,12 +74,11 @@ def salt_of(source: bytes) -> bytes:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in source[:SALT_LENGTH]).encode()
 
 
-def node_credential(secret: Secret) -> ScramCredential:
-    """Of the cluster's secret. One salt for the whole cluster, so that its nodes derive their keys once.
+def node_credential(secret: Secret, salt: bytes) -> ScramCredential:
+    """Of the cluster's secret. ``salt``: independent of the secret, since anybody may ask for it; one per node.
 
     The secret is random, so iterations add nothing to the minimum.
     """
-    salt = hashlib.sha256(b"einmal salt" + secret.reveal().encode()).digest()[:16]
     return credential_of("SCRAM-SHA-256", secret, salt, ITERATIONS_MIN)
 
 

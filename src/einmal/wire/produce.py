@@ -131,6 +131,11 @@ def decode_produce_request(version: int, frame: Frame, position: int) -> Produce
     return _decode_any(version, frame, position)
 
 
+def partition_count(version: int, frame: Frame, position: int) -> int:
+    """How many partitions the request names. Raises as ``decode_produce_request``."""
+    return sum(len(partitions) for _topic, partitions in decode_produce_request(version, frame, position).topics)
+
+
 def _decode_single(frame: Frame, position: int, has_ids: bool) -> ProduceRequest | None:
     """A flexible request for one partition, without tagged fields; None: it has another shape."""
     transactional_id = None

@@ -108,6 +108,13 @@ class RequestContext:
         return self.header.client_id or ""
 
     @property
+    def sender(self) -> Hashable:
+        """With whom the sender shares its turns: all connections of a user that has authenticated, else only this."""
+        if self.listener.authenticates or self.origin is None:
+            return self.principal
+        return self.origin.number
+
+    @property
     def may_be_from_broker(self) -> bool:
         """Whether a node of the cluster can have sent the request; else only a client can.
 

@@ -21,12 +21,14 @@ from einmal.broker.front.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
+from einmal.broker.rpc.authentication import OPEN_APIS
 from einmal.rpc.sasl import SASL_AUTHENTICATE
 from einmal.security.principal import Principal
 from einmal.types import ErrorCode
 from einmal.wire.api.sasl_authenticate import SaslAuthenticateResponse
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import RequestHeader, Values, decode_request_header
+from einmal.wire.produce import partition_count
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -39,6 +41,10 @@ _AT_ONCE_BYTES_MAX: Final = 4 * 1024
 """Of any request but Produce: a larger one waits for its turn, since reading it takes milliseconds."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of any request but Produce, whose records stay bytes: a decoded request takes ten times as much memory."""
+_WIDE: Final = 1_000
+"""A Produce for more partitions waits for its turn too."""
+_NARROW_BYTES_MAX: Final = 8 * _WIDE
+"""Fewer bytes cannot name so many."""
 _BARE: Final = -1
 """The version of an answer without a header."""
 _LENGTH: Final = struct.Struct(">i")
@@ -92,6 +98,8 @@ class Router:
         self._throttles = throttles
         self._unsupported = unsupported
         self._unpacked = UnpackedRequests()
+        # Of their own: what has a share of another one may wait for a follower's Fetch, and a Produce for others.
+        self._unpacked_of = {_FETCH: UnpackedRequests(), _PRODUCE: UnpackedRequests()}
 
     def dispatch(
         self, frame: bytearray, client_address: str, origin: Origin | None = None, principal: Principal | None = None
@@ -115,6 +123,8 @@ class Router:
         context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
         if self._throttles is not None and self._throttles.quotas:
             context.charge = self._charge(context, len(frame))
+        if api_key == _PRODUCE and len(frame) > _NARROW_BYTES_MAX and partition_count(version, frame, position) > _WIDE:
+            return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
@@ -174,10 +184,11 @@ class Router:
         self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int
     ) -> Body | Parked:
         """Decode a large request in turns with other work, and handle it. Raises WireError."""
-        if route.key in (_ENVELOPE, _FETCH):
-            # The request in an envelope waits for itself. A follower's Fetch is what others in here may wait for.
+        if route.key == _ENVELOPE or route.key in OPEN_APIS:
+            # The request in an envelope waits for itself. What is answered before authentication has no arrays, and
+            # its senders may not keep anything from those who have authenticated.
             return await self._unpack_and_handle(context, route, frame, position)
-        async with self._unpacked.admitted(len(frame)):
+        async with self._unpacked_of.get(route.key, self._unpacked).admitted(len(frame)):
             return await self._unpack_and_handle(context, route, frame, position)
 
     async def _unpack_and_handle(

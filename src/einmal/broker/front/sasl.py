@@ -7,11 +7,12 @@ enabled for clients, the secret makes everybody a node.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable
-from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from einmal.broker.cluster_metadata import ClusterMetadata
+from einmal.broker.identity import Identity
 from einmal.broker.rpc.authentication import NODE_MECHANISM, Authentication, Credentials, principal_of
 from einmal.metadata.scram_users import MECHANISM_NUMBERS
 from einmal.seams import Clock
@@ -63,12 +64,14 @@ class SaslServer:
         settings: SaslServerSettings,
         credentials: Credentials,
         metadata: ClusterMetadata,
+        identity: Identity,
         clock: Clock,
         tokens: TokenVerifier | None = None,
     ) -> None:
         self.settings = settings
         self._credentials = credentials
         self._metadata = metadata
+        self._identity = identity
         self._clock = clock
         self._tokens = tokens
 
@@ -107,18 +110,30 @@ class SaslServer:
     def _scram_users(self, mechanism: str) -> ScramUsers:
         is_enabled = mechanism in self.settings.mechanisms
         users = self._metadata.image.scram_credentials.get(MECHANISM_NUMBERS[mechanism], {}) if is_enabled else {}
-        # Made-up salts must be the same on all brokers and after a restart, and nobody's to predict: not even a user's,
-        # who can derive the server key from the own password, but no other.
-        known = list(islice(users.values(), 2))
-        seed = b"".join(each.server_key for each in known) + self._credentials.secret.reveal().encode()
+        known = next(iter(users.values()), None)
         secret = self._credentials.secret if self._is_for_nodes(mechanism) else None
         return ScramUsers(
             users.get,
-            seed or b"einmal",
-            known[0].iterations if known else ITERATIONS_MIN,
-            None if not secret else node_credential(secret),
+            self._seed(),
+            ITERATIONS_MIN if known is None else known.iterations,
+            node_credential(secret, self._node_salt()) if secret else None,
             not self.settings.mechanisms,
         )
+
+    def _seed(self) -> bytes:
+        """Of made-up salts, which are the same on all brokers and after a restart, and which nobody can predict.
+
+        So it comes from nothing that a person has chosen, or that changes with the users: from the random ids of the
+        first broker's data directories, which the cluster keeps and shows to nobody who has not authenticated.
+        """
+        brokers = self._metadata.image.brokers
+        directories = brokers[min(brokers)].log_dirs if brokers else ()
+        ids = directories or (self._identity.directory_id,)
+        return hashlib.sha256(b"made-up salts" + b"".join(each.bytes for each in ids)).digest()
+
+    def _node_salt(self) -> bytes:
+        """Random as the id of this node's data directory, and kept as long; reveals neither the id nor the secret."""
+        return hashlib.sha256(b"salt of nodes" + self._identity.directory_id.bytes).digest()[:16]
 
     async def proceed(self, authentication: Authentication, message: bytes) -> Answered:
         """Answer the client's next message. Raises SaslError: the authentication has failed."""

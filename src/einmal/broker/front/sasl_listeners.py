@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.broker.front.sasl import SaslServer
+from einmal.broker.identity import Identity
 from einmal.broker.rpc.authentication import Credentials
 from einmal.log.disk import Disk
 from einmal.seams import Clock
@@ -24,7 +25,13 @@ class SaslListeners:
     """Raises ConfigError."""
 
     def __init__(
-        self, config: BrokerConfig, credentials: Credentials, metadata: ClusterMetadata, disk: Disk, clock: Clock
+        self,
+        config: BrokerConfig,
+        credentials: Credentials,
+        metadata: ClusterMetadata,
+        identity: Identity,
+        disk: Disk,
+        clock: Clock,
     ) -> None:
         self.servers: dict[str, SaslServer] = {}
         """By the names of listeners."""
@@ -41,7 +48,7 @@ class SaslListeners:
 
                 keys = PublishedKeys(settings.jwt, disk)
                 self._published.append(keys)
-            self.servers[listener.name] = SaslServer(settings, credentials, metadata, clock, keys)
+            self.servers[listener.name] = SaslServer(settings, credentials, metadata, identity, clock, keys)
             unencrypted = [each for each in settings.mechanisms if each in (PLAIN, OAUTHBEARER)]
             if unencrypted and not listener.is_encrypted:
                 names = " and ".join(unencrypted)

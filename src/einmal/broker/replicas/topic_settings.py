@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from einmal.broker.config import BrokerConfig
 from einmal.log.config import LogConfig
 from einmal.metadata.image import ClusterImage
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
+
+INDEX_INTERVAL_BYTES_MAX: Final = 64 * 1024
+"""Of any log: a lookup walks the batches of one interval on the event loop, and a batch may have 70 bytes."""
 
 
 def settings_of(image: ClusterImage, topic: str) -> Mapping[str, str]:
@@ -41,7 +45,7 @@ def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:
         segment_ms=min(number("segment.ms"), lag_max_ms) if "compact" in cleanup_policy else number("segment.ms"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
-        index_interval_bytes=number("index.interval.bytes"),
+        index_interval_bytes=min(number("index.interval.bytes"), INDEX_INTERVAL_BYTES_MAX),
         max_message_bytes=number("max.message.bytes"),
         timestamp_type=setting(config, configs, "message.timestamp.type"),
         message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),

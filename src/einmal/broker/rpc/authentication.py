@@ -27,7 +27,10 @@ OPEN_APIS: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 """What is answered before authentication."""
 NODE_MECHANISM: Final = "SCRAM-SHA-256"
 _NONCE_BYTES: Final = 18
-_SECRET_LENGTH_MIN: Final = 16
+_SECRET_LENGTH_MIN: Final = 24
+_SECRET_CHARACTERS_MIN: Final = 10
+"""Different ones. A secret that a person has chosen can be guessed from an exchange that somebody has recorded."""
+_HOW_TO_MAKE_ONE: Final = "stop all nodes and use the same random one on each, as of openssl rand -base64 32"
 
 
 class Unauthenticated(WireError):
@@ -111,7 +114,15 @@ class Credentials:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"einmal.cluster.secret.file={self._file} cannot be read: {error}") from error
         if len(secret) < _SECRET_LENGTH_MIN:
-            raise ConfigError(f"einmal.cluster.secret.file={self._file} has less than {_SECRET_LENGTH_MIN} characters")
+            raise ConfigError(
+                f"einmal.cluster.secret.file={self._file} has less than {_SECRET_LENGTH_MIN} characters: "
+                f"{_HOW_TO_MAKE_ONE}"
+            )
+        if len(set(secret)) < _SECRET_CHARACTERS_MIN:
+            raise ConfigError(
+                f"einmal.cluster.secret.file={self._file} has less than {_SECRET_CHARACTERS_MIN} different characters: "
+                f"{_HOW_TO_MAKE_ONE}"
+            )
         self.secret = Secret(secret)
 
     def new_nonce(self) -> str:

@@ -42,13 +42,13 @@ class DescribeProducersHandler:
         async for name, indexes in context.paced(asked.items()):
             refused = self.access.refusal(context, AclOperation.READ, ResourceType.TOPIC, name)
             partitions = [
-                PartitionResponse(index, refused) if refused else self._partition(name, index)
+                PartitionResponse(index, refused) if refused else await self._partition(context, name, index)
                 async for index in context.paced(indexes)
             ]
             topics.append(TopicResponse(name, partitions))
         return DescribeProducersResponse(topics=topics)
 
-    def _partition(self, topic: str, index: int) -> PartitionResponse:
+    async def _partition(self, context: RequestContext, topic: str, index: int) -> PartitionResponse:
         topic_partition = TopicPartition(topic, index)
         partition = self.partitions.get(topic_partition)
         if partition is None or not partition.is_leader:
@@ -64,6 +64,6 @@ class DescribeProducersHandler:
                     coordinator_epoch=producer.coordinator_epoch,
                     current_txn_start_offset=producer.current_txn_start_offset,
                 )
-                for producer in partition.producers.describe()
+                async for producer in context.paced(partition.producers.describe())
             ],
         )

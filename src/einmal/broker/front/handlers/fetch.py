@@ -113,7 +113,10 @@ class FetchHandler:
     async def _answer_in_turn(self, context: RequestContext, fetch: ConsumerFetch) -> Body | Parked:
         await context.turns.next()
         answer = self._answer(context, fetch)
-        return await answer if inspect.iscoroutine(answer) else cast(Body | Parked, answer)
+        if inspect.iscoroutine(answer):
+            # Followers confirm by a Fetch, which may wait for this request's share of memory: it waits without one.
+            return Parked(asyncio.ensure_future(answer))
+        return cast(Body | Parked, answer)
 
     async def _confirm(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
         """The answer, once it is known whether another leader may have written beyond the end by now."""

@@ -84,20 +84,22 @@ class ListOffsetsHandler:
                 is_new = context.api_version >= _OFFSET_NOT_AVAILABLE
                 error = ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available
             if error is ErrorCode.none:
-                error, found = await self._find_or_fail(partition, asked.timestamp, isolation)
+                error, found = await self._find_or_fail(context, partition, asked.timestamp, isolation)
         return _response(asked, error, found)
 
     async def _find_or_fail(
-        self, partition: Partition, timestamp: int, isolation: IsolationLevel
+        self, context: RequestContext, partition: Partition, timestamp: int, isolation: IsolationLevel
     ) -> tuple[ErrorCode, _Found]:
         try:
-            return ErrorCode.none, await self._find(partition, timestamp, isolation)
+            return ErrorCode.none, await self._find(context, partition, timestamp, isolation)
         except (OSError, WireError, LogCorruption) as failure:
             self.supervisor.report(f"searching {partition.topic_partition} by time", failure)
             is_disk = isinstance(failure, OSError)
             return ErrorCode.kafka_storage_error if is_disk else ErrorCode.corrupt_message, _Found()
 
-    async def _find(self, partition: Partition, timestamp: int, isolation: IsolationLevel) -> _Found:
+    async def _find(
+        self, context: RequestContext, partition: Partition, timestamp: int, isolation: IsolationLevel
+    ) -> _Found:
         """Raises OSError, or WireError or LogCorruption for a batch that cannot be read."""
         end = partition.visible_end(isolation)
         start = partition.log_start_offset
@@ -111,7 +113,7 @@ class ListOffsetsHandler:
             return _Found()
         while (search := partition.search_by_time(timestamp, start)) is not None:
             if not search.is_decided:
-                await self.batch_checks.run(search.decide)
+                await self.batch_checks.run(search.decide, context.sender)
             if search.found is not None:
                 return _Found(*search.found) if search.found.offset < end else _Found()
             start = search.next_offset

@@ -157,7 +157,7 @@ class ProduceHandler:
         """Append batches that take longer to check. The connection's next request waits meanwhile: batches stay in
         order."""
         for undecided in batches.undecided:
-            await self.batch_checks.run(undecided.admission.decide)
+            await self.batch_checks.run(undecided.admission.decide, context.sender)
             batches.append_decided(undecided, self.clock.now())
         return self._result(context, request, batches)
 
