@@ -210,7 +210,7 @@ def test_numbers_that_were_written_with_more_bits_are_bad_rows() -> None:
         from google.protobuf import descriptor_pb2
 
         file = descriptor_pb2.FileDescriptorProto(name="t.proto", package="t", syntax="proto3")
-        file.message_type.add(name="M").field.add(name="n", number=1, label=1, type=kind)  # type: ignore[arg-type]
+        file.message_type.add(name="M").field.add(name="n", number=1, label=1, type=kind)
         return bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
 
     for wide, narrow in ((3, 5), (4, 13), (18, 17)):

@@ -119,7 +119,7 @@ def _name(names: list[str]) -> str:
 
 
 def _tells(union: Node) -> bool:
-    return sum(each["type"] != "null" for each in union["branches"]) > 1
+    return bool(sum(each["type"] != "null" for each in union["branches"]) > 1)
 
 
 def _tag(branch: int) -> str:
