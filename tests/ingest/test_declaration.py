@@ -123,3 +123,20 @@ def test_a_pipeline_in_the_same_file_is_not_disturbed() -> None:
         '[sources.logs]\nsubscribe = "logs"\n[sinks.out]\nfrom = "logs"\ntopic = "out"\n'
     )
     assert parse_pipeline(text, {}, {}).topic == "out"
+
+
+def test_what_is_wrong_with_another_ingester_does_not_keep_one_from_running() -> None:
+    others = (
+        '[ingest.shop]\ntype = "postgresql"\npassword = "${env:NO_SUCH_PASSWORD}"\n',
+        '[ingest.odd]\ntype = "no such type"\n',
+        "ingest.broken = 1\n",
+        "[sources.words]\nsubscribe = 1\n",
+    )
+    for other in others:
+        text = (other + CLUSTER + FILES) if other.startswith("ingest.") else CLUSTER + FILES + other
+        (found,) = declared(text, {}, lambda path: "", only="logs").values()
+        assert found.name == "logs"
+    with pytest.raises(DeclarationError, match="NO_SUCH_PASSWORD"):
+        declared(CLUSTER + FILES + others[0], {}, lambda path: "", only="shop")
+    with pytest.raises(DeclarationError, match="no ingester 'log' is declared, only logs"):
+        declared(CLUSTER + FILES, {}, lambda path: "", only="log")

@@ -96,3 +96,22 @@ def test_names_that_stay_the_same_in_both_directions_are_refused() -> None:
     text = 'replication.policy.class = "IdentityReplicationPolicy"\n' + CLUSTERS + FLOW
     assert declared(text).flows["A->B"].remote_topic("orders") == "orders"
     assert any("would copy every record back" in each for each in problems(text + '["B->A"]\ntopics = "orders"\n'))
+
+
+def test_what_is_wrong_with_another_flow_or_cluster_does_not_keep_one_from_running() -> None:
+    text = (
+        CLUSTERS.replace('["A", "B"]', '["A", "B", "C"]')
+        + 'C.bootstrap.servers = "c"\nC.sasl.password = "${env:NONE}"\n'
+    )
+    text += FLOW + '["A->C"]\ntopics = ["("]\n["C->B"]\nno.such.key = 1\n["B->A"]\ntransactions = "odd"\n'
+    found = parse(text, {}, lambda path: "", only="A->B")
+    assert "A->B" in found.flows and found.clusters.keys() == {"A", "B"}
+    for broken in ("A->C", "C->B", "B->A"):
+        with pytest.raises(DeclarationError):
+            parse(text, {}, lambda path: "", only=broken)
+
+
+def test_a_flow_still_knows_of_the_opposite_one() -> None:
+    text = CLUSTERS + 'replication.policy.class = "IdentityReplicationPolicy"\n' + FLOW + '["B->A"]\ntopics = ".*"\n'
+    with pytest.raises(DeclarationError, match="both directions"):
+        parse(text, {}, lambda path: "", only="A->B")

@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -107,7 +108,4 @@ def _session(name: str, declaration: IngestDeclaration, master: str) -> Iterator
 def _declared(file: Path, name: str) -> IngestDeclaration:
     from einmal.ingest.declaration import declared
 
-    found = read_declaration(file, declared)
-    if name not in found:
-        raise typer.BadParameter(f"{file} declares no ingester {name!r}, only {', '.join(found)}")
-    return found[name]
+    return read_declaration(file, partial(declared, only=name))[name]

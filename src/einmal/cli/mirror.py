@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -271,7 +272,7 @@ def _print(status: MirrorStatus, output: Format) -> None:
 def _declared(file: Path, flow: str) -> tuple[Flow, MirrorDeclaration]:
     from einmal.mirroring.declaration import parse
 
-    declaration = read_declaration(file, parse)
+    declaration = read_declaration(file, partial(parse, only=flow))
     if flow not in declaration.flows:
         raise typer.BadParameter(f"{file} declares no flow {flow!r}, only {', '.join(declaration.flows)}")
     return declaration.flows[flow], declaration

@@ -6,12 +6,14 @@ writes the records there, too; ``spark_appender`` lets the tasks of a Spark appl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Protocol
 
 from einmal.client.config import ProducerSettings
+from einmal.client.errors import NotAuthorized
 from einmal.ingest.encoding import BATCH_BYTES, RecordEncoder
-from einmal.ingest.source import IngestBatch
+from einmal.ingest.source import IngestBatch, SourceNotice
 from einmal.pipeline.claims import Output
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.targets.kafka.batches import TransactionBatches
@@ -31,8 +33,23 @@ class Appender(Protocol):
 class LocalAppender:
     """See ``Appender``."""
 
-    def __init__(self, settings: ProducerSettings, client: Mapping[str, str], cluster: KafkaCluster) -> None:
-        self._encoder = RecordEncoder(settings, int(client.get("batch.size", BATCH_BYTES)), cluster.partition_count)
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        client: Mapping[str, str],
+        cluster: KafkaCluster,
+        notify: Callable[[SourceNotice], None],
+    ) -> None:
+        @cache
+        def needs_key(topic: str) -> bool:
+            try:
+                return "compact" in (cluster.topic_setting(topic, "cleanup.policy") or "")
+            except NotAuthorized:
+                # Nobody may ask: the broker answers when it is written.
+                return False
+
+        batch_bytes = int(client.get("batch.size", BATCH_BYTES))
+        self._encoder = RecordEncoder(settings, batch_bytes, cluster.partition_count, needs_key, notify)
 
     def append(
         self, batch: IngestBatch, target: KafkaTarget, identity: ProducerIdAndEpoch, now_ms: int

@@ -46,8 +46,11 @@ class IngestDeclaration:
     deduplicate: Deduplicate | None = None
 
 
-def declared(text: str, environment: Mapping[str, str], read: Callable[[str], str]) -> dict[str, IngestDeclaration]:
-    """By name. ``read``: the text of a file that a value refers to (OSError). Raises DeclarationError."""
+def declared(
+    text: str, environment: Mapping[str, str], read: Callable[[str], str], only: str | None = None
+) -> dict[str, IngestDeclaration]:
+    """By name. ``read``: the text of a file that a value refers to (OSError). ``only``: the one that is to run; what is
+    wrong with the others does not keep it from that. Raises DeclarationError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -55,10 +58,15 @@ def declared(text: str, environment: Mapping[str, str], read: Callable[[str], st
     problems: list[str] = []
     # What belongs to the pipeline is checked, and replaced, when that runs.
     own = {name: value for name, value in document.items() if name in ("kafka", "ingest") or name.startswith(_KAFKA)}
-    own = substituted(own, Variables(environment, read), problems, "")
-    tables = own.pop("ingest", {})
+    tables = own.get("ingest", {})
     if not isinstance(tables, Mapping) or not tables:
         raise DeclarationError(['no ingester is declared\nhint: [ingest.logs] with type = "files"'])
+    if only is not None:
+        if only not in tables:
+            raise DeclarationError([f"no ingester {only!r} is declared, only {', '.join(tables)}"])
+        own["ingest"] = {only: tables[only]}
+    own = substituted(own, Variables(environment, read), problems, "")
+    tables = own.pop("ingest")
     common = flattened(own)
     found = {name: _declared(name, table, common, problems) for name, table in tables.items()}
     if problems:

@@ -9,7 +9,7 @@ from typing import Final
 
 from einmal.client.config import ProducerSettings
 from einmal.client.producer_batch import record_size
-from einmal.ingest.source import IngestBatch, IngestRecord, SourceRefused
+from einmal.ingest.source import IngestBatch, IngestRecord, SourceNotice, SourceRefused
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.spark.targets.kafka.batches import TransactionBatches
 from einmal.types import TopicPartition
@@ -32,7 +32,17 @@ class _Unfinished:
 class RecordEncoder:
     """Encodes the records of one batch of a source after the other; ``partition_count``: of a topic."""
 
-    def __init__(self, settings: ProducerSettings, batch_bytes: int, partition_count: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        batch_bytes: int,
+        partition_count: Callable[[str], int],
+        needs_key: Callable[[str], bool] = lambda topic: False,
+        notify: Callable[[SourceNotice], None] = lambda notice: None,
+    ) -> None:
+        """``needs_key``: whether a topic takes no record without a key. ``notify``: of those that are left out."""
+        self._needs_key = needs_key
+        self._notify = notify
         self._compression = Compression[settings.compression_type.upper()]
         self._largest = settings.max_request_size
         self._batch_bytes = min(batch_bytes, settings.max_request_size)
@@ -80,6 +90,8 @@ class RecordEncoder:
                 count = counts[record.topic] = self._count(record.topic)
                 # Once: the position of many files has many kilobytes.
                 without_key[record.topic] = partition_for_key(seed, count)
+            if record.key is None and self._is_left_out(record):
+                continue
             partition = record.partition
             if partition is None:
                 key = record.key
@@ -101,6 +113,21 @@ class RecordEncoder:
                     "a record's timestamp is in ms since 1970, or None for the time of writing",
                 )
             yield TopicPartition(record.topic, partition), record, size
+
+    def _is_left_out(self, record: IngestRecord) -> bool:
+        """Of a record without a key. Raises SourceRefused."""
+        topic = record.topic
+        if not self._needs_key(topic):
+            return False
+        if record.skipped_as:
+            text = f"{record.skipped_as} is not written to {topic}: it has no key, and the topic is compacted"
+            self._notify(SourceNotice("skipped", topic, text))
+            return True
+        raise SourceRefused(
+            f"a record for {topic} has no key, and the topic is compacted (INVALID_RECORD)",
+            "set cleanup.policy=delete for the topic, or give each record a key: a primary key or message.key.columns, "
+            'for files key = "file"',
+        )
 
     def _count(self, topic: str) -> int:
         if topic in RESERVED_TOPICS:

@@ -109,7 +109,7 @@ class Ingest:
         if self._deduplicate is not None:
             self._deduplicator = Deduplicator(self._deduplicate, self._name, cluster, self._notify)
         held: Held | None = None
-        appender: Appender = LocalAppender(self._settings, self._client, cluster)
+        appender: Appender = LocalAppender(self._settings, self._client, cluster, self._notify)
         try:
             if spark is not None:
                 appender = self._on_spark(spark, cluster)

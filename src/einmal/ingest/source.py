@@ -39,7 +39,9 @@ class SourceRefused(Exception):
 
 class IngestRecord(NamedTuple):
     """A record to be written. ``partition``: None for that of the key, as producers choose it (murmur2); records
-    without a key either go to one partition per batch. ``timestamp`` in ms; None for the time of writing."""
+    without a key either go to one partition per batch. ``timestamp`` in ms; None for the time of writing.
+    ``skipped_as``: what is reported where the record has no key and its topic, a compacted one, takes none without;
+    empty: the ingester stops there."""
 
     topic: str
     value: bytes | None
@@ -47,6 +49,7 @@ class IngestRecord(NamedTuple):
     headers: tuple[Header, ...] = ()
     partition: int | None = None
     timestamp: int | None = None
+    skipped_as: str = ""
 
 
 class RecordPart(Protocol):

@@ -48,16 +48,31 @@ class MirrorDeclaration:
     clusters: Mapping[str, Mapping[str, str]]
 
 
-def parse(text: str, environment: Mapping[str, str], read: Callable[[str], str]) -> MirrorDeclaration:
-    """``read``: the text of a file that a value refers to (OSError). Raises DeclarationError."""
+def parse(
+    text: str, environment: Mapping[str, str], read: Callable[[str], str], only: str | None = None
+) -> MirrorDeclaration:
+    """``read``: the text of a file that a value refers to (OSError). ``only``: the flow that is to run; what is wrong
+    with others, and with clusters that it does not connect, does not keep it from that. Raises DeclarationError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError([f"not TOML: {error}"]) from error
     problems: list[str] = []
-    keys = flattened(substituted(document, Variables(environment, read), problems, ""))
+    keys = flattened(document)
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
+    if only is not None and only in names:
+        source, _, target = only.partition("->")
+        opposite = f"{target}->{source}"
+        has_opposite = any(key.startswith(f"{opposite}.") for key in keys)
+        enabled = keys.get(f"{opposite}.enabled", "true")
+        others = {*aliases, *names} - {source, target, only}
+        keys = {key: value for key, value in keys.items() if not any(key.startswith(f"{each}.") for each in others)}
+        if has_opposite:
+            # Only that it is there: policies differ by it.
+            keys[f"{opposite}.enabled"] = enabled
+        aliases, names = [source, target], [only, opposite]
+    keys = substituted(keys, Variables(environment, read), problems, "")
     sections = {name: _section(keys, name) for name in (*aliases, *names)}
     rest = [key for key in keys if not any(key.startswith(f"{name}.") for name in sections)]
     refuse_unknown("", rest, _TOP, problems)

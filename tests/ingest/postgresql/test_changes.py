@@ -12,7 +12,7 @@ from einmal.ingest.postgresql.changes import ChangeStream
 from einmal.ingest.postgresql.lsn import Lsn
 from einmal.ingest.postgresql.pgoutput import UNCHANGED, MalformedMessage, RelationColumn, RelationMessage
 from einmal.ingest.postgresql.position import DatabaseSnapshot, StreamPosition
-from einmal.ingest.postgresql.tables import AnnouncedTables, Routing
+from einmal.ingest.postgresql.tables import AnnouncedTables, CatalogTable, Routing
 from einmal.ingest.postgresql.values import UnreadableValue
 from einmal.ingest.source import IngestRecord, SourceRefused
 from einmal.schemas.debezium_format import UNAVAILABLE
@@ -25,7 +25,7 @@ ROUTING = Routing(prefix="p")
 
 
 def tables(routing: Routing = ROUTING) -> AnnouncedTables:
-    return AnnouncedTables(routing, lambda relation_id: ())
+    return AnnouncedTables(routing, lambda relation_id: CatalogTable(("id", "v", "w"), ()))
 
 
 def records(

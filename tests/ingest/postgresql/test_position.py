@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from einmal.ingest.postgresql.lsn import Lsn
 from einmal.ingest.postgresql.pgoutput import BeginTransaction
 from einmal.ingest.postgresql.position import DatabaseSnapshot, StreamPosition, decode_position, parse_snapshot
+from einmal.ingest.postgresql.tables import KnownKey
 
 SNAPSHOT = DatabaseSnapshot(Lsn(1_000), 100, 110, frozenset({100, 105}))
 
@@ -77,3 +79,27 @@ def test_a_snapshot_is_read_as_the_server_prints_it() -> None:
 def test_a_position_of_something_else_is_no_position(position: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not an? "):
         decode_position(position)
+
+
+def test_keys_of_tables_are_part_of_the_position_and_older_positions_have_none() -> None:
+    known = {7: KnownKey(("id", "v"), (23, 25), (0,)), 9: KnownKey(("v",), (25,), ())}
+    position = StreamPosition(Lsn(500), 1, SNAPSHOT, known)
+    assert decode_position(json.loads(json.dumps(position.encode()))) == position
+    assert decode_position({"lsn": "0/1F4", "timeline": 1}).keys == {}
+    assert position.moved(Lsn(2_000)).keys == known
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        {"x": [[], [], []]},
+        {"7": [["id"], [], []]},
+        {"7": [["id"], [23], [1]]},
+        {"7": [["id"], [23], [-1]]},
+        {"7": 1},
+    ],
+)
+def test_keys_that_no_release_has_recorded_are_refused(keys: Any) -> None:
+    with pytest.raises(ValueError, match="not keys"):
+        decode_position({"lsn": "0/1F4", "timeline": 1, "keys": keys})

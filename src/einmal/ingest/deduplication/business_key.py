@@ -57,14 +57,37 @@ def key_of(declared: Deduplicate) -> KeyOf:
     return lambda key, value, headers: next((each.value for each in reversed(headers) if each.key == name), None)
 
 
+class _Number(str):
+    """The value of a JSON number, exactly: two numbers are equal if and only if these texts are."""
+
+
 def _field(value: bytes, name: str) -> bytes | None:
-    """A number and the same digits as text are two keys."""
+    """A number and the same digits as text are two keys. What Python and others write for "no number" is no key: all
+    events that lack one would be duplicates of each other."""
     try:
-        found = json.loads(value)
+        found = json.loads(value, parse_int=_integer, parse_float=_decimal, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
     field = found.get(name) if isinstance(found, dict) else None
-    return json.dumps(field).encode() if isinstance(field, str | int | float) else None
+    if isinstance(field, _Number):
+        return field.encode()
+    return json.dumps(field).encode() if isinstance(field, str | bool) else None
+
+
+def _integer(digits: str) -> _Number:
+    return _Number("0" if digits == "-0" else digits)
+
+
+def _decimal(text: str) -> _Number:
+    """With all its digits: a double would make one key of many."""
+    mantissa, _, exponent = text.lower().partition("e")
+    whole, _, fraction = mantissa.removeprefix("-").partition(".")
+    digits = (whole + fraction).lstrip("0")
+    kept = digits.rstrip("0")
+    if not kept:
+        return _Number("0e0")
+    power = int(exponent or "0") - len(fraction) + len(digits) - len(kept)
+    return _Number(f"{'-' if mantissa.startswith('-') else ''}{kept}e{power}")
 
 
 def key_digest(topic: str, key: bytes) -> bytes:

@@ -128,8 +128,9 @@ class ChangeStream:
         if isinstance(change, TruncatedTables):
             for relation_id in change.relation_ids:
                 table = self._tables.of(relation_id)
-                if isinstance(table, RowShape):
-                    yield self._record(table, lsn, "t", None, None, None)
+                if isinstance(table, RowShape) and self._tables.routing.truncates:
+                    record = self._record(table, lsn, "t", None, None, None)
+                    yield record._replace(skipped_as=f"the TRUNCATE of {table.name}")
             return
         new = None if isinstance(change, DeletedRow) else change.new
         key, old = (None, None) if isinstance(change, InsertedRow) else (change.key, change.old)

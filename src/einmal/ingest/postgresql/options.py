@@ -18,7 +18,7 @@ from einmal.spark.targets.postgres.options import SSL, Connecting, connecting
 NAMES: Final = (
     "url", "user", "password", *SSL, "statement_timeout", "lock_timeout", "slot.name", "publication.name",
     "topic.prefix", "snapshot.mode", "tombstones.on.delete", "max.batch.size", "outbox.tables",
-    "route.topic.replacement",
+    "route.topic.replacement", "message.key.columns", "skipped.operations",
 )  # fmt: skip
 SECRETS: Final = ("password",)
 _BATCH_MAX: Final = 10_000
@@ -84,7 +84,31 @@ def _routing(options: Options) -> Routing:
         outbox=frozenset(tables),
         outbox_topic=template,
         tombstones=options.flag("tombstones.on.delete", True),
+        keys=_keys(options),
+        truncates=_truncates(options),
     )
+
+
+def _keys(options: Options) -> dict[str, tuple[str, ...]]:
+    """``schema.table:column,column;schema.table:column``, without Debezium's patterns."""
+    found: dict[str, tuple[str, ...]] = {}
+    for each in filter(str.strip, (options.text("message.key.columns") or "").split(";")):
+        table, _, names = (part.strip() for part in each.partition(":"))
+        columns = tuple(name.strip() for name in names.split(",") if name.strip())
+        if "." not in table or not columns:
+            raise OptionError(
+                f'option "message.key.columns" has {each.strip()!r}\nhint: "public.orders:id", with the schema; commas '
+                'between columns, ";" between tables'
+            )
+        found[table] = columns
+    return found
+
+
+def _truncates(options: Options) -> bool:
+    skipped = (options.text("skipped.operations") or "none").lower()
+    if skipped not in ("none", "t"):
+        raise OptionError(f'option "skipped.operations" is none, or t for TRUNCATE, not {skipped!r}')
+    return skipped == "none"
 
 
 def _snapshot(options: Options) -> SnapshotMode:

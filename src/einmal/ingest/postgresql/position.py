@@ -12,11 +12,12 @@ the snapshot as well, and a transaction that is visible there is skipped by its 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from einmal.ingest.postgresql.lsn import Lsn, lsn_text, parse_lsn
 from einmal.ingest.postgresql.pgoutput import BeginTransaction
+from einmal.ingest.postgresql.tables import KnownKey
 
 _XID_BITS: Final = 32
 
@@ -44,11 +45,12 @@ class DatabaseSnapshot:
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
     """``timeline``: of the server that wrote the log up to ``lsn``. ``snapshot``: as long as the stream may repeat
-    it."""
+    it. ``keys``: of tables whose key is not in the log, by OID, as they are known at ``lsn``."""
 
     lsn: Lsn
     timeline: int
     snapshot: DatabaseSnapshot | None = None
+    keys: Mapping[int, KnownKey] = field(default_factory=dict)
 
     def is_past(self, transaction: BeginTransaction) -> bool:
         """Whether the transaction has been ingested."""
@@ -70,6 +72,11 @@ class StreamPosition:
                 "xmax": self.snapshot.xmax,
                 "running": sorted(self.snapshot.running),
             }
+        if self.keys:
+            encoded["keys"] = {
+                str(relation_id): [list(known.names), list(known.types), list(known.key)]
+                for relation_id, known in sorted(self.keys.items())
+            }
         return encoded
 
 
@@ -80,7 +87,22 @@ def decode_position(position: Mapping[str, Any]) -> StreamPosition:
         parse_lsn(position.get("lsn")),
         _natural(position.get("timeline")),
         None if snapshot is None else _decode_snapshot(snapshot),
+        _decode_keys(position.get("keys", {})),
     )
+
+
+def _decode_keys(keys: Any) -> dict[int, KnownKey]:
+    try:
+        found = {
+            int(relation_id): KnownKey(tuple(names), tuple(map(_natural, types)), tuple(map(_natural, key)))
+            for relation_id, (names, types, key) in keys.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"not keys of tables: {keys!r}") from error
+    for known in found.values():
+        if len(known.names) != len(known.types) or any(index >= len(known.names) for index in known.key):
+            raise ValueError(f"not keys of tables: {keys!r}")
+    return found
 
 
 def parse_snapshot(text: str, lsn: Lsn) -> DatabaseSnapshot:

@@ -27,7 +27,7 @@ from einmal.ingest.postgresql.lsn import Lsn, parse_lsn
 from einmal.ingest.postgresql.pgoutput import RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, parse_snapshot
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.tables import AnnouncedTables
+from einmal.ingest.postgresql.tables import KEY_FROM_CATALOG, AnnouncedTables, CatalogTable
 from einmal.ingest.source import IngestRecord, SourceFailed
 
 _CURSOR: Final = "einmal_snapshot"
@@ -40,6 +40,7 @@ _KEY: Final = """
 """
 _TABLES: Final = f"""
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p', p.rowfilter, coalesce(({_KEY}), '{{}}'),
+        c.relreplident::text,
         array_agg(a.attname::text ORDER BY a.attnum), array_agg(a.atttypid::bigint ORDER BY a.attnum)
     FROM pg_publication_tables p
     JOIN pg_namespace n ON n.nspname = p.schemaname
@@ -69,6 +70,7 @@ class PublishedTable:
     row_filter: str | None
     key: tuple[str, ...]
     columns: tuple[RelationColumn, ...]
+    replica_identity: str = "d"
 
     def identifier(self) -> sql.Composed:
         """As FROM and LOCK take it: without tables that inherit, which are published by themselves."""
@@ -97,9 +99,17 @@ def published_tables(session: SourceSession, publication: str) -> tuple[Publishe
                 for name, type_id in zip(names, types, strict=True)
                 if name is not None
             ),
+            replica_identity=replica_identity,
         )
-        for relation_id, schema, table, is_partitioned, row_filter, key, names, types in found
+        for relation_id, schema, table, is_partitioned, row_filter, key, replica_identity, names, types in found
     )
+
+
+def remember_keys(session: SourceSession, publication: str, tables: AnnouncedTables) -> None:
+    """Of the published tables whose key is not in the log, as they are now, unless one is known."""
+    for each in published_tables(session, publication):
+        if each.replica_identity in KEY_FROM_CATALOG:
+            tables.remember(each.relation_id, each.columns, each.key)
 
 
 def newest_transaction(session: SourceSession) -> int:
@@ -152,13 +162,16 @@ class TableSnapshot:
         self._session.commit(_TAKING)
 
 
-def primary_key(session: SourceSession, relation_id: int) -> tuple[str, ...]:
-    """Of a table as it is now; empty if it has none."""
+def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | None:
+    """A table as it is now; None if it was dropped."""
     found = session.rows(
         "looking up a primary key",
-        "SELECT a.attname::text FROM pg_index i"
-        " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
-        " WHERE i.indrelid = %s AND i.indisprimary ORDER BY a.attnum",
+        "SELECT a.attname::text, i.indrelid IS NOT NULL FROM pg_attribute a LEFT JOIN pg_index i"
+        " ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
+        " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped"
+        " AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) ORDER BY a.attnum",
         (relation_id,),
     )
-    return tuple(name for (name,) in found)
+    if not found:
+        return None
+    return CatalogTable(tuple(name for name, _ in found), tuple(name for name, is_key in found if is_key))

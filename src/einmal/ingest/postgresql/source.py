@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from psycopg import sql
@@ -35,8 +36,9 @@ from einmal.ingest.postgresql.session import SourceSession
 from einmal.ingest.postgresql.slot_checks import PLUGIN, ServerState, SlotState, check_slot
 from einmal.ingest.postgresql.snapshot import (
     TableSnapshot,
+    catalog_table,
     newest_transaction,
-    primary_key,
+    remember_keys,
     waited_for,
 )
 from einmal.ingest.postgresql.tables import AnnouncedTables
@@ -78,7 +80,7 @@ class PostgresSource(RecordSource):
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options
         self._session = SourceSession(options.connecting, f"einmal {options.slot}")
-        self._tables = AnnouncedTables(options.routing, lambda relation_id: primary_key(self._session, relation_id))
+        self._tables = AnnouncedTables(options.routing, lambda relation_id: catalog_table(self._session, relation_id))
         self._newest: int | None = None
         """Of the transactions that a snapshot has to see."""
 
@@ -96,6 +98,8 @@ class PostgresSource(RecordSource):
             state = self._look()
             check_slot(self._options.slot, state, at)
             self._tables.database = state.database
+            self._tables.known = {} if at is None else dict(at.keys)
+            remember_keys(self._session, self._options.publication, self._tables)
             if at is None:
                 at = yield from self._begin(state)
             yield from self._follow(at)
@@ -150,13 +154,13 @@ class PostgresSource(RecordSource):
             check_slot(slot, state, None)
         assert state.slot is not None
         if self._options.snapshot is SnapshotMode.NO_DATA:
-            at = StreamPosition(state.slot.confirmed_lsn, state.timeline)
+            at = StreamPosition(state.slot.confirmed_lsn, state.timeline, keys=dict(self._tables.known))
             # Recorded at once: a slot that is lost before the first change must not be replaced by another one.
             yield IngestBatch((), at.encode())
             return at
         self._await_visible()
         snapshot = TableSnapshot(self._session, self._options.publication, self._tables)
-        at = StreamPosition(state.slot.confirmed_lsn, state.timeline, snapshot.taken)
+        at = StreamPosition(state.slot.confirmed_lsn, state.timeline, snapshot.taken, dict(self._tables.known))
         yield IngestBatch(self._checked(snapshot.records()), at.encode())
         return at
 
@@ -180,6 +184,10 @@ class PostgresSource(RecordSource):
         searched = boundary = Lsn(0)
         """Log up to ``searched`` had no changes behind the position; ``boundary``: the end of the log at that time."""
         while True:
+            if self._tables.known != at.keys:
+                # What explains the log so far must be there for the log that follows, whatever becomes of the process.
+                at = replace(at, keys=dict(self._tables.known))
+                yield IngestBatch((), at.encode())
             state = self._look()
             check_slot(self._options.slot, state, at)
             if state.flushed_lsn <= searched:
@@ -195,6 +203,9 @@ class PostgresSource(RecordSource):
                 yield from self._tables.take_notices()
                 continue
             self._session.commit(_PEEKING)
+            self._tables.refresh()
+            if self._tables.known != at.keys:
+                continue
             searched = state.flushed_lsn
             if at.lsn + _IDLE_BYTES_MAX <= boundary <= searched:
                 at = at.moved(boundary)

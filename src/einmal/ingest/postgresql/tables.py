@@ -4,40 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from einmal.ingest.postgresql.envelope import RowShape, table_shape
 from einmal.ingest.postgresql.outbox import TOPIC, OutboxTable, outbox_table
 from einmal.ingest.postgresql.pgoutput import MalformedMessage, RelationColumn, RelationMessage
-from einmal.ingest.source import SourceNotice
+from einmal.ingest.source import SourceNotice, SourceRefused
 
-_KEY_FROM_CATALOG: Final = "fn"
+KEY_FROM_CATALOG: Final = "fn"
 """Replica identities whose columns are not a key: all columns, or none."""
 _SCHEMA_CHANGE: Final = "schema change"
+
+
+class KnownKey(NamedTuple):
+    """The columns of a table, by name and type, and which of them were its key while it had them."""
+
+    names: tuple[str, ...]
+    types: tuple[int, ...]
+    key: tuple[int, ...]
+
+    def key_names(self) -> list[str]:
+        return [self.names[index] for index in self.key]
+
+
+class CatalogTable(NamedTuple):
+    """A table as it is now: its columns in order, without generated ones, and those of its primary key."""
+
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+
+    def explains(self, names: Sequence[str]) -> bool:
+        """Whether a published table with these columns can be this one. A publication may have a list of columns."""
+        remaining = iter(self.columns)
+        return all(name in remaining for name in names) and set(self.key).issubset(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """Where rows go. ``prefix``: the first part of topics' names (``topic.prefix``). ``outbox``: tables of events, as
-    ``schema.table``. ``tombstones``: a deleted row's record is followed by a null value, for compaction."""
+    ``schema.table``. ``tombstones``: a deleted row's record is followed by a null value, for compaction. ``keys``:
+    declared columns of the record key, by table (``message.key.columns``). ``truncates``: TRUNCATE is an event."""
 
     prefix: str
     outbox: frozenset[str] = frozenset()
     outbox_topic: str = TOPIC
     tombstones: bool = True
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    truncates: bool = True
 
 
 @dataclass(slots=True)
 class AnnouncedTables:
-    """``primary_key``: names of its columns by the OID of a table, as they are now; asked for where the replica
-    identity is no key. ``database``: its name."""
+    """``catalog``: a table as it is now, by its OID; asked for where the replica identity is no key. ``database``: its
+    name.
+
+    Such a key is not in the log, and the catalog may be ahead of the log: a column was renamed, or the table dropped,
+    while its earlier changes were not read yet. So the position keeps ``known``: the last key of each of these tables
+    that was certain.
+    """
 
     routing: Routing
-    primary_key: Callable[[int], Sequence[str]]
+    catalog: Callable[[int], CatalogTable | None]
     database: str = ""
+    known: dict[int, KnownKey] = field(default_factory=dict)
     _announced: dict[int, tuple[int, RowShape | OutboxTable]] = field(default_factory=dict)
     """The number of columns, and how rows are encoded."""
     _last: dict[int, RelationMessage] = field(default_factory=dict)
+    _unknown: dict[int, SourceRefused] = field(default_factory=dict)
+    """Why the key of an announced table is not known."""
     _notices: list[SourceNotice] = field(default_factory=list)
 
     def restart(self) -> None:
@@ -63,7 +97,10 @@ class AnnouncedTables:
         return table_shape(self.routing.prefix, schema, table, columns, key)
 
     def of(self, relation_id: int, *rows: Sequence[object] | None) -> RowShape | OutboxTable:
-        """The table of a change; ``rows``: its values. Raises MalformedMessage."""
+        """The table of a change; ``rows``: its values. Raises MalformedMessage, and SourceRefused where the table's key
+        is not known."""
+        if (error := self._unknown.get(relation_id)) is not None:
+            raise error
         if relation_id not in self._announced:
             raise MalformedMessage(f"a change of table {relation_id}, which was not announced")
         columns, shape = self._announced[relation_id]
@@ -78,12 +115,61 @@ class AnnouncedTables:
     def note(self, notice: SourceNotice) -> None:
         self._notices.append(notice)
 
+    def remember(self, relation_id: int, columns: Sequence[RelationColumn], key: Sequence[str]) -> None:
+        """The key of a table for these columns, unless one is known for some."""
+        self.known.setdefault(relation_id, _known(columns, key))
+
+    def refresh(self) -> None:
+        """Everything that was committed is read, so the catalog is not ahead: a key may have changed alone."""
+        for relation_id, known in self.known.items():
+            now = self.catalog(relation_id)
+            if now is not None and now.explains(known.names):
+                self.known[relation_id] = known._replace(key=tuple(sorted(map(known.names.index, now.key))))
+
     def _key(self, message: RelationMessage) -> Sequence[str]:
-        if message.replica_identity not in _KEY_FROM_CATALOG:
+        """Where it is not known, the table's next change is refused: one that was ingested before does not need it."""
+        self._unknown.pop(message.relation_id, None)
+        if f"{message.schema}.{message.table}" in self.routing.outbox:
+            # The key of an event is a column of its own.
+            return ()
+        names = [each.name for each in message.columns]
+        declared = self.routing.keys.get(f"{message.schema}.{message.table}", ())
+        if declared and set(declared).issubset(names):
+            return declared
+        if message.replica_identity not in KEY_FROM_CATALOG:
             return [each.name for each in message.columns if each.in_identity]
-        key = self.primary_key(message.relation_id)
-        # The catalog may be ahead of the stream.
-        return key if {each.name for each in message.columns}.issuperset(key) else ()
+        try:
+            key = self._explained(message, names)
+        except SourceRefused as error:
+            self._unknown[message.relation_id] = error
+            return ()
+        self.known[message.relation_id] = _known(message.columns, key)
+        return key
+
+    def _explained(self, message: RelationMessage, names: list[str]) -> Sequence[str]:
+        """The key of a table that the log announces with these columns."""
+        known = self.known.get(message.relation_id)
+        if known is not None and list(known.names) == names:
+            return known.key_names()
+        now = self.catalog(message.relation_id)
+        if now is not None and now.explains(names):
+            return now.key
+        if known is not None and set(known.key_names()).issubset(names):
+            return known.key_names()
+        if known is not None and list(known.types) == [each.type_id for each in message.columns]:
+            # Columns were renamed, and nothing else.
+            return [names[index] for index in known.key]
+        table = f"{message.schema}.{message.table}"
+        raise SourceRefused(
+            f"the key of {table} is not known for changes that it had with the columns {', '.join(names)}: its replica "
+            "identity is no key, and the table was altered or dropped since",
+            f'declare it: message.key.columns = "{table}:COLUMN,..."; REPLICA IDENTITY DEFAULT has it in the log',
+        )
+
+
+def _known(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey:
+    names = tuple(each.name for each in columns)
+    return KnownKey(names, tuple(each.type_id for each in columns), tuple(sorted(map(names.index, key))))
 
 
 def _notice(last: RelationMessage, now: RelationMessage) -> SourceNotice:
