@@ -252,8 +252,9 @@ class SimulatedIngest:
             for offset in range(start, recorded.reached[place]):
                 entry = entries[offset]
                 if self.is_committed(entry):
-                    _, value, key, *_, timestamp = self._source.record(entry.value)
-                    found = record_key(window, "out", Record(Offset(offset), timestamp or 0, key, value, ()))
+                    written = self._source.record(entry.value)
+                    record = Record(Offset(offset), written.timestamp or 0, written.key, written.value, ())
+                    found = record_key(window, "out", record)
                     if found is not None:
                         remember(keys[recorded.span_of(place, offset)], *found)
         return keys
