@@ -2,6 +2,7 @@
 
 A database reports that one of many rows breaks a rule, and not which. So a statement that has failed is tried again
 with each half of its rows, down to single ones: some ``2 k log2(n / k)`` statements for ``k`` rejected rows of ``n``.
+A target that can make many attempts with one message narrows few rows down by itself (``Narrow``).
 What has succeeded stays in the open transaction, so the halves see each other's rows: of two rows that cannot both be
 in a table, the later one is rejected.
 """

@@ -79,9 +79,10 @@ class Narrowing:
         tried: Callable[[Sequence[sql.Composed]], psycopg.Error | None],
     ) -> None:
         self._session = session
-        self._work = sql.SQL(" ").join(
-            sql.SQL("EXECUTE {};").format(sql.Literal(session.text(statement))) for statement in work
-        )
+        # Composed once: for a statement of many columns it takes longer than its execution for one row.
+        texts = [session.text(statement) for statement in work]
+        self._statements = [sql.Composed([sql.SQL(text)]) for text in texts]
+        self._work = sql.SQL(" ").join(sql.SQL("EXECUTE {};").format(sql.Literal(text)) for text in texts)
         self._tried = tried
         self._states: set[str] = set()
 
@@ -89,6 +90,11 @@ class Narrowing:
     def is_allowed(self) -> bool:
         """Whether the server has the language, and the role may use it. Raises TargetFailed."""
         return self._session.execute(WRITING, _ALLOWED).fetchall() == [(True,)]
+
+    def attempt(self, rows: Rows) -> psycopg.Error | None:
+        """Try these rows together, from the client. Raises TargetFailed."""
+        chosen = sql.SQL("SELECT set_config('einmal.chosen', CAST({}::bigint[] AS text), true)")
+        return self._tried([chosen.format(sql.Literal(list(rows))), *self._statements])
 
     def narrow(self, rows: Rows) -> tuple[Rows, Rows] | None:
         """See ``rejections.Narrow``. Raises TargetFailed."""

@@ -146,7 +146,9 @@ class _Rejecting:
         narrowing = Narrowing(self._session, work(replace(numbered, counted=AMONG_CHOSEN.format(_NUMBER))), self._tried)
 
         def attempt(some: Rows) -> psycopg.Error | None:
-            return self._tried(work(replace(numbered, counted=_among(some))))
+            if isinstance(some, range):
+                return self._tried(work(replace(numbered, counted=_among(some))))
+            return narrowing.attempt(some)
 
         found = find_rejected(
             range(1, total + 1),
