@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from einmal.schemas.settings import ErrorSettings, Limit
 from einmal.spark.decoding.dead_letters import ToleranceExceeded
-from einmal.spark.targets.rejections import REJECTED_MAX, Rejections, Rows, find_rejected
+from einmal.spark.targets.rejections import NARROW_MAX, REJECTED_MAX, Rejections, Rows, find_rejected
 from einmal.spark.targets.target import TargetFailed
 
 
@@ -52,6 +52,46 @@ def test_a_row_is_rejected_if_and_only_if_it_cannot_be_added_to_the_others(data:
     assert len({values[row] for row in table.rows}) == len(table.rows)
     for row in found:
         assert table.attempt([row]) is not None
+
+
+@given(st.data())
+def test_a_search_that_narrows_few_rows_down_rejects_the_same_kind_of_rows(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 60))
+    rows = st.integers(0, count - 1)
+    values = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    table = Table(data.draw(st.sets(rows)), values, data.draw(st.dictionaries(rows, rows)))
+
+    def narrow(some: Rows) -> tuple[Rows, Rows] | None:
+        if data.draw(st.integers(0, 4)) == 0:
+            return None
+        tried = data.draw(st.integers(1, len(some)))
+        return [row for row in some[:tried] if table.attempt([row]) is not None], some[tried:]
+
+    error = table.attempt(range(count))
+    found = {} if error is None else find_rejected(
+        range(count), error, table.attempt, depends=lambda why: why == "missing", narrow=narrow
+    )  # fmt: skip
+    assert sorted([*table.rows, *found]) == list(range(count))
+    for row in found:
+        assert table.attempt([row]) is not None
+
+
+def test_of_many_rows_only_few_at_a_time_are_narrowed_down() -> None:
+    bad = set(range(7, 100_000, 100))
+    lengths: list[int] = []
+
+    def attempt(some: Rows) -> str | None:
+        lengths.append(len(some))
+        return "bad" if bad.intersection(some) else None
+
+    def narrow(some: Rows) -> tuple[Rows, Rows]:
+        assert 1 < len(some) <= NARROW_MAX
+        return [row for row in some if row in bad], []
+
+    found = find_rejected(range(100_000), "bad", attempt, narrow=narrow)
+    assert set(found) == bad
+    # One for each suspect, and those that halve 100,000 rows.
+    assert len(lengths) <= len(bad) + 4 * 100_000 // NARROW_MAX
 
 
 @given(st.integers(1, 5_000), st.lists(st.integers(0, 4_999), max_size=20, unique=True))

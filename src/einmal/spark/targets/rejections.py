@@ -2,6 +2,7 @@
 
 A database reports that one of many rows breaks a rule, and not which. So a statement that has failed is tried again
 with each half of its rows, down to single ones: some ``2 k log2(n / k)`` statements for ``k`` rejected rows of ``n``.
+A target that can make many attempts with one message narrows few rows down by itself (``Narrow``).
 What has succeeded stays in the open transaction, so the halves see each other's rows: of two rows that cannot both be
 in a table, the later one is rejected.
 """
@@ -36,6 +37,11 @@ E = TypeVar("E")
 Rows = Sequence[int]
 Attempt = Callable[[Rows], E | None]
 """Puts these rows into the open transaction; or changes nothing, and returns why one of them is rejected."""
+Narrow = Callable[[Rows], tuple[Rows, Rows] | None]
+"""Puts those of these rows into the open transaction that it can: those that failed alone, and rows at the end that
+were not tried. None, and then nothing has changed: this search cannot be used for these rows."""
+NARROW_MAX: Final = 1_024
+"""Rows of one search by ``Narrow``: it has few of them in memory, and ends soon."""
 
 
 def find_rejected(
@@ -45,36 +51,50 @@ def find_rejected(
     *,
     depends: Callable[[E], bool] = lambda _: False,
     check: Callable[[int], None] = lambda _: None,
+    narrow: Narrow | None = None,
 ) -> dict[int, E]:
     """Put all rows but the rejected ones into the open transaction; the rejected ones, and why.
 
     ``error``: what all of them together failed with. ``depends``: whether a row may be rejected only because of rows
     that come later, as by a foreign key between rows of one batch; it is then tried again. ``check`` is called with
-    the number of rejected rows, and raises where they are too many.
+    the number of rejected rows, and raises where they are too many. ``narrow``: a faster search among few rows, whose
+    suspects are tried again one by one.
     """
     found: dict[int, E] = {}
-    _halve(rows, error, attempt, found, check)
+    _halve(rows, error, attempt, found, check, narrow)
     while again := [row for row, reason in found.items() if depends(reason)]:
         before = len(found)
         found = {row: reason for row, reason in found.items() if not depends(reason)}
         if (failed := attempt(again)) is not None:
-            _halve(again, failed, attempt, found, check)
+            _halve(again, failed, attempt, found, check, narrow)
         if len(found) == before:
             break
     return dict(sorted(found.items()))
 
 
-def _halve(rows: Rows, error: E, attempt: Attempt[E], found: dict[int, E], check: Callable[[int], None]) -> None:
+def _halve(
+    rows: Rows,
+    error: E,
+    attempt: Attempt[E],
+    found: dict[int, E],
+    check: Callable[[int], None],
+    narrow: Narrow | None,
+) -> None:
     # Rows, and what they are known to fail with.
     waiting: list[tuple[Rows, E | None]] = [(rows, error)]
     while waiting:
         some, known = waiting.pop()
-        failed = attempt(some) if known is None else known
+        failed = attempt(some) if some and known is None else known
         if failed is None:
             continue
         if len(some) == 1:
             found[some[0]] = failed
             check(len(found))
+            continue
+        if narrow is not None and len(some) <= NARROW_MAX and (narrowed := narrow(some)) is not None:
+            suspects, untried = narrowed
+            # Suspects come first: rows are tried in their order.
+            waiting += [(untried, None), *(([row], None) for row in reversed(suspects))]
             continue
         middle = len(some) // 2
         first, second = some[:middle], some[middle:]

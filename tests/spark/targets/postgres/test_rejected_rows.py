@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import psycopg
 import pytest
 
 from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
@@ -339,3 +342,109 @@ def test_a_serialization_failure_that_a_trigger_raises_is_not_the_row_s(rig: Rig
     with pytest.raises(TargetFailed) as caught:
         query.rejected("SELECT id, id AS at FROM range(2)")
     assert not caught.value.will_again
+
+
+def _raises(state: str) -> str:
+    return f"RAISE EXCEPTION 'secret %', NEW.id USING ERRCODE = '{state}'"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (_raises("P0001"), "P0001"),
+        (_raises("23505"), "23505"),
+        # States that are in no class of rows: the second one is an error of the server, too.
+        (_raises("45000"), "45000"),
+        (_raises("42501"), "42501"),
+        ("PERFORM 1 / 0", "22012"),
+        # EXCEPTION WHEN OTHERS does not catch it.
+        ("ASSERT false", "P0004"),
+    ],
+)
+def test_every_kind_of_error_is_found_among_many_rows(rig: Rig, statement: str, expected: str) -> None:
+    rig.rows("CREATE TABLE t (id bigint)")
+    rig.rows(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" IF NEW.id % 10 = 3 THEN {statement}; END IF; RETURN NEW; END $$"
+    )
+    rig.rows("CREATE TRIGGER refuses BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
+    query = Tolerant(rig)
+    rejected = query.rejected("SELECT id, id AS at FROM range(200)")
+    assert set(rejected) == set(range(3, 200, 10))
+    assert all(f"SQLSTATE {expected}" in each and "secret" not in each for each in query.messages)
+    assert query.rows("count(*)") == [(180,)]
+
+
+def test_a_server_without_plpgsql_rejects_rows_too(rig: Rig) -> None:
+    rig.rows("DROP EXTENSION plpgsql")
+    rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 3))")
+    query = Tolerant(rig)
+    assert set(query.rejected("SELECT id, id AS at FROM range(200)")) == set(range(3, 200, 10))
+    assert query.rows("count(*)") == [(180,)]
+
+
+def test_names_with_special_characters_have_rejected_rows_too(rig: Rig) -> None:
+    name = "o'dd \\ $$ % {x} \u00f6"
+    rig.rows(f'CREATE TABLE t (id bigint CHECK (id % 10 <> 3), "{name}" varchar(5))')
+    query = Tolerant(rig)
+    rejected = query.rejected(f"SELECT id, IF(id % 10 = 4, 'too long', 'ok') AS `{name}`, id AS at FROM range(100)")
+    assert set(rejected) == {each for each in range(100) if each % 10 in (3, 4)}
+    assert query.rows("count(*)") == [(80,)]
+
+
+def test_an_error_that_is_no_rows_fails_the_batch_although_other_rows_are_rejected(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 3))")
+    rig.rows(
+        "CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF NEW.id = 150 THEN EXECUTE 'SELECT * FROM missing'; END IF; RETURN NEW; END $$"
+    )
+    rig.rows("CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION breaks()")
+    query = Tolerant(rig)
+    with pytest.raises(TargetFailed, match="undefined_table"):
+        query.rejected("SELECT id, id AS at FROM range(200)")
+    query.driver.abort()
+    assert query.rows("count(*)") == [(0,)]
+
+
+def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.rows("CREATE TABLE t (id bigint CHECK (id % 20 <> 3))")
+    query = Tolerant(rig)
+    messages = 0
+    execute = psycopg.Connection.execute
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal messages
+        messages += 1
+        return execute(*arguments, **named)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", counting)
+    assert len(query.rejected("SELECT id, id AS at FROM range(2000)")) == 100
+    # An attempt, and what undoes it, for each; by halves alone they are about 900.
+    assert messages < 300
+
+
+def test_a_slow_search_ends_before_a_statement_timeout(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 3))")
+    rig.rows(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$"
+    )
+    rig.rows("CREATE TRIGGER slows BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow()")
+    query = Tolerant(rig, statement_timeout="3s")
+    rejected = query.rejected("SELECT id, id AS at FROM range(90)")
+    assert set(rejected) == set(range(3, 90, 10))
+    assert query.rows("count(*)") == [(81,)]
+
+
+def test_keys_of_scd2_are_rejected_among_many(rig: Rig) -> None:
+    rig.rows(
+        "CREATE TABLE t (id bigint, city text CHECK (city <> 'Nowhere'), valid_from timestamp, valid_to timestamp,"
+        " is_current boolean)"
+    )
+    rig.rows("CREATE UNIQUE INDEX ON t (id) WHERE is_current")
+    query = Tolerant(rig, mode="scd2", key="id")
+    rejected = query.rejected(
+        "SELECT id, IF(id % 10 = 3, 'Nowhere', 'Ulm') AS city, TIMESTAMP_NTZ '2026-01-01 00:00:00' AS valid_from,"
+        " id AS at FROM range(400)"
+    )
+    assert set(rejected) == set(range(3, 400, 10))
+    assert query.rows("count(*)") == [(360,)]

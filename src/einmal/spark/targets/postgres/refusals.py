@@ -10,10 +10,10 @@ import psycopg
 
 from einmal.spark.targets.target import OutcomeUnknown, TargetFailed
 
-_OF_ROWS: Final = frozenset({"22", "23", "44"})
+OF_ROWS: Final = frozenset({"22", "23", "44"})
 """Classes of SQLSTATE for rows that the table rejects: data exception, integrity constraint violation, WITH CHECK
 OPTION."""
-_WILL_AGAIN: Final = _OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
+_WILL_AGAIN: Final = OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
 """Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
 _PASSING: Final = ("08", "40", "53", "55P03", "57", "58")
 """What a function raises to be called again, as it would be without it: the state of the server, not of the row."""
@@ -35,7 +35,7 @@ _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MU
 
 def is_of_rows(error: psycopg.Error) -> bool:
     """Whether a row is at fault, not the server or a permission."""
-    return (error.sqlstate or "")[:2] in _OF_ROWS
+    return (error.sqlstate or "")[:2] in OF_ROWS
 
 
 def rejects_row(error: psycopg.Error) -> bool:

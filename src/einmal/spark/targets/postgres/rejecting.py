@@ -8,7 +8,8 @@ more than a batch that may not have any, and a copy of the rows where the table'
     unusable    rows without a key; in SCD type 2 without a time, and late ones
     put         as without rejections; deferred constraints are checked, too
 
-Where one of the last steps fails, its rows are numbered in the order of their records, and halved (``rejections``).
+Where one of the last steps fails, its rows are numbered in the order of their records, and halved (``rejections``),
+few rows inside the server (``narrowing``).
 A number stands for what is rejected together: a row, in SCD type 2 all rows of a key, whose versions are one history.
 Of several rows of a key an upsert has the last one, which is the one that can be rejected.
 
@@ -27,6 +28,7 @@ import psycopg
 from psycopg import sql
 
 from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, races, refuse_ambiguity, statements
+from einmal.spark.targets.postgres.narrowing import AMONG_CHOSEN, Narrowing
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
 from einmal.spark.targets.postgres.refusals import cause, condition, failed, is_race, is_raised, reason, rejects_row
 from einmal.spark.targets.postgres.session import Session
@@ -141,9 +143,12 @@ class _Rejecting:
             return
         total = number(rows)
         numbered = replace(rows, id=_NUMBERED)
+        narrowing = Narrowing(self._session, work(replace(numbered, counted=AMONG_CHOSEN.format(_NUMBER))), self._tried)
 
         def attempt(some: Rows) -> psycopg.Error | None:
-            return self._tried(work(replace(numbered, counted=_among(some))))
+            if isinstance(some, range):
+                return self._tried(work(replace(numbered, counted=_among(some))))
+            return narrowing.attempt(some)
 
         found = find_rejected(
             range(1, total + 1),
@@ -151,6 +156,7 @@ class _Rejecting:
             attempt,
             depends=lambda each: each.sqlstate == _DEPENDS or is_raised(each),
             check=self._rejections.check,
+            narrow=narrowing.narrow if narrowing.is_allowed else None,
         )
         query = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4").format(
             _NUMBER, names_of(RECORD_COLUMNS), _NUMBERED, _among(list(found))
@@ -191,6 +197,8 @@ class _Rejecting:
             ).format(_NUMBERED, sql.SQL(function), names_of(order), _NUMBER, query),
         )
         self._session.execute(WRITING, sql.SQL("CREATE INDEX ON {} ({})").format(_NUMBERED, _NUMBER))
+        # Without statistics, a hundred numbers seem to be half of the rows, and every attempt would read them all.
+        self._session.execute(WRITING, sql.SQL("ANALYZE {} ({})").format(_NUMBERED, _NUMBER))
         ((most,),) = self._session.execute(
             WRITING, sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(_NUMBER, _NUMBERED)
         ).fetchall()

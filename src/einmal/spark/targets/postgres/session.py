@@ -138,6 +138,10 @@ class Session:
         assert self._connection is not None, "no transaction is open"
         return self._connection.execute(statement, parameters)
 
+    def text(self, statement: Statement) -> str:
+        """The statement as the server gets it."""
+        return statement.as_string(self._connection)
+
     def commit(self, what: str) -> None:
         """Raises TargetFailed if it is certain that nothing was committed, else OutcomeUnknown."""
         if self._connection is None or self._broken():

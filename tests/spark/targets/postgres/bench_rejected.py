@@ -1,0 +1,88 @@
+"""Seconds that a batch takes of which PostgreSQL rejects some rows, without Spark: from staged rows to the last one.
+
+    python -m tests.spark.targets.postgres.bench_rejected
+
+The rejected rows are spread evenly. The transaction is rolled back after each measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import psutil
+from psycopg import sql
+
+from einmal.schemas.settings import ErrorSettings
+from einmal.spark.options import Options
+from einmal.spark.targets.postgres.options import postgres_options
+from einmal.spark.targets.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
+from einmal.spark.targets.postgres.session import Session
+from einmal.spark.targets.postgres.staging import Staged, StagingColumn
+from einmal.spark.targets.postgres.table import find_table
+from einmal.spark.targets.rejections import Rejections
+from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
+
+_TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, n bigint CHECK (n >= 0), note text)"
+_COLUMNS = (
+    StagingColumn("id", sql.SQL("bigint"), "id", "id"),
+    StagingColumn("n", sql.SQL("bigint"), "n", "n"),
+    StagingColumn("note", sql.SQL("text"), "note", "note"),
+    *RECORD_COLUMNS,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rejected", type=int, nargs="+", default=[0, 10, 100, 1_000, 10_000])
+    arguments = parser.parse_args()
+    with running() as server:
+        server.rows(_TABLE)
+        for mode in ("append", "upsert"):
+            for rejected in arguments.rejected:
+                seconds, of_cpu = measured(server, mode, arguments.rows, rejected)
+                print(
+                    f"{mode:8} {rejected:7,} of {arguments.rows:,} rejected: {seconds:7.2f} s, {of_cpu:.2f} s of CPU",
+                    flush=True,
+                )
+
+
+def measured(server: PostgresServer, mode: str, rows: int, rejected: int) -> tuple[float, float]:
+    """Seconds for one batch, and those of the CPU, for client and server, which depend less on other programs."""
+    server.rows("DROP TABLE IF EXISTS staged; CREATE UNLOGGED TABLE staged (id bigint, n bigint, note text,"
+                " record_topic text, record_partition integer, record_offset bigint, refusal text,"
+                " attempt bigint DEFAULT 1)")  # fmt: skip
+    every = rows // rejected if rejected else rows + 1
+    server.rows(
+        f"INSERT INTO staged SELECT n, CASE WHEN n % {every} = {every} - 1 THEN -1 ELSE n END, 'note ' || n, 'in', 0, n"
+        f" FROM generate_series(0, {rows - 1}) AS n"
+    )
+    upserts = {"mode": "upsert", "key": "id"} if mode == "upsert" else {}
+    options = postgres_options(Options({"url": server.url, "password": PASSWORD, "table": "public.t", **upserts}))
+    session = Session(options.connecting, options.schema, "bench")
+    try:
+        session.begin("measuring")
+        shape = find_table(session, options.table)
+        assert shape is not None
+        rejections = Rejections("bench", ErrorSettings(), 0, rows)
+        staged = Staged("public", "staged", _COLUMNS, tolerates=True, counts={1: rows})
+        ((pid,),) = session.execute("measuring", sql.SQL("SELECT pg_backend_pid()")).fetchall()
+        began, of_cpu = time.perf_counter(), _of_cpu(pid)
+        apply_and_reject(session, options, shape, staged, rejections)
+        taken = time.perf_counter() - began, _of_cpu(pid) - of_cpu
+        ((kept,),) = session.execute("measuring", sql.SQL("SELECT count(*) FROM t")).fetchall()
+        assert (kept, len(rejections.found)) == (rows - rejected, rejected)
+        return taken
+    finally:
+        session.rollback()
+        session.close()
+
+
+def _of_cpu(pid: int) -> float:
+    server = psutil.Process(pid).cpu_times()
+    return float(time.process_time() + server.user + server.system)
+
+
+if __name__ == "__main__":
+    main()
