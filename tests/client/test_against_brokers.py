@@ -154,7 +154,7 @@ def test_a_record_that_the_topic_rejects_fails_and_the_producer_continues(bootst
     (partition,) = create(bootstrap, topic, max_message_bytes="1000")
     with Producer(bootstrap_servers=bootstrap) as producer:
         assert producer.send(topic, b"0").result(PATIENCE_S).offset == 0
-        with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+        with pytest.raises(RecordTooLarge, match=r"1 record\(s\) in a batch of \d+ bytes: .*max\.message\.bytes"):
             producer.send(topic, b"x" * 2_000).result(PATIENCE_S)
         assert producer.send(topic, b"1").result(PATIENCE_S).offset == 1
     assert values(read(bootstrap, partition)) == texts(0, 2)

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einmal.client.errors import ClientClosed, KafkaError, RetriableError, TransactionAborted, UnknownOutcome
+from einmal.client.errors import (
+    ClientClosed,
+    KafkaError,
+    RecordTooLarge,
+    RetriableError,
+    TransactionAborted,
+    UnknownOutcome,
+)
 from einmal.client.producer_batch import WINDOW, ProducerBatch, check_size, record_size
 from einmal.client.producer_core import MAYBE_WRITTEN, Appended, BatchOutcome, ProduceLimits, ProducerCore
 from einmal.types import ErrorCode, Header, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
@@ -138,9 +145,40 @@ def test_record_size_is_never_less_than_the_encoded_record() -> None:
 
 
 def test_a_record_over_the_request_size_is_refused_at_once() -> None:
-    with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
-        check_size(1_000, 1_000)
-    check_size(1_000 - 61, 1_000)
+    check_size("t", 1_000 - 61, 1_000, 1_000)
+    for limits, limit, option in (((1_060, 9_000), 1_060, "max.request.size"), ((9_000, 999), 999, "buffer.memory")):
+        with pytest.raises(RecordTooLarge) as refused:
+            check_size("t", 1_000, *limits)
+        text = str(refused.value)
+        assert text.startswith(f"MESSAGE_TOO_LARGE (10): a record is larger than the producer's {option}")
+        assert "t: a record of 1000 bytes" in text
+        assert f"{option} is {limit}" in text
+        assert f"Raise {option}" in text
+        assert "max.message.bytes" not in text
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "limit", "option"),
+    [
+        (ErrorCode.message_too_large, None, "max.message.bytes of the topic is smaller", "max.message.bytes"),
+        (ErrorCode.message_too_large, "max.message.bytes=70", "max.message.bytes=70", "max.message.bytes"),
+        (ErrorCode.record_list_too_large, None, "segment.bytes of the topic is smaller", "segment.bytes"),
+        (ErrorCode.record_list_too_large, "segment.bytes=70", "segment.bytes=70", "segment.bytes"),
+    ],
+)
+def test_a_batch_over_a_limit_of_the_topic_names_the_limit_its_size_and_the_setting(
+    code: ErrorCode, message: str | None, limit: str, option: str
+) -> None:
+    core = core_of()
+    send(core, b"v" * 90)
+    (batch,) = drain_all(core)
+    (outcome,) = core.refused(batch, code, message, 0)
+    assert isinstance(outcome.error, RecordTooLarge)
+    text = str(outcome.error)
+    assert f"{batch.topic_partition}, 1 record(s) in a batch of {len(batch.data)} bytes: {limit}" in text
+    assert f"Raise {option} of the topic" in text
+    assert "max.request.size" not in text
+    assert ("max.message.bytes" in text) == (option == "max.message.bytes")
 
 
 # --- sequences, retries, order -------------------------------------------------------------------------------------

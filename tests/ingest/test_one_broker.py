@@ -133,7 +133,7 @@ class OneRecord(RecordSource):
     [
         (IngestRecord(COMMIT_TOPIC, b"x"), "in which brokers and pipelines keep what they know"),
         (IngestRecord("TOPIC", b"x", partition=7), "for partition 7 of TOPIC, which has 2"),
-        (IngestRecord("TOPIC", b"x" * 2_000_000), "max.request.size is 1048576"),
+        (IngestRecord("TOPIC", b"x" * 2_000_000), "is 1048576\nhint: raise kafka.max.request.size"),
         (IngestRecord("TOPIC", b"x", timestamp=-1), "has the timestamp -1"),
     ],
 )

@@ -84,15 +84,18 @@ def test_options_without_effect_are_accepted_and_logged_once(
     reader = reader.option("kafka.client.dns.lookup", "use_all_dns_ips").option("groupIdPrefix", "mine")
     reader = reader.option("minOffsetsPerTrigger", "1").option("maxTriggerDelay", "1m")
     reader = reader.option("startingOffsetsByTimestampStrategy", "latest").option("fetchOffset.numRetries", "3")
+    reader = reader.option("kafka.max.request.size", "2000000")
     writer = write_stream(reader.load()).option("kafka.bootstrap.servers", bootstrap).option("topic", out)
     writer = writer.option("transactional.id", out).option("checkpointLocation", str(tmp_path))
     writer = writer.option("includeHeaders", True).option("kafka.retries", "5").trigger(once=True)
+    writer = writer.option("kafka.max.request.size", "2000000")
     with caplog.at_level(logging.WARNING, "einmal.spark"):
         writer.start().awaitTermination()
     assert numbers(bootstrap, out) == [0, 1, 2]
     [line] = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
     for name in ("kafka.retries", "includeHeaders", "kafka.client.dns.lookup", "kafkaConsumer.pollTimeoutMs"):
         assert name in line
+    assert "kafka.max.request.size" not in line
 
 
 def test_an_option_of_a_stream_that_only_a_batch_has_is_refused_before_anything_starts(

@@ -1,11 +1,15 @@
+import dataclasses
+
 import pytest
 
+from einmal.client.config import ConsumerSettings, ProducerSettings, dotted
 from einmal.spark.options import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     MAX_OFFSETS_PER_TRIGGER,
     OptionError,
     Times,
+    query_without_effect,
     sink_options,
     source_options,
     write_options,
@@ -94,6 +98,41 @@ def test_settings_of_the_other_side_have_no_effect() -> None:
     assert options.without_effect == ("kafka.linger.ms",)
     assert "linger.ms" not in options.client
     assert sink_options(SINK | {"kafka.isolation.level": "read_committed"}).without_effect == ("kafka.isolation.level",)
+
+
+_NAMES = {
+    kind: {dotted(field.name) for field in dataclasses.fields(kind)} - {"bootstrap.servers", "group.id"}
+    for kind in (ProducerSettings, ConsumerSettings)
+}
+_PRODUCER, _CONSUMER = _NAMES[ProducerSettings], _NAMES[ConsumerSettings]
+_OF_THE_QUERY = {"transactional.id", "auto.offset.reset", "enable.auto.commit"}
+"""Refused as settings of the client, or options of the query."""
+
+
+def _valid(name: str) -> str:
+    """A value that every check accepts: the default as text, or a text."""
+    for kind in (ProducerSettings, ConsumerSettings):
+        for field in dataclasses.fields(kind):
+            if dotted(field.name) == name and field.default not in (None, dataclasses.MISSING):
+                return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+    return "true" if name == "enable.idempotence" else "x"
+
+
+def _reported(name: str, *sides: str, has_letters: bool = False) -> bool:
+    option = {f"kafka.{name}": _valid(name)}
+    sink = sink_options(SINK | (option if "sink" in sides else {}))
+    source = source_options(SOURCE | (option if "source" in sides else {}), streaming=True)
+    return query_without_effect(sink, [source], has_letters=has_letters) == (f"kafka.{name}",)
+
+
+@pytest.mark.parametrize("name", sorted((_PRODUCER ^ _CONSUMER) - _OF_THE_QUERY))
+def test_an_option_is_reported_as_without_effect_where_no_side_of_the_query_uses_it(name: str) -> None:
+    own, other = ("sink", "source") if name in _PRODUCER else ("source", "sink")
+    assert not _reported(name, own)
+    assert _reported(name, other)
+    assert not _reported(name, own, other)
+    # Dead letters are written with the producer's settings of the sources.
+    assert _reported(name, other, has_letters=True) == (name in _CONSUMER)
 
 
 def test_a_small_batch_may_be_held_back_for_a_time() -> None:

@@ -217,10 +217,15 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ),
     ErrorCode.message_too_large: _Entry(
         RecordTooLarge,
-        "a record batch is larger than the topic's max.message.bytes",
-        "send smaller records, lower batch.size, or raise max.message.bytes of the topic",
+        "the broker rejects a record batch as too large",
+        "raise max.message.bytes of the topic unless the broker names another limit, lower batch.size, or send smaller "
+        "records",
     ),
-    ErrorCode.record_list_too_large: _Entry(RecordTooLarge, "the batch is larger than a segment", "lower batch.size"),
+    ErrorCode.record_list_too_large: _Entry(
+        RecordTooLarge,
+        "a record batch is larger than the topic's segment.bytes",
+        "raise segment.bytes of the topic, lower batch.size, or send smaller records",
+    ),
     ErrorCode.corrupt_message: _Entry(
         RetriableError, "a record batch did not arrive as it was sent (its CRC differs)", "check the network"
     ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-from einmal.client.errors import ClientClosed, KafkaError, RetriableError, UnknownOutcome, error_for
+from einmal.client.errors import ClientClosed, KafkaError, RecordTooLarge, RetriableError, UnknownOutcome, error_for
 from einmal.client.pacing import pause_ms
 from einmal.types import ErrorCode, Sequence, TopicPartition
 from einmal.wire.record_batch import HEADER_SIZE, NewRecord
@@ -21,6 +21,13 @@ WINDOW: Final = 5
 
 RECORD_OVERHEAD: Final = 16
 """More than the varints of a record without headers take, for estimating sizes before encoding."""
+
+
+TOPIC_LIMITS: Final = {
+    ErrorCode.message_too_large: "max.message.bytes",
+    ErrorCode.record_list_too_large: "segment.bytes",
+}
+"""The topic's setting that a broker refuses a batch by."""
 
 
 class BatchState(Enum):
@@ -58,6 +65,15 @@ class ProducerBatch:
         """Wait for the next attempt, longer after each one."""
         self.state = BatchState.WAITING
         self.retry_at_ms = now + pause_ms(self.attempts - 1, first_pause, longest_pause)
+
+    def refused_error(self, code: ErrorCode, message: str | None) -> KafkaError:
+        """What a broker's error makes of it; ``message``: the broker's, if it sends one."""
+        detail = f"{self.topic_partition}, {len(self.tickets)} record(s)"
+        if code in TOPIC_LIMITS:
+            # Apache Kafka names neither the size nor the limit.
+            detail += f" in a batch of {len(self.data)} bytes"
+            message = message or f"{TOPIC_LIMITS[code]} of the topic is smaller"
+        return error_for(code, f"{detail}: {message}" if message else detail)
 
     def expiry_error(self) -> KafkaError:
         """What delivery.timeout.ms makes of it."""
@@ -121,7 +137,24 @@ def record_size(key: bytes | None, value: bytes | None, headers: tuple[Any, ...]
     return size
 
 
-def check_size(size: int, max_request_size: int) -> None:
-    """Raises RecordTooLarge."""
+def check_size(topic: str, size: int, max_request_size: int, buffer_memory: int) -> None:
+    """Raises RecordTooLarge for a record of ``size`` bytes that this producer can never send."""
     if size + HEADER_SIZE > max_request_size:
-        raise error_for(ErrorCode.message_too_large, f"{size} bytes, max.request.size is {max_request_size}")
+        raise over_request_size(f"{topic}: a record", size, max_request_size)
+    if size > buffer_memory:
+        raise RecordTooLarge(
+            ErrorCode.message_too_large,
+            f"{topic}: a record of {size} bytes, buffer.memory is {buffer_memory}",
+            meaning="a record is larger than the producer's buffer.memory",
+            what_to_do="raise buffer.memory of the producer, or send a smaller record",
+        )
+
+
+def over_request_size(what: str, size: int, max_request_size: int, option: str = "max.request.size") -> RecordTooLarge:
+    """The error for a record that the producer does not send. ``option``: what the user sets max.request.size by."""
+    return RecordTooLarge(
+        ErrorCode.message_too_large,
+        f"{what} of {size} bytes makes a batch of {size + HEADER_SIZE}, {option} is {max_request_size}",
+        meaning="a record is larger than the producer's max.request.size",
+        what_to_do=f"raise {option}, or send a smaller record",
+    )

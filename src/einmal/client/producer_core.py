@@ -26,7 +26,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from einmal.client.errors import KafkaError, RetriableError, UnknownOutcome, error_for
+from einmal.client.errors import KafkaError, RetriableError, UnknownOutcome
 from einmal.client.pacing import first_pause_ms
 from einmal.client.producer_batch import BatchState, PartitionQueue, ProducerBatch
 from einmal.types import (
@@ -269,10 +269,9 @@ class ProducerCore:
             first = _SHORT_PAUSE_MS if is_short else first_pause_ms(self.limits.retry_backoff_ms)
             batch.retry_later(now, first, self.limits.retry_backoff_max_ms)
             return []
-        detail = f"{batch.topic_partition}, {len(batch.tickets)} record(s)"
-        error = error_for(code, f"{detail}: {message}" if message else detail)
+        error = batch.refused_error(code, message)
         if batch.is_outcome_unknown:
-            error = UnknownOutcome(code, detail)
+            error = UnknownOutcome(code, f"{batch.topic_partition}, {len(batch.tickets)} record(s)")
         return self._fail(batch, error)
 
     def lost(self, batch: ProducerBatch, *, was_sent: bool, now: int) -> list[BatchOutcome]:

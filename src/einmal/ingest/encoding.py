@@ -104,8 +104,9 @@ class RecordEncoder:
             size = record_size(record.key, record.value, record.headers)
             if size + HEADER_SIZE > self._largest:
                 raise SourceRefused(
-                    f"a record for {record.topic} has {size} bytes, max.request.size is {self._largest}",
-                    "raise max.request.size, and max.message.bytes of the topic",
+                    f"a record for {record.topic} of {size} bytes makes a batch of {size + HEADER_SIZE}, "
+                    f"kafka.max.request.size is {self._largest}",
+                    "raise kafka.max.request.size, or send a smaller record",
                 )
             if record.timestamp is not None and record.timestamp < 0:
                 raise SourceRefused(

@@ -234,7 +234,7 @@ class Ingest:
             outputs = appender.append(batch, target, effect.identity, now_ms)
         except TargetError as error:
             if isinstance(error.__cause__, RecordTooLarge):
-                raise SourceRefused(str(error), "raise max.message.bytes of the topic") from error
+                raise SourceRefused(str(error), error.__cause__.what_to_do) from error
             if isinstance(error.__cause__, NotAuthorized):
                 raise SourceRefused(str(error), "permit it in the ACLs of the cluster") from error
             raise

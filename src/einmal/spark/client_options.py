@@ -21,6 +21,9 @@ _KNOWN: Final = {
     for kind in (ConsumerSettings, ProducerSettings)
 }
 
+PRODUCER_NAMES: Final = _KNOWN[ProducerSettings]
+"""Settings of the producer, by Kafka's names."""
+
 _WITHOUT_EFFECT: Final = frozenset(
     {
         # sockets, names and addresses

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from einmal.client.config import ConsumerSettings, ProducerSettings
 from einmal.misspelt import nearest_name
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.schemas import settings as decoding_settings
-from einmal.spark.client_options import ClientOptionError, ClientOptions, Kind, client_options
+from einmal.spark.client_options import PRODUCER_NAMES, ClientOptionError, ClientOptions, Kind, client_options
 from einmal.types import TopicPartition
 
 EARLIEST: Final = -2
@@ -147,6 +147,8 @@ class SourceOptions:
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    set_for_client: frozenset[str] = frozenset()
+    """Those of the client's settings that are not defaults of the source."""
     without_effect: tuple[str, ...] = ()
     """Accepted options without effect here."""
 
@@ -227,6 +229,7 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
         min_partitions=options.number("minPartitions"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
+        set_for_client=frozenset(settings.settings),
         without_effect=settings.without_effect + options.without_effect(_SOURCE_WITHOUT_EFFECT[:-1]),
     )
 
@@ -391,6 +394,22 @@ def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
         adopt=options.flag("einmal.adopt", False),
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )
+
+
+def query_without_effect(
+    options: QueryOptions, sources: Sequence[SourceOptions], *, has_letters: bool
+) -> tuple[str, ...]:
+    """Accepted options that neither the sink nor a source of a query uses. ``has_letters``: dead letters are written,
+    with the producer's settings among those of the sources."""
+    sink = options if isinstance(options, SinkOptions) else None
+    used = {name for each in sources for name in each.set_for_client} | (set() if sink is None else set(sink.client))
+    if has_letters:
+        used |= PRODUCER_NAMES
+    names = [
+        *(() if sink is None else sink.without_effect),
+        *(name for each in sources for name in each.without_effect),
+    ]
+    return tuple(dict.fromkeys(name for name in names if name.removeprefix("kafka.") not in used))
 
 
 def _output_topic(options: Options) -> str | None:

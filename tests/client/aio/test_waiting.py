@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from einmal.client.aio import Consumer, Producer
-from einmal.client.errors import BufferExhausted, NoBrokerReachable, RetriableError
+from einmal.client.errors import NoBrokerReachable, RecordTooLarge, RetriableError
 from einmal.types import TopicPartition
 from tests.suite.patience import patient
 
@@ -45,7 +45,7 @@ async def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever()
     async with asyncio.timeout(patient(20)):
         producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=100)
         await producer.room(1_000)
-        with pytest.raises(BufferExhausted):
+        with pytest.raises(RecordTooLarge, match=r"Raise buffer\.memory"):
             producer.send("t", bytes(1_000))
         await producer.close(flush=False)
 

@@ -134,7 +134,7 @@ class Producer:
         value_bytes = value if isinstance(value, bytes) else bytes_of(value, "value")
         fixed_headers = headers_of(headers) if headers else ()
         size = record_size(key_bytes, value_bytes, fixed_headers)
-        check_size(size, self.settings.max_request_size)
+        check_size(topic, size, self.settings.max_request_size, self.settings.buffer_memory)
         if self._outbox.buffered_bytes + size > self.settings.buffer_memory:
             raise BufferExhausted()
         now = self._clock.now()

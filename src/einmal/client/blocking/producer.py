@@ -88,7 +88,7 @@ class Producer:
         key_bytes, value_bytes = bytes_of(key, "key"), bytes_of(value, "value")
         fixed_headers = headers_of(headers) if headers else ()
         size = record_size(key_bytes, value_bytes, fixed_headers)
-        check_size(size, self.settings.max_request_size)
+        check_size(topic, size, self.settings.max_request_size, self.settings.buffer_memory)
         if producer.buffered_bytes + self._queued_bytes + size > self.settings.buffer_memory:
             self._wait_for_room(size)
         future: Future[RecordMetadata] = Future()

@@ -317,7 +317,7 @@ class FileReader:
 def too_long(path: str, offset: int, line_bytes: int) -> SourceRefused:
     return SourceRefused(
         f"the line at offset {offset} of {shown(path)} has more than {line_bytes} bytes",
-        "raise max.line.bytes, and with it max.request.size and the topic's max.message.bytes",
+        "raise max.line.bytes, and with it kafka.max.request.size and the topic's max.message.bytes",
     )
 
 

@@ -6,7 +6,6 @@ targets have committed, which is after the topics of the query.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -14,8 +13,8 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from einmal.client.config import ProducerSettings, dotted
 from einmal.schemas.settings import TOLERANCE
+from einmal.spark.client_options import PRODUCER_NAMES
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.rows import LETTER_SCHEMA
 from einmal.spark.options import OptionError, QueryOptions, SinkOptions, client_settings, source_options
@@ -88,9 +87,8 @@ def _beside_letters(frame: DataFrame) -> DataFrame:
 
 def _client(name: str | None, sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """As that of the sources with these options: dead letters stay in their cluster. Raises OptionError."""
-    names = {dotted(field.name) for field in dataclasses.fields(ProducerSettings)}
     found = {
-        tuple(sorted((name, value) for name, value in client_settings(options).items() if name in names))
+        tuple(sorted((name, value) for name, value in client_settings(options).items() if name in PRODUCER_NAMES))
         for options in sources
     }
     if len({dict(each).get("bootstrap.servers") for each in found}) != 1:

@@ -36,8 +36,8 @@ from einmal.spark.options import (
     OptionError,
     Options,
     QueryOptions,
-    SinkOptions,
     query_options,
+    query_without_effect,
     sink_options,
     source_options,
 )
@@ -181,9 +181,11 @@ class StreamWriter:
         redact_plans(self._frame.sparkSession)
         options, parts = self._parsed()
         name = options.transactional_id or parts[0].destination.table
-        _log_without_effect(options, self._frame)
         stateful = is_stateful(self._frame)
         decoded = decoded_sources(self._frame)
+        has_letters = any(each.settings.tolerates for _, each in decoded)
+        has_letters |= any(each.destination.errors.tolerates for each in parts)
+        _log_without_effect(options, self._frame, has_letters=has_letters)
         letters: LetterPart | None = None
         if any(each.settings.tolerates for _, each in decoded):
             letters = with_letters(options, parts, decoded)
@@ -305,11 +307,8 @@ def _unordered(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, 
     return write_unordered
 
 
-def _log_without_effect(options: QueryOptions, frame: DataFrame) -> None:
+def _log_without_effect(options: QueryOptions, frame: DataFrame, *, has_letters: bool) -> None:
     """One line for all options that are accepted without effect. Raises OptionError for the options of a source."""
-    names = [*options.without_effect] if isinstance(options, SinkOptions) else []
-    for kind, given in sources(frame):
-        if kind == KafkaDataSource.name():
-            names += source_options(given, streaming=True).without_effect
-    if names:
-        _logger.warning("options without effect here: %s", ", ".join(dict.fromkeys(names)))
+    ours = [source_options(given, streaming=True) for kind, given in sources(frame) if kind == KafkaDataSource.name()]
+    if names := query_without_effect(options, ours, has_letters=has_letters):
+        _logger.warning("options without effect here: %s", ", ".join(names))

@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from einmal.client.errors import error_for
-from einmal.client.producer_batch import RECORD_OVERHEAD
+from einmal.client.producer_batch import RECORD_OVERHEAD, over_request_size
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.output.routing import RowRefused
 from einmal.spark.source.vectors import Ints, Varints, binary, bounds_of, data_of, ints, joined, present
 from einmal.spark.text import NotText, check_text
-from einmal.types import ErrorCode, Header
+from einmal.types import Header
 from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import HEADER_SIZE, encode_headers
 
@@ -136,7 +135,7 @@ def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
 
 
 def _estimates(encoding: Encoding, rows: Any, tails: Any) -> Ints:
-    """The most that each record may take. Raises RequestRefused for one that is too large."""
+    """The most that each record may take. Raises RecordTooLarge for one that is too large."""
     keys, values = rows.column("key"), rows.column("value")
     sizes = RECORD_OVERHEAD + np.diff(bounds_of(keys)) + np.diff(bounds_of(values))
     if tails is not None:
@@ -144,10 +143,7 @@ def _estimates(encoding: Encoding, rows: Any, tails: Any) -> Ints:
     largest = int(sizes.argmax())
     if HEADER_SIZE + sizes[largest] > encoding.largest:
         topic = rows.column("topic")[largest].as_py() if encoding.topic is None else encoding.topic
-        raise error_for(
-            ErrorCode.message_too_large,
-            f"{topic}: a row of {sizes[largest]} bytes, max.request.size is {encoding.largest}",
-        )
+        raise over_request_size(f"{topic}: a row", int(sizes[largest]), encoding.largest, "kafka.max.request.size")
     return sizes
 
 

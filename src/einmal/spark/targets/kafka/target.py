@@ -18,11 +18,11 @@ from einmal.client.errors import (
     FatalError,
     KafkaError,
     ProducerFenced,
-    RecordTooLarge,
     RetriableError,
     UnknownOutcome,
     UnknownTopic,
 )
+from einmal.client.producer_batch import TOPIC_LIMITS
 from einmal.client.records import WrittenRange
 from einmal.pipeline.claims import Denied, Output
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
@@ -206,11 +206,11 @@ class KafkaTarget(Target):
             self._begin(identity)
 
         def too_large(error: KafkaError) -> TargetError | None:
-            if record is None or not isinstance(error, RecordTooLarge):
+            if record is None or error.code not in TOPIC_LIMITS:
                 return None
             return TargetFailed(
-                f"the commit record has {len(record.encode()):,} bytes ({short(record.end)}): {error} Raise "
-                f"max.message.bytes of {COMMIT_TOPIC}, and kafka.max.request.size.",
+                f"the commit record has {len(record.encode()):,} bytes ({short(record.end)}): {error} "
+                f"The limit is {TOPIC_LIMITS[error.code]} of {COMMIT_TOPIC}.",
                 will_again=True,
             )
 
