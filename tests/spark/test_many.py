@@ -210,7 +210,7 @@ def test_a_batch_that_the_topic_does_not_take_is_named_with_the_way_out(spark: S
         admin.alter_configs(topic, {"max.message.bytes": "20000"})
     frame = spark.range(0, 100, 1, 1).selectExpr("repeat('v', 1000) as value")
     written = write(frame).option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
-    with pytest.raises(PipelineFailed, match=rf"MESSAGE_TOO_LARGE.*{topic}-0.*batch.size.*max.message.bytes"):
+    with pytest.raises(PipelineFailed, match=rf"MESSAGE_TOO_LARGE.*{topic}-0.*max.message.bytes.*lower batch.size"):
         written.save()
     written.option("kafka.batch.size", "16384").save()
     assert len(records(bootstrap, topic)) == 100
