@@ -108,6 +108,21 @@ def test_a_key_that_nobody_knows_is_refused_until_it_is_declared(
     assert keys(declared) == [{"id": 1}]
 
 
+def test_a_declared_key_that_the_log_does_not_have_is_refused_and_a_misspelt_one_reported(
+    client: Client, server: PostgresServer, database: str
+) -> None:
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, code int)")
+    captured = Captured(options(server, database, message__key__columns="public.t:code"))
+    captured.drain()
+    client.execute("INSERT INTO t VALUES (1, 2)")
+    with pytest.raises(SourceRefused, match="message.key.columns declares code of public.t"):
+        captured.drain()
+    misspelt = Captured(options(server, database, message__key__columns="public.t:cod"))
+    misspelt.position = captured.position
+    assert keys(misspelt) == [{"id": 1}]
+    assert [each.kind for each in misspelt.notices] == ["declared key"]
+
+
 def test_a_table_without_a_key_has_none_and_is_not_refused(client: Client, captured: Captured) -> None:
     client.execute("CREATE TABLE t (v text)")
     client.execute("ALTER TABLE t REPLICA IDENTITY FULL")

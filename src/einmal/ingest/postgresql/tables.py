@@ -133,18 +133,34 @@ class AnnouncedTables:
             # The key of an event is a column of its own.
             return ()
         names = [each.name for each in message.columns]
-        declared = self.routing.keys.get(f"{message.schema}.{message.table}", ())
-        if declared and set(declared).issubset(names):
-            return declared
-        if message.replica_identity not in KEY_FROM_CATALOG:
-            return [each.name for each in message.columns if each.in_identity]
         try:
+            if (declared := self._declared(message, names)) is not None:
+                return declared
+            if message.replica_identity not in KEY_FROM_CATALOG:
+                return [each.name for each in message.columns if each.in_identity]
             key = self._explained(message, names)
         except SourceRefused as error:
             self._unknown[message.relation_id] = error
             return ()
         self.known[message.relation_id] = _known(message.columns, key)
         return key
+
+    def _declared(self, message: RelationMessage, names: list[str]) -> Sequence[str] | None:
+        """None: no key is declared for a table with these columns. Raises SourceRefused."""
+        table = f"{message.schema}.{message.table}"
+        declared = self.routing.keys.get(table, ())
+        if not set(declared).issubset(names):
+            text = f"{table} has no {', '.join(declared)} (message.key.columns): its own key is used"
+            self.note(SourceNotice("declared key", table, text))
+            return None
+        identity = {each.name for each in message.columns if each.in_identity}
+        if declared and message.replica_identity not in KEY_FROM_CATALOG and not identity.issuperset(declared):
+            raise SourceRefused(
+                f"message.key.columns declares {', '.join(declared)} of {table}, which the log lacks of deleted "
+                "rows: their replica identity has other columns",
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL, or declare columns of the replica identity",
+            )
+        return declared or None
 
     def _explained(self, message: RelationMessage, names: list[str]) -> Sequence[str]:
         """The key of a table that the log announces with these columns."""
