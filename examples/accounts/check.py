@@ -5,55 +5,67 @@ picture, as SVG.
 """
 
 import argparse
-import json
-import sys
 from collections import Counter
 
 from examples.accounts.bank import Event
-from examples.accounts.database import connect
+from examples.accounts.database import WAYS_OUT, connect
+from examples.program import difference, fail, lines, objects, record_values, run
 from examples.svg import BLUE, FAINT, RED, Drawing
 
 _ROW = 18
 _LEFT, _RIGHT = 100, 660
 
+Entry = tuple[int, str, int]
+"""Event, account, and change in cents."""
 
-def replayed(lines: list[str]) -> list[tuple[int, str, int]]:
-    """Event, account and change, for each entry."""
-    events = [Event(**json.loads(json.loads(line)["value"])) for line in lines]
+
+def replayed(printed: list[str]) -> list[Entry]:
+    """Of every event its entries. Nothing can be compared with a replay that lacks torn events."""
+    parsed, torn = objects(record_values(printed))
+    try:
+        events = [Event(**each) for each in parsed]
+    except TypeError:
+        torn += 1
+    if torn:
+        fail("the input has events that are torn: cut off, or without their fields.")
     return [(event.id, account, cents) for event in events for account, cents in event.entries]
 
 
-def report(expected: list[tuple[int, str, int]]) -> bool:
-    """Print the comparison; whether the tables are right."""
+def compared(
+    entries: list[Entry], counters: dict[str, tuple[int, int]], balances: dict[str, int], expected: list[Entry]
+) -> bool:
+    """Print the comparison of the three tables with the entries of a replay; whether the tables are right."""
+    lost, repeated, strange = difference(Counter(expected), Counter(entries))
+    sums = {account: _sums(expected, account) for account in {account for _, account, _ in expected}}
+    wrong_counters = sum(counters.get(account) != sums.get(account) for account in sums.keys() | counters.keys())
+    cents = {account: sum_ for account, (_, sum_) in sums.items()}
+    wrong_balances = sum(balances.get(account) != cents.get(account) for account in cents.keys() | balances.keys())
+    print(f"{len(expected):,} entries: {lost} lost, {repeated} repeated, {strange} of no event")
+    print(f"{len(sums)} counters, by increments: {wrong_counters} wrong")
+    print(f"{len(sums)} balances, by snapshots: {wrong_balances} wrong")
+    return not (lost or repeated or strange or wrong_counters or wrong_balances)
+
+
+def is_right(expected: list[Entry]) -> bool:
     with connect() as connection:
         # One snapshot for all: pipelines may be running.
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        entries = Counter(connection.execute("SELECT event, account, cents FROM entries").fetchall())
-        counters = dict(_by_account(connection.execute("SELECT account, entries, cents FROM counters").fetchall()))
+        entries = connection.execute("SELECT event, account, cents FROM entries").fetchall()
+        counters = connection.execute("SELECT account, entries, cents FROM counters").fetchall()
         balances = dict(connection.execute("SELECT account, cents FROM balances").fetchall())
-    wanted = Counter(expected)
-    lost, repeated = (wanted - entries).total(), (entries - wanted).total()
-    of_account = {account: _sums(expected, account) for account in {account for _, account, _ in expected}}
-    wrong_counters = sum(counters.get(account) != sums for account, sums in of_account.items())
-    wrong_balances = sum(balances.get(account) != cents for account, (_, cents) in of_account.items())
-    print(f"{len(expected):,} entries: {lost} lost, {repeated} repeated")
-    print(f"{len(of_account)} counters, by increments: {wrong_counters} wrong")
-    print(f"{len(of_account)} balances, by snapshots: {wrong_balances} wrong")
-    return not (lost or repeated or wrong_counters or wrong_balances)
+    return compared(entries, {account: (count, cents) for account, count, cents in counters}, balances, expected)
 
 
-def _by_account(rows: list[tuple[str, int, int]]) -> list[tuple[str, tuple[int, int]]]:
-    return [(account, (entries, cents)) for account, entries, cents in rows]
-
-
-def _sums(entries: list[tuple[int, str, int]], account: str) -> tuple[int, int]:
+def _sums(entries: list[Entry], account: str) -> tuple[int, int]:
     changes = [cents for _, each, cents in entries if each == account]
     return len(changes), sum(changes)
 
 
-def picture(expected: list[tuple[int, str, int]]) -> Drawing:
+def picture(expected: list[Entry]) -> Drawing:
     with connect() as connection:
         balances = connection.execute("SELECT account, cents FROM balances ORDER BY account").fetchall()
+    if not balances:
+        fail("there are no balances: run the pipelines first.")
     most = max(cents for _, cents in balances)
     drawing = Drawing(720, 84 + _ROW * len(balances), f"{len(expected):,} entries: the view and a replay of the events")
     for row, (account, cents) in enumerate(balances):
@@ -72,16 +84,16 @@ def picture(expected: list[tuple[int, str, int]]) -> Drawing:
     return drawing
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
-    expected = replayed(sys.stdin.readlines())
+    expected = replayed(lines())
     if options.draw:
         print(picture(expected))
-        return
-    sys.exit(0 if report(expected) else 1)
+        return 0
+    return 0 if is_right(expected) else 1
 
 
 if __name__ == "__main__":
-    main()
+    run(main, WAYS_OUT)

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from examples.program import fail, run
 
 URL = os.environ.get("POSTGRES_URL", "postgresql://postgres@127.0.0.1:5432/postgres")
 PASSWORD = os.environ.get("POSTGRES_PASSWORD", "postgres")
+
+WAYS_OUT: dict[type[Exception], str] = {
+    psycopg.OperationalError: "Start PostgreSQL, or set POSTGRES_URL and POSTGRES_PASSWORD.",
+    psycopg.errors.UndefinedTable: "Run the README's commands before this one.",
+}
 
 
 def connect() -> psycopg.Connection[Any]:
@@ -17,10 +23,17 @@ def connect() -> psycopg.Connection[Any]:
 
 def main() -> None:
     with connect() as connection:
-        connection.execute(Path(__file__).with_name("schema.sql").read_text())
+        try:
+            connection.execute(Path(__file__).with_name("schema.sql").read_text())
+        except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateFunction) as error:
+            fail(
+                f"the tables of an earlier run are there: {error.diag.message_primary}. For fresh data: "
+                "DROP TABLE IF EXISTS entries, counters, balances, einmal_commits; "
+                "DROP FUNCTION IF EXISTS count_entries; then stop the broker, and run `rm -r build/examples`."
+            )
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
         print("tables:", ", ".join(name for (name,) in found))
 
 
 if __name__ == "__main__":
-    main()
+    run(main, WAYS_OUT)

@@ -4,16 +4,14 @@ With ``--draw`` the output is a picture, as SVG.
 """
 
 import argparse
-import json
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 
 from examples.lookup.pipeline import BROKERS, CARTS, TABLE, WAYS, Way
+from examples.program import database, fail, records, run
 from examples.svg import BLUE, GREEN, GREY, RED, Drawing
 
 PRICES = ("31", "33")
@@ -30,34 +28,41 @@ class Found:
     problems: tuple[str, ...]
 
 
-def values(topic: str, *more: str) -> list[str]:
-    command = ["einmal", "topic", "consume", topic, "--brokers", BROKERS, "-o", "start:end", "--format", "json"]
-    lines = subprocess.run([*command, *more], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    return [json.loads(line)["value"] for line in lines]
+def values(topic: str, isolation: str = "read_committed") -> list[str]:
+    return [(record.value or b"").decode(errors="replace") for record in records(BROKERS, topic, isolation)]
 
 
 def rows(way: Way) -> list[str]:
-    with closing(sqlite3.connect(way.database)) as database:
-        return [row for (row,) in database.execute(f"SELECT cart_and_price FROM {TABLE}")]
+    with closing(database(way.database)) as opened:
+        return [row for (row,) in opened.execute(f"SELECT cart_and_price FROM {TABLE}")]
 
 
 def by_price(priced: list[str]) -> Counter[str]:
-    return Counter(each.split()[-1] for each in priced)
+    return Counter(each.rpartition(" ")[2] for each in priced)
 
 
 def find(way: Way, carts: list[str]) -> Found:
     topic = values(way.topic)
-    database = rows(way) if way.has_database else None
+    in_database = rows(way) if way.has_database else None
+    tried = by_price(values(way.topic, "read_uncommitted"))
+    return compared(way, carts, tried, topic, in_database)
+
+
+def compared(way: Way, carts: list[str], tried: Counter[str], topic: list[str], in_database: list[str] | None) -> Found:
     problems = []
-    for where, priced in (("topic", topic), ("database", database)):
+    for where, priced in (("topic", topic), ("database", in_database)):
         if priced is None:
             continue
-        if sorted(each.rsplit(" ", 1)[0] for each in priced) != sorted(carts):
+        if sorted(each.rpartition(" ")[0] for each in priced) != sorted(carts):
             problems.append(f"{way.name}: the {where} has not each cart once")
-        if len(by_price(priced)) != 1:
+        if len(by_price(priced)) > 1:
             problems.append(f"{way.name}: the {where} mixes prices of two attempts")
-    tried = by_price(values(way.topic, "--read-uncommitted"))
-    return Found(way, tried, by_price(topic), None if database is None else by_price(database), tuple(problems))
+        if strange := sorted(by_price(priced).keys() - set(PRICES)):
+            problems.append(f"{way.name}: the {where} has prices that were never set: {', '.join(strange)}")
+    if way.is_one_commit and in_database is not None and sorted(topic) != sorted(in_database):
+        problems.append(f"{way.name}: topic and database differ, although they are one commit")
+    prices = None if in_database is None else by_price(in_database)
+    return Found(way, tried, by_price(topic), prices, tuple(problems))
 
 
 def text(counts: Counter[str] | None) -> str:
@@ -68,8 +73,9 @@ def report(all_found: list[Found]) -> None:
     print(f"{'':10}{'topic, all attempts':25}{'topic, committed':20}database")
     for found in all_found:
         print(f"{found.way.name:10}{text(found.tried):25}{text(found.topic):20}{text(found.database):15}".rstrip())
-    for problem in (problem for found in all_found for problem in found.problems):
-        print(problem)
+    if problems := [problem for found in all_found for problem in found.problems]:
+        print("\n".join(problems))
+        return
     differ = [found.way.name for found in all_found if found.database is not None and found.database != found.topic]
     print(f"each target has each cart once, at one price; topic and database differ: {', '.join(differ) or 'nowhere'}")
 
@@ -98,18 +104,20 @@ def picture(all_found: list[Found]) -> Drawing:
     return drawing
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
     carts = values(CARTS)
+    if not carts:
+        fail(f"topic {CARTS} is empty: there is nothing to compare.")
     all_found = [find(way, carts) for way in WAYS]
     if options.draw:
         print(picture(all_found))
     else:
         report(all_found)
-    sys.exit(1 if any(found.problems for found in all_found) else 0)
+    return 1 if any(found.problems for found in all_found) else 0
 
 
 if __name__ == "__main__":
-    main()
+    run(main, {sqlite3.OperationalError: "Run the pipelines first: see the README."})

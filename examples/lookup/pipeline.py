@@ -12,15 +12,17 @@ import argparse
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from examples.lookup.prices import FILE, price
+from examples.program import FRESH, fail, refuse_second_run, run
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from einmal.spark import PipelineQuery, session, write_stream
+from einmal.spark import PipelineError, PipelineQuery, session, write_stream
 from einmal.spark.events import BatchWritten, TransactionEnded
 
 BROKERS = os.environ.get("KAFKA_BROKERS", "127.0.0.1:9092")
@@ -36,11 +38,15 @@ class Way(NamedTuple):
     name: str
     has_database: bool
     is_one_commit: bool
-    killed_at: type
+    killed_at: type[BatchWritten | TransactionEnded]
 
     @property
     def topic(self) -> str:
         return f"priced-{self.name}"
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(f"build/examples/checkpoints/{self.name}")
 
     @property
     def database(self) -> Path:
@@ -80,7 +86,7 @@ def start(spark: SparkSession, way: Way, listener: Callable[[Any], None]) -> Pip
         writer.option("kafka.bootstrap.servers", BROKERS)
         .option("topic", way.topic)
         .option("transactional.id", way.topic)
-        .option("checkpointLocation", f"build/examples/checkpoints/{way.name}")
+        .option("checkpointLocation", str(way.checkpoint))
         .trigger(availableNow=True)
         .listener(listener)
         .start()
@@ -102,12 +108,19 @@ class Hold:
 
 
 def run_until_killed(spark: SparkSession) -> None:
-    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    java: Any = spark._jvm
+    jvm = java.java.lang.ProcessHandle.current().pid()
     try:
         for way in WAYS:
             hold = Hold(way)
-            start(spark, way, hold)
-            assert hold.reached.wait(_LIMIT_S), f"{way.name} has not come to its moment"
+            query, began = start(spark, way, hold), time.monotonic()
+            while not hold.reached.wait(0.2):
+                if not query.isActive:
+                    fail(
+                        f"{way.name} has ended before its moment: {query.exception() or 'there are no carts'}. {FRESH}"
+                    )
+                if time.monotonic() - began > _LIMIT_S:
+                    fail(f"{way.name} has not come to its moment within {_LIMIT_S} s.")
     finally:
         # After an error, too: a JVM whose pipelines are held never ends.
         os.kill(jvm, signal.SIGKILL)
@@ -118,6 +131,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--killed", action="store_true")
     options = parser.parse_args()
+    if not FILE.exists():
+        fail("there is no price yet: run `python -m examples.lookup.prices 31` first.")
+    if options.killed:
+        # Pipelines that have passed their moment would never come to it.
+        used = [path for way in WAYS for path in (way.checkpoint, way.database)]
+        refuse_second_run(BROKERS, [way.topic for way in WAYS], used)
     spark = session("lookup", quick=True, config={"spark.sql.shuffle.partitions": 2})
     if options.killed:
         run_until_killed(spark)
@@ -127,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, {PipelineError: ""})

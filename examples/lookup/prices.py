@@ -19,6 +19,7 @@ def main() -> None:
     options = parser.parse_args()
     # Renamed, so that a task reads the old list or the new one.
     changed = FILE.with_suffix(".new")
+    FILE.parent.mkdir(parents=True, exist_ok=True)
     changed.write_text(json.dumps({ITEM: options.price}))
     changed.replace(FILE)
     print(f"{ITEM} costs {options.price}")

@@ -1,26 +1,26 @@
 """Draw lines in the topic over time, and the kills. Reads the log of ``kills`` from stdin, writes SVG to stdout."""
 
 import json
-import sys
 
+from examples.program import lines, run
 from examples.svg import BLUE, FAINT, RED, Drawing
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 690, 52, 300
 
 
 def main() -> None:
-    log = json.load(sys.stdin)
+    log = json.loads("".join(lines()))
     samples, kills = log["samples"], log["kills"]
-    seconds, lines = samples[-1]
+    seconds, most = samples[-1]
 
     def x(second: float) -> float:
         return _LEFT + second / seconds * (_RIGHT - _LEFT)
 
     def y(count: int) -> float:
-        return _BOTTOM - count / lines * (_BOTTOM - _TOP)
+        return _BOTTOM - count / most * (_BOTTOM - _TOP)
 
-    drawing = Drawing(720, 360, f"{lines:,} lines in the topic, {len(kills)} kills")
-    for count in range(0, lines + 1, 20_000):
+    drawing = Drawing(720, 360, f"{most:,} lines in the topic, {len(kills)} kills")
+    for count in range(0, most + 1, 20_000):
         drawing.line(_LEFT, y(count), _RIGHT, y(count))
         drawing.text(_LEFT - 8, y(count) + 4, f"{count:,}", anchor="end")
     for second in range(0, int(seconds) + 1, 10):
@@ -37,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,11 +12,14 @@ import sys
 import time
 from pathlib import Path
 
+from examples.program import fail, refuse_second_run, run
+
 from einmal.client import Consumer
 
 TOPIC = "machine-logs"
 FOLDER = "build/examples/logs"
 SERVERS = os.environ.get("KAFKA_BROKERS", "127.0.0.1:9092")
+_LIMIT_S = 300
 _INGEST = ("einmal", "ingest", "machine", "--file", str(Path(__file__).parent / "logs.toml"))
 
 
@@ -30,6 +33,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, required=True, help="File for the counts over time.")
     options = parser.parse_args()
+    refuse_second_run(SERVERS, [TOPIC], [FOLDER])
     chance, began = random.Random(options.seed), time.monotonic()
     samples: list[tuple[float, int]] = []
     kills: list[float] = []
@@ -41,7 +45,11 @@ def main() -> None:
         with Consumer({**settings, "isolation.level": "read_committed"}) as consumer:
             consumer.subscribe([TOPIC])
             seen, before, due = 0, 0, began + 3
-            while seen < total and time.monotonic() - began < 300:
+            while seen < total:
+                if ingester.poll() is not None:
+                    fail(f"the ingester has ended by itself, with status {ingester.poll()}; its own error is above.")
+                if time.monotonic() - began > _LIMIT_S:
+                    fail(f"{seen:,} of {total:,} lines are in the topic after {_LIMIT_S} s.")
                 seen += len(consumer.poll(100))
                 now = time.monotonic()
                 samples.append((round(now - began, 2), seen))
@@ -67,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

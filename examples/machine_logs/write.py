@@ -9,10 +9,19 @@ import os
 import random
 import shutil
 import time
+import zlib
 from pathlib import Path
+
+from examples.program import FRESH, fail
 
 SERVICES = ("web", "mail", "cron")
 _ROTATED_BYTES = 50_000
+
+
+def line_of(service: str, number: int) -> str:
+    """Its number determines a line to the last character, so that a torn one can be recognized."""
+    start = f"{service} {number} "
+    return start + "." * (zlib.crc32(start.encode()) % 61)
 
 
 def _age(path: Path) -> int:
@@ -44,6 +53,8 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=20_000, help="Of each service.")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    if any(options.folder.iterdir()):
+        fail(f"{options.folder} has files of an earlier run. {FRESH}")
     chance = random.Random()
     numbers = dict.fromkeys(SERVICES, 0)
     while min(numbers.values()) < options.lines:
@@ -53,9 +64,10 @@ def main() -> None:
                 for _ in range(min(chance.randint(1, 40), options.lines - numbers[service])):
                     numbers[service] += 1
                     # In two pieces: a reader sees half a line at times.
-                    file.write(f"{service} {numbers[service]} ")
+                    line = line_of(service, numbers[service])
+                    file.write(line[: len(line) // 2])
                     file.flush()
-                    file.write(f"{'.' * chance.randint(0, 60)}\n")
+                    file.write(line[len(line) // 2 :] + "\n")
             if path.stat().st_size > _ROTATED_BYTES:
                 rotate(options.folder, service)
         time.sleep(0.03)

@@ -4,10 +4,10 @@ One bar per five minutes until the shipment, and one for the orders that were no
 """
 
 import json
-import sys
 from collections import Counter
 from datetime import datetime, timedelta
 
+from examples.program import lines, run
 from examples.svg import BLUE, RED, Drawing
 
 _STEP = 5
@@ -16,7 +16,7 @@ _LEFT, _BOTTOM, _HEIGHT, _WIDTH = 40, 330, 260, 44
 
 
 def main() -> None:
-    records = [json.loads(line) for line in sys.stdin]
+    records = [json.loads(line) for line in lines()]
     shipped = [json.loads(each["value"]) for each in records if each["topic"] == "orders-shipped"]
     overdue = sum(each["topic"] == "orders-overdue" for each in records)
     waited = Counter(min(_BARS - 1, _waited(each) // timedelta(minutes=_STEP)) for each in shipped)
@@ -45,4 +45,4 @@ def _waited(order: dict[str, str]) -> timedelta:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,8 +1,8 @@
 """Draw events over time and the kills. Reads the log of ``kills`` from stdin, writes SVG to stdout."""
 
 import json
-import sys
 
+from examples.program import lines, run
 from examples.svg import BLUE, FAINT, GREY, RED, Drawing
 
 _LEFT, _RIGHT = 64, 690
@@ -11,7 +11,7 @@ _KILLED = {"shop": GREY, "relay": BLUE, "at-least-once relay": RED}
 
 
 def main() -> None:
-    log = json.load(sys.stdin)
+    log = json.loads("".join(lines()))
     samples, kills = log["samples"], log["kills"]
     seconds, most = samples[-1][0], max(max(each[1:]) for each in samples)
 
@@ -46,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

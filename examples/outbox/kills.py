@@ -14,6 +14,7 @@ from pathlib import Path
 
 from examples.outbox.relay import servers
 from examples.outbox.shop import TOPIC, connect
+from examples.program import FRESH, fail, refuse_second_run, run
 
 from einmal.client import Consumer
 
@@ -60,6 +61,9 @@ class Story:
         """Count what is visible, for a while."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            for name, process in self.running.items():
+                if process.poll():
+                    fail(f"{name} has ended by itself, with status {process.poll()}; its own error is above.")
             for record in consumer.poll(50):
                 self.seen[next(name for name, topic in EVENTS.items() if topic == record.topic)] += 1
             database = connect(self.path)
@@ -73,7 +77,7 @@ class Story:
             process.wait()
 
 
-def run(story: Story, seed: int) -> None:
+def play(story: Story, seed: int) -> None:
     chance = random.Random(seed)
     for name in ("shop", "relay", "at-least-once relay"):
         story.start(name)
@@ -89,8 +93,12 @@ def run(story: Story, seed: int) -> None:
         for name in ("relay", "at-least-once relay"):
             story.kill(name, "--ends")
         for name in ("shop", "relay", "at-least-once relay"):
-            status = story.running[name].wait(_LIMIT_S)
-            assert status == 0, f"{name} ended with {status}"
+            try:
+                status = story.running[name].wait(_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                fail(f"{name} has not ended after {_LIMIT_S} s.")
+            if status:
+                fail(f"{name} has ended with status {status}; its own error is above.")
         story.look(consumer, 1)
 
 
@@ -101,9 +109,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, required=True, help="File for the counts over time.")
     options = parser.parse_args()
+    if Path(options.database).exists():
+        # A second run continues: shop and relays know their positions. They need the records of the first one.
+        with Consumer(servers()) as consumer:
+            partitions = [each for topic in EVENTS.values() for each in consumer.partitions_for_topic(topic)]
+            if consumer.beginning_offsets(*partitions) == consumer.end_offsets(*partitions):
+                fail(f"{options.database} is of an earlier run, and the topics are empty. {FRESH}")
+    else:
+        refuse_second_run(servers()["bootstrap.servers"], list(EVENTS.values()))
     story = Story(options.database, options.orders)
     try:
-        run(story, options.seed)
+        play(story, options.seed)
     finally:
         story.end()
     options.log.write_text(json.dumps({"samples": story.samples, "kills": story.kills}))
@@ -111,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

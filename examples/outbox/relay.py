@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from examples.outbox.shop import connect
+from examples.program import run
 
 from einmal.client import Consumer, Producer, TopicPartition
 
@@ -97,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

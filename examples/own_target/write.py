@@ -1,22 +1,26 @@
-"""Write a batch of squares into the directory: ``python -m examples.own_target.write DIRECTORY VERSION``."""
+"""Write a batch of squares into a directory. A batch whose version is in the directory already is not written again."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from einmal.spark import session, write
 
 
-def main(directory: str, version: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory")
+    parser.add_argument("version", type=int, help="The number of the batch, greater than that of the one before.")
+    options = parser.parse_args()
     spark = session("own-target", quick=True)
-    first = int(version) * 1_000
+    first = options.version * 1_000
     squares = spark.range(first, first + 1_000, 1, 2).selectExpr("id", "id * id AS square")
     written = (
         write(squares)
         .format("examples.own_target.json_lines:JsonLines")
-        .option("path", directory)
+        .option("path", options.directory)
         .option("transactional.id", "squares")
-        .option("txnVersion", version)
+        .option("txnVersion", str(options.version))
         .save()
     )
     print(written)
@@ -24,4 +28,4 @@ def main(directory: str, version: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,9 +1,9 @@
 """Draw payments and alerts. Reads both topics from stdin, as ``einmal topic consume --format json`` prints them."""
 
 import json
-import sys
 from datetime import datetime
 
+from examples.program import lines, run
 from examples.svg import Drawing
 
 _ROW = 18
@@ -15,7 +15,7 @@ _SIZES = {500_00: 10, 50_00: 5, 0: 2.5}
 
 
 def main() -> None:
-    records = [json.loads(line) for line in sys.stdin]
+    records = [json.loads(line) for line in lines()]
     payments = [json.loads(each["value"]) for each in records if each["topic"] == "payments"]
     alerts = [json.loads(each["value"]) for each in records if each["topic"] == "payment-alerts"]
     minutes = [_minutes(each["at"]) for each in payments]
@@ -66,4 +66,4 @@ def _minutes(at: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

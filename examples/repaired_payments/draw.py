@@ -1,9 +1,9 @@
 """Draw what became of bad payments. Reads topics from stdin, as ``einmal topic consume --format json`` prints them."""
 
 import json
-import sys
 from collections import Counter
 
+from examples.program import lines, run
 from examples.repaired_payments.generate import COUNT, KINDS, kind_of
 from examples.svg import BLUE, FAINT, RED, Drawing
 
@@ -13,7 +13,7 @@ TOPICS = ("card-payments-dlq", "card-payments-repair", "loaded-payments")
 
 
 def main() -> None:
-    records = [json.loads(line) for line in sys.stdin]
+    records = [json.loads(line) for line in lines()]
     counts = {topic: Counter(map(kind, each)) for topic, each in by_topic(records).items()}
     loaded = counts["loaded-payments"]
     drawing = Drawing(_WIDTH, _TOP + _ROW * (len(KINDS) + 1) + 52, "Bad payments: dead letters, repaired and loaded")
@@ -52,4 +52,4 @@ def kind(value: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,9 +1,9 @@
 """Compare the tables and the view of both databases, row by row, without Spark and Kafka."""
 
-import sys
 from collections import Counter
 
-from examples.replicated_orders.databases import REPORTS, SHOP, connect
+from examples.program import fail, run
+from examples.replicated_orders.databases import REPORTS, SHOP, WAYS_OUT, connect
 
 QUERIES = {
     "orders": "SELECT * FROM orders",
@@ -19,15 +19,17 @@ def rows(url: str) -> dict[str, Counter[tuple[object, ...]]]:
         return {name: Counter(connection.execute(query).fetchall()) for name, query in QUERIES.items()}
 
 
-def main() -> None:
+def main() -> int:
     shop, reports = rows(SHOP), rows(REPORTS)
+    if empty := [name for name, found in shop.items() if not found]:
+        fail(f"the shop has no rows in {', '.join(empty)}: there is nothing to compare.")
     wrong = 0
     for name, expected in shop.items():
         missing, others = (expected - reports[name]).total(), (reports[name] - expected).total()
         print(f"{name}: {expected.total():,} rows, {missing} missing in the copy, {others} that the shop has not")
         wrong += missing + others
-    sys.exit(1 if wrong else 0)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    run(main, WAYS_OUT)

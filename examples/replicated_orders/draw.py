@@ -1,9 +1,9 @@
 """Draw the rows of both databases over time, and the kills. Reads the log of ``kills`` from stdin, writes SVG."""
 
 import json
-import sys
 from itertools import groupby
 
+from examples.program import lines, run
 from examples.svg import BLUE, FAINT, GREY, RED, Drawing
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 120, 690, 52, 290
@@ -11,7 +11,7 @@ _ROW = 16
 
 
 def main() -> None:
-    log = json.load(sys.stdin)
+    log = json.loads("".join(lines()))
     samples, kills = log["samples"], log["kills"]
     seconds, most = samples[-1][0], max(shop or 0 for _, shop, _ in samples)
     names = list(dict.fromkeys(sorted(name for _, name in kills)))
@@ -48,4 +48,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
+from examples.program import fail, run
 from examples.replicated_orders.check import rows
-from examples.replicated_orders.databases import REPORTS, SHOP, connect
+from examples.replicated_orders.databases import REPORTS, SHOP, WAYS_OUT, connect
 
 _FILE = str(Path(__file__).with_name("replica.toml"))
 _PROGRAMS = {
@@ -113,7 +114,7 @@ def _is_equal() -> bool:
     return False
 
 
-def run(story: Story, kills: int, seed: int) -> None:
+def play(story: Story, kills: int, seed: int) -> None:
     chance = random.Random(seed)
     victims = ["ingester", "pipeline", *(name for name, command in _RESTARTS.items() if command in os.environ)]
     for name in _PROGRAMS:
@@ -131,7 +132,9 @@ def run(story: Story, kills: int, seed: int) -> None:
         awaited[victim] = story.last_order(SHOP)
     story.look(5)
     story.stop_shop()
-    while story.now() < _LIMIT_S and not _is_equal():
+    while not _is_equal():
+        if story.now() > _LIMIT_S:
+            fail(f"the copy has not caught up after {_LIMIT_S} s; the processes' logs are beside the file of --log.")
         story.look(1)
     story.look(2)
 
@@ -142,9 +145,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, required=True, help="File for the rows over time.")
     options = parser.parse_args()
+    # Both servers must be there at the beginning, with their tables; later they may be gone for a while.
+    rows(SHOP), rows(REPORTS)
     story = Story(options.log.parent)
     try:
-        run(story, options.kills, options.seed)
+        play(story, options.kills, options.seed)
     finally:
         story.close()
     options.log.write_text(json.dumps({"samples": story.samples, "kills": story.kills}))
@@ -152,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, WAYS_OUT)

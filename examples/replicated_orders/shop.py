@@ -1,6 +1,7 @@
 """Enter, bill, change and cancel orders in the shop's database, each in one transaction, until SIGTERM.
 
-It knows nothing of topics. While its server is gone it waits, and continues with what the database has then.
+It knows nothing of topics. The server must be there at the beginning. While it is gone later the shop waits, and
+continues with what the database has then.
 """
 
 import argparse
@@ -10,7 +11,8 @@ import threading
 from typing import Any
 
 import psycopg
-from examples.replicated_orders.databases import SHOP, connect
+from examples.program import run
+from examples.replicated_orders.databases import SHOP, WAYS_OUT, connect
 
 _PAUSE_S = 0.05
 _PRODUCTS = ("tea", "coffee", "cup", "kettle", "filter")
@@ -44,6 +46,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     chance, stopping = random.Random(parser.parse_args().seed), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    connect(SHOP).close()
     while not stopping.is_set():
         try:
             with connect(SHOP) as connection:
@@ -55,4 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, WAYS_OUT)

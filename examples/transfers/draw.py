@@ -1,7 +1,6 @@
 """Draw accounts and wallets. Reads the output of ``audit`` from stdin, writes SVG to stdout."""
 
-import sys
-
+from examples.program import lines, run
 from examples.svg import BLUE, FAINT, Drawing
 
 _ROW = 28
@@ -10,7 +9,7 @@ _WIDTH = 560
 
 
 def main() -> None:
-    *accounts, totals = sys.stdin.read().splitlines()
+    *accounts, totals = map(str.rstrip, lines())
     drawing = Drawing(720, 92 + _ROW * len(accounts), "Every amount is in an account or in a wallet")
     for row, line in enumerate(accounts):
         name, *amounts = line.split()
@@ -27,4 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from examples.program import run
+
 from einmal.client import PreparedTxnState, Producer
 
 WRITER = "transfers"
@@ -147,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

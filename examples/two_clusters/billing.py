@@ -8,6 +8,7 @@ import argparse
 import signal
 import threading
 
+from examples.program import run
 from examples.two_clusters.shop import BILLS, ORDERS
 
 from einmal.client import Consumer, OffsetAndMetadata, Producer, TopicPartition
@@ -43,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

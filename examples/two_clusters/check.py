@@ -1,44 +1,76 @@
-"""Count orders, items and bills in both clusters, independently of everything else."""
+"""Count orders, items and bills in both clusters, independently of everything else.
 
-import json
-import sys
-from collections import Counter
+The records of a partition are compared as lists: the copies with the originals, and the bills of both clusters, one
+after the other, with the orders.
+"""
 
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from examples.program import fail, objects, records, run
 from examples.two_clusters.shop import BILLS, FIRST, ITEMS, ORDERS, SECOND, items_of
 
-from einmal.client import Consumer
+Topic = Mapping[int, list[str]]
+"""Values by partition."""
 
 
-def values(servers: str, topic: str) -> list[dict[str, int]]:
-    """All committed records of a topic, with the partition and the order that they have there."""
-    found = []
-    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
-        partitions = consumer.partitions_for_topic(topic)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(*partitions)
-        while any(consumer.position(each) < ends[each] for each in partitions):
-            found += [(record.partition, json.loads(record.value or b"{}")) for record in consumer.poll(500)]
-    return [value for _, value in sorted(found, key=lambda each: each[0])]
+def values(servers: str, topic: str) -> Topic:
+    found = defaultdict(list)
+    for record in records(servers, topic):
+        found[record.partition].append((record.value or b"").decode(errors="replace"))
+    return found
 
 
-def main() -> None:
+def numbers(topic: Topic) -> list[int | None]:
+    """The order that each record is of; None: it is torn."""
+    found, torn = objects(_all(topic))
+    return [each.get("order") for each in found] + [None] * torn
+
+
+def _all(topic: Topic) -> list[str]:
+    return [value for partition in sorted(topic) for value in topic[partition]]
+
+
+def torn(orders: Topic, items: Topic) -> int:
+    """Orders that have not exactly the items that the shop has written with them."""
+    parts: dict[int | None, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for item in objects(_all(items))[0]:
+        parts[item.get("order")][item.get("item", -1), item.get("cents", -1)] += 1
+    return sum(parts[number] != _parts(number) for number in {*numbers(orders), *parts})
+
+
+def _parts(number: int | None) -> Counter[tuple[int, int]]:
+    return Counter() if number is None else Counter(enumerate(items_of(number)))
+
+
+def billed(orders: Topic, first: Topic, second: Topic) -> tuple[int, int, int]:
+    """Orders without a bill; bills too many, or of no order; partitions whose bills are not in the orders' order."""
+    expected, found = Counter(_all(orders)), Counter(_all(first) + _all(second))
+    late = 0
+    if expected == found:
+        partitions = orders.keys() | first.keys() | second.keys()
+        late = sum([*first.get(each, []), *second.get(each, [])] != orders.get(each, []) for each in partitions)
+    return (expected - found).total(), (found - expected).total(), late
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     orders, items = values(FIRST, ORDERS), values(FIRST, ITEMS)
+    if not orders:
+        fail(f"topic {ORDERS} is empty: there is nothing to compare.")
     copies, copied_items = values(SECOND, f"A.{ORDERS}"), values(SECOND, f"A.{ITEMS}")
-    bills = Counter(bill["order"] for servers in (FIRST, SECOND) for bill in values(servers, BILLS))
-    differ = sum(copies != orders for copies, orders in ((copies, orders), (copied_items, items)))
-    parts = Counter(item["order"] for item in copied_items)
-    torn = sum(parts[order["order"]] != len(items_of(order["order"])) for order in copies)
-    never = sum(order["order"] not in bills for order in orders)
-    twice = sum(count > 1 for count in bills.values())
-    moved = len(values(SECOND, BILLS))
+    first, second = values(FIRST, BILLS), values(SECOND, BILLS)
+    differ = sum(copy != original for copy, original in ((copies, orders), (copied_items, items)))
+    torn_orders = torn(copies, copied_items)
+    never, twice, late = billed(orders, first, second)
     print(
-        f"{len(orders):,} orders, {len(copies):,} copied: {differ} topics differ, {torn} torn; "
-        f"{never} never billed, {twice} billed twice"
+        f"{len(_all(orders)):,} orders, {len(_all(copies)):,} copied: {differ} topics differ, {torn_orders} torn; "
+        f"{never} never billed, {twice} billed twice or wrong, {late} partitions billed out of order"
     )
-    print(f"{sum(bills.values()) - moved:,} bills in the first cluster, {moved:,} in the second")
-    sys.exit(1 if differ or torn or never or twice else 0)
+    print(f"{len(_all(first)):,} bills in the first cluster, {len(_all(second)):,} in the second")
+    return 1 if differ or torn_orders or never or twice or late else 0
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,8 +1,8 @@
 """Draw the counts over time, and what happened. Reads the log of ``move`` from stdin, writes SVG to stdout."""
 
 import json
-import sys
 
+from examples.program import lines, run
 from examples.svg import BLUE, FAINT, GREEN, GREY, INK, RED, Drawing
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 690, 52, 300
@@ -10,7 +10,7 @@ _CURVES = (("ordered in A", GREY), ("copied to B", BLUE), ("billed in A", RED), 
 
 
 def main() -> None:
-    log = json.load(sys.stdin)
+    log = json.loads("".join(lines()))
     samples, events = log["samples"], log["events"]
     seconds, most = samples[-1][0], max(max(each[1:]) for each in samples)
 
@@ -44,4 +44,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

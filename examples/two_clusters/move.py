@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+from examples.program import fail, refuse_second_run, run
 from examples.two_clusters.billing import GROUP
-from examples.two_clusters.shop import BILLS, FIRST, ORDERS, SECOND
+from examples.two_clusters.shop import BILLS, FIRST, ITEMS, ORDERS, SECOND
 
 from einmal.client import Consumer
 
@@ -55,6 +56,9 @@ class Story:
         """Count for a while."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            for name, process in self.running.items():
+                if process.poll() or (process.poll() == 0 and name != "shop"):
+                    fail(f"the {name} has ended by itself, with status {process.poll()}; its own error is above.")
             for name, consumer in self._consumers.items():
                 self._seen[name] += len(consumer.poll(25))
             self.samples.append((self.now(), *self._seen.values()))
@@ -74,7 +78,7 @@ def _reader(servers: str, topic: str) -> Consumer:
     return consumer
 
 
-def run(story: Story, orders: int, seed: int) -> None:
+def play(story: Story, orders: int, seed: int) -> None:
     chance = random.Random(seed)
     story.start("shop", "examples.two_clusters.shop", f"--orders={orders}")
     story.start("billing", "examples.two_clusters.billing", FIRST)
@@ -86,7 +90,11 @@ def run(story: Story, orders: int, seed: int) -> None:
             story.end("billing")
             story.end("mirror", kill=True)
             command = ["mirror", "failover", "A->B", "--group", GROUP, "--file", str(_MIRROR)]
-            subprocess.run([sys.executable, "-m", "einmal", *command], check=True, stdout=subprocess.DEVNULL)
+            failover = subprocess.run(
+                [sys.executable, "-m", "einmal", *command], check=False, stdout=subprocess.DEVNULL
+            )
+            if failover.returncode:
+                fail(f"the failover has ended with status {failover.returncode}; its own error is above.")
             story.start_mirror()
             story.start("billing", "examples.two_clusters.billing", SECOND, "--prefix=A.")
             story.tell("the billing has moved to the second cluster")
@@ -99,6 +107,8 @@ def run(story: Story, orders: int, seed: int) -> None:
             story.start_mirror()
     while min(seen["copied"], seen["billed in A"] + seen["billed in B"]) < orders and story.now() < _LIMIT_S:
         story.look(0.5)
+    if story.now() >= _LIMIT_S:
+        fail(f"not every order is billed after {_LIMIT_S} s.")
     story.look(1)
 
 
@@ -108,9 +118,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, required=True, help="File for the counts over time.")
     options = parser.parse_args()
+    refuse_second_run(FIRST, [ORDERS, ITEMS, BILLS])
+    refuse_second_run(SECOND, [BILLS])
     story = Story()
     try:
-        run(story, options.orders, options.seed)
+        play(story, options.orders, options.seed)
     finally:
         story.close()
     options.log.write_text(json.dumps({"samples": story.samples, "events": story.events}))
@@ -119,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

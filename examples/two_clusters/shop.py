@@ -6,6 +6,8 @@ import os
 import random
 import time
 
+from examples.program import run
+
 from einmal.client import KafkaError, Producer
 
 ORDERS, ITEMS, BILLS = "moved-orders", "moved-items", "moved-bills"
@@ -35,6 +37,8 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=2_000)
     orders = parser.parse_args().orders
     with Producer({"bootstrap.servers": FIRST, "transactional.id": "moved-shop"}) as producer:
+        # Raises if there is no broker at all; later, an order is placed again until it is in.
+        producer.init_transactions()
         for number in range(1, orders + 1):
             while True:
                 try:
@@ -46,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,7 +1,6 @@
 """Draw the most frequent words of a topic of counts. Reads ``WORD COUNT`` lines from stdin, writes SVG to stdout."""
 
-import sys
-
+from examples.program import lines, run
 from examples.svg import Drawing
 
 _WORDS = 20
@@ -12,7 +11,7 @@ _WIDTH = 560
 
 def main() -> None:
     # The topic has every change of a count: the last record of a word is its current count.
-    counts = {word: int(count) for word, count in map(str.split, sys.stdin)}
+    counts = {word: int(count) for word, count in map(str.split, lines())}
     top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_WORDS]
     title = f"{sum(counts.values()):,} words, {len(counts):,} different ones: the {len(top)} most frequent"
     drawing = Drawing(720, 56 + _ROW * len(top), title)
@@ -26,4 +25,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

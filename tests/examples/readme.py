@@ -37,8 +37,8 @@ class Step:
     @property
     def pipeline(self) -> str:
         """The command that runs a pipeline, without the loop around it; empty: there is none."""
-        found = re.search(r"^(?:until )?(einmal run [^;]*)", self.command)
-        return found[1] if found else ""
+        found = re.search(r"^(?:for [^;]*; do )?(einmal run [^;&]*)", self.command)
+        return found[1].rstrip() if found else ""
 
 
 def steps(readme: Path, set_up: Sequence[str] = SET_UP) -> Iterator[Step]:
