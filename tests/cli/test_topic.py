@@ -285,11 +285,13 @@ def read_lines(process: subprocess.Popen[bytes], count: int) -> list[bytes]:
     return [process.stdout.readline() for _ in range(count)]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "closed pipe"])
 def test_a_group_resumes_after_the_last_line_that_was_read_however_its_member_ended(
-    cli: Cli, cluster: str, ending: str
+    cli: Cli, cluster: str, ending: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = "ended-by-" + ending.replace(" ", "-")
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    topic = f"ended-by-{ending.replace(' ', '-')}{unbuffered}"
     cli("topic", "create", topic)
     cli("topic", "produce", topic, stdin="0\n1\n2\n")
     with running(cluster, "consume", topic, "-g", topic) as process:

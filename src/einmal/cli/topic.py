@@ -6,8 +6,10 @@ import json
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -22,6 +24,7 @@ from einmal.cli.clients import (
     for_each,
     key_and_value,
 )
+from einmal.cli.counted_output import CountedOutput
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections, printable
 
@@ -425,19 +428,15 @@ def _is_wanted(record: ConsumerRecord, wanted: _Range | None) -> bool:
 
 
 def _print_all(consumer: Consumer, records: list[ConsumerRecord], show: Callable[[ConsumerRecord], bytes]) -> None:
-    """Print these and flush. What has not reached stdout when that ends is given back: a group must not commit it."""
-    out, printed = sys.stdout.buffer, 0
+    """Print these. What has not reached stdout when that ends is given back: a group must not commit it."""
+    out = CountedOutput()
+    shown: list[bytes] = []
     try:
-        for record in records:
-            out.write(show(record))
-            printed += 1
-        out.flush()
+        shown.extend(map(show, records))
+        out.write(b"".join(shown))
     except BaseException:
-        try:
-            out.flush()
-        except OSError:
-            printed = 0
-        consumer.give_back(records[printed:])
+        ends = list(accumulate(map(len, shown)))
+        consumer.give_back(records[bisect_right(ends, out.written) :])
         raise
 
 
