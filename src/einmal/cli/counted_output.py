@@ -1,6 +1,6 @@
 """Bytes to stdout such that it is known how many have left, whatever interrupts: a signal, a closed pipe, a full disk.
 
-Buffers do not report it, and without one (``PYTHONUNBUFFERED``) a signal between a write and its count hides that write.
+Buffers do not report it, and without one (``PYTHONUNBUFFERED``) a signal can come between a write and its count.
 """
 
 from __future__ import annotations
