@@ -28,7 +28,7 @@ def fetch(
     room: int = 10_000,
 ) -> ConsumerFetch:
     request = FetchRequest(500, min_bytes, max_bytes, 0, [])
-    return ConsumerFetch(
+    found = ConsumerFetch(
         request,
         Wanted(list(wanted), None, False),
         world.image,
@@ -37,6 +37,9 @@ def fetch(
         bytes_most=5_000,
         response_memory=MemoryBudget(room),
     )
+    for _ in found.finding():
+        pass
+    return found
 
 
 def at(offset: int, **fields: Any) -> FetchPartition:

@@ -52,6 +52,7 @@ from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_fetcher import ReplicaFetchers
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.broker.resources.memory_budget import RESPONSE_BYTES_MAX, MemoryBudget
+from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.broker.resources.supervision import Supervisor
 from einmal.broker.resources.turns import SLICE_MS, Turns
 from einmal.broker.rpc.addresses import Addresses
@@ -175,6 +176,7 @@ class Node:
             turns=self.turns,
             supervisor=self.supervisor,
             response_memory=self.response_memory,
+            parked_fetches=ParkedFetches(),
             throttles=self.throttles,
             new_uuid=partial(new_uuid, self.random),
             sasl=self.sasl.servers,

@@ -8,7 +8,7 @@ are carried.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -68,6 +68,8 @@ _EPOCH_END: Final = struct.Struct(">iq")
 _SNAPSHOT_ID: Final = struct.Struct(">qi")
 _RESPONSE_HEAD: Final = struct.Struct(">ihi")
 _UUID: Final = struct.Struct("16s")
+_FIELDS_MAX: Final = 1_000
+"""Encoded between two parts of a response."""
 _V4: Final = struct.Struct(">ihqq")
 _V5: Final = struct.Struct(">ihqqq")
 
@@ -358,27 +360,34 @@ def _encode_requested(version: int, partition: FetchPartition) -> bytes:
 
 def encode_fetch_response(version: int, response: FetchResponse) -> list[Records]:
     """The body in parts, for ``frame``: records are not copied. Raises UnknownVersion."""
+    return list(fetch_response_parts(version, response))
+
+
+def fetch_response_parts(version: int, response: FetchResponse) -> Iterator[Records]:
+    """The same, part by part, for a response of so many partitions that encoding it takes long."""
     _check_version(version)
     flexible = version >= _FLEXIBLE
     if version >= _SESSIONS:
         head = _RESPONSE_HEAD.pack(response.throttle_time_ms, response.error_code, response.session_id)
     else:
         head = INT32.pack(response.throttle_time_ms)
-    parts: list[Records] = [head + encode_length(len(response.topics), flexible)]
-    append = parts.append
+    fields = [head + encode_length(len(response.topics), flexible)]
     for topic, partitions in response.topics:
-        append(encode_topic(topic, flexible) + encode_length(len(partitions), flexible))
+        fields.append(encode_topic(topic, flexible) + encode_length(len(partitions), flexible))
         for partition in partitions:
-            append(_encode_fetched(version, partition))
-            append(partition.records)
+            fields.append(_encode_fetched(version, partition))
+            if len(partition.records) or len(fields) >= _FIELDS_MAX:
+                yield b"".join(fields)
+                yield partition.records
+                fields.clear()
             if flexible:
-                append(_encode_divergence(partition))
+                fields.append(_encode_divergence(partition))
         if flexible:
-            append(NO_TAGS)
+            fields.append(NO_TAGS)
     if flexible:
         endpoints = response.node_endpoints if version >= _NODE_ENDPOINTS else ()
-        append(encode_tags([(0, encode_node_endpoints(endpoints))]) if endpoints else NO_TAGS)
-    return parts
+        fields.append(encode_tags([(0, encode_node_endpoints(endpoints))]) if endpoints else NO_TAGS)
+    yield b"".join(fields)
 
 
 def _encode_fetched(version: int, partition: FetchedPartition) -> bytes:

@@ -98,6 +98,7 @@ from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.broker.resources.memory_budget import MemoryBudget
+from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.broker.resources.supervision import Supervisor
 from einmal.broker.resources.turns import Turns
 from einmal.broker.rpc.controller_channel import ControllerChannel
@@ -118,6 +119,7 @@ class NodeParts:
     turns: Turns
     supervisor: Supervisor
     response_memory: MemoryBudget
+    parked_fetches: ParkedFetches
     throttles: ClientThrottles
     new_uuid: Callable[[], UUID]
     access: Access
@@ -212,6 +214,7 @@ APIS: Final = (
             parts.replica_sessions,
             parts.fetch_sessions,
             parts.response_memory,
+            parts.parked_fetches,
         ),
     ),
     _entry(

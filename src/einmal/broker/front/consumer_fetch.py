@@ -1,11 +1,12 @@
 """What one Fetch of a consumer reads, and whether its response can be sent now.
 
-Knows neither versions nor encodings, and waits for nothing: ``fetch_waiting`` does.
+Knows neither versions nor encodings, and waits for nothing: ``fetch_waiting`` does. What grows with the number of
+partitions goes in steps, between which a wide Fetch waits for its turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from einmal.broker.front.fetch_sessions import FetchSession, Wanted
@@ -49,40 +50,54 @@ class ConsumerFetch:
         self._isolation = IsolationLevel.READ_COMMITTED if request.isolation_level else IsolationLevel.READ_UNCOMMITTED
         self._response_memory = response_memory
         self._refusal_of = refusal_of
+        self._partitions = partitions
+        self._named = wanted.partitions
         self._wanted: list[tuple[Topic, FetchPartition, Partition | ErrorCode]] = []
-        refusals: dict[str, ErrorCode | None] = {}
-        for topic, partition in wanted.partitions:
-            name = image.name_of_topic(topic)
-            found: Partition | ErrorCode = ErrorCode.unknown_topic_id
-            if name is not None:
-                if name not in refusals:
-                    refusals[name] = refusal_of(name)
-                topic_partition = TopicPartition(name, partition.partition)
-                found = (
-                    refusals[name] or partitions.get(topic_partition) or partitions.error_of_missing(topic_partition)
-                )
-            self._wanted.append((topic, partition, found))
+        self.is_ready = False
+        """Whether what the last reading found can be sent now."""
         self.results: list[tuple[Topic, FetchedPartition]] = []
-        """As the last ``read`` found them, in the order of the request."""
+        """As the last reading found them, in the order of the request."""
         self._bytes_read = self._room = 0
         self.ended: dict[int, Partition] = {}
         """Partitions whose log ends before the requested offset, by their index in ``results``."""
 
     @property
     def is_wide(self) -> bool:
-        return len(self._wanted) > WIDE
+        return len(self._named) > WIDE
 
     @property
-    def partitions(self) -> list[tuple[int, Partition]]:
+    def partition_count(self) -> int:
+        return len(self._named)
+
+    @property
+    def partitions(self) -> Iterator[tuple[int, Partition]]:
         """The partitions of this broker, with their indexes in the request."""
-        return [
-            (place, partition)
-            for place, (_topic, _wanted, partition) in enumerate(self._wanted)
-            if isinstance(partition, Partition)
-        ]
+        for place, (_topic, _wanted, partition) in enumerate(self._wanted):
+            if isinstance(partition, Partition):
+                yield place, partition
+
+    def finding(self) -> Iterator[None]:
+        """Find all partitions, before anything else."""
+        refusals: dict[str, ErrorCode | None] = {}
+        for topic, partition in self._named:
+            name = self.image.name_of_topic(topic)
+            found: Partition | ErrorCode = ErrorCode.unknown_topic_id
+            if name is not None:
+                if name not in refusals:
+                    refusals[name] = self._refusal_of(name)
+                wanted = TopicPartition(name, partition.partition)
+                found = refusals[name] or self._partitions.get(wanted) or self._partitions.error_of_missing(wanted)
+            self._wanted.append((topic, partition, found))
+            yield
 
     def read(self) -> bool:
-        """Read all partitions; return whether the response can be sent now."""
+        """Read all partitions at once; return whether the response can be sent now."""
+        for _ in self.reading():
+            pass
+        return self.is_ready
+
+    def reading(self) -> Iterator[None]:
+        """Read all partitions into ``results``."""
         self.results.clear()
         self.ended.clear()
         self._bytes_read = 0
@@ -98,9 +113,16 @@ class ConsumerFetch:
             if fetched.error_code is not ErrorCode.none or fetched.diverging_epoch is not None:
                 must_answer = True
             self.results.append((topic, fetched))
-        if must_answer or self._bytes_read >= self.min_bytes:
-            return True
-        return self._bytes_read > 0 and self._available() >= self.min_bytes
+            yield
+        self.is_ready = must_answer or self._bytes_read >= self.min_bytes
+        if not self.is_ready and self._bytes_read > 0:
+            total = 0
+            for place in range(len(self._wanted)):
+                total += self.available(place)
+                if total >= self.min_bytes:
+                    self.is_ready = True
+                    return
+                yield
 
     def loses_access(self) -> bool:
         """Whether something may not be read any more, because ACLs have changed; it is refused from now on.
@@ -123,10 +145,6 @@ class ConsumerFetch:
         topic, fetched = self.results[place]
         self.results[place] = topic, fetched._replace(error_code=error)
 
-    def available_each(self) -> list[int]:
-        """``available`` of every partition; empty if one byte is enough."""
-        return [] if self.min_bytes <= 1 else [self.available(place) for place in range(len(self._wanted))]
-
     def available(self, place: int) -> int:
         """Bytes that could be read, whether this answer has room for them or not; counted no further than needed.
 
@@ -140,14 +158,6 @@ class ConsumerFetch:
             return partition.bytes_between(Offset(wanted.fetch_offset), below, max(0, at_most))
         except (LogCorruption, OSError):
             return self.min_bytes
-
-    def _available(self) -> int:
-        total = 0
-        for place in range(len(self._wanted)):
-            total += self.available(place)
-            if total >= self.min_bytes:
-                break
-        return total
 
     def _read(self, wanted: FetchPartition, partition: Partition) -> FetchedPartition:
         error = partition.check_leader_epoch(wanted.current_leader_epoch)

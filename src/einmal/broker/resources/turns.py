@@ -59,6 +59,11 @@ class Turns:
         """To iterate over with ``async for`` where what is done for an item, times their number, may take long."""
         return Paced(self, items)
 
+    async def run(self, steps: Iterable[object]) -> None:
+        """Take all steps, in turns."""
+        async for _ in self.paced(steps):
+            pass
+
     def _next(self) -> None:
         self._is_scheduled = False
         self._give()

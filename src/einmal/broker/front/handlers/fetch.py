@@ -16,8 +16,7 @@ replica state; v16 names the leader, where it is another broker.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final, cast
 
@@ -28,18 +27,26 @@ from einmal.broker.front.access import Access
 from einmal.broker.front.consumer_fetch import ConsumerFetch
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.front.fetch_sessions import NO_SESSION, FetchSessions
-from einmal.broker.front.fetch_waiting import answer_later
+from einmal.broker.front.fetch_waiting import WideWait, answer_later
 from einmal.broker.front.handler import handler
 from einmal.broker.front.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.listeners import Audience
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.broker.resources.memory_budget import MemoryBudget
+from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.metadata.image import CLUSTER_METADATA, METADATA_TOPIC_ID
 from einmal.seams import Clock
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode, TopicPartition
-from einmal.wire.fetch import API, FetchedPartition, FetchRequest, FetchResponse, encode_fetch_response
+from einmal.wire.fetch import (
+    API,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    encode_fetch_response,
+    fetch_response_parts,
+)
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import NodeEndpoint, Records
 
@@ -62,6 +69,7 @@ class FetchHandler:
     replica_sessions: ReplicaSessions
     fetch_sessions: FetchSessions
     response_memory: MemoryBudget
+    parked_fetches: ParkedFetches
 
     def handle(self, context: RequestContext, request: FetchRequest) -> HandlerResult:
         if context.audience is Audience.CONTROLLERS or any(topic in _METADATA for topic, _partitions in request.topics):
@@ -100,7 +108,11 @@ class FetchHandler:
             bytes_most=bytes_most,
             response_memory=self.response_memory,
         )
-        return self._answer_in_turn(context, fetch) if fetch.is_wide else self._answer(context, fetch)
+        if fetch.is_wide:
+            return self._answer_in_turns(context, fetch)
+        for _ in fetch.finding():
+            pass
+        return self._answer(context, fetch)
 
     def _refusal(self, context: RequestContext, topic: str) -> ErrorCode | None:
         return self.access.refusal(context, AclOperation.READ, ResourceType.TOPIC, topic)
@@ -108,15 +120,29 @@ class FetchHandler:
     def _answer(self, context: RequestContext, fetch: ConsumerFetch) -> HandlerResult:
         if fetch.read() or fetch.request.max_wait_ms <= 0:
             return self._confirm(context, fetch) if fetch.ended else self._encode(context, fetch)
-        return Parked(answer_later(fetch, context.turns, partial(self._encode, context)), fetch.bytes_max)
+        return Parked(answer_later(fetch, self.parked_fetches, partial(self._encode, context)), fetch.bytes_max)
 
-    async def _answer_in_turn(self, context: RequestContext, fetch: ConsumerFetch) -> Body | Parked:
-        await context.turns.next()
-        answer = self._answer(context, fetch)
-        if inspect.iscoroutine(answer):
-            # Followers confirm by a Fetch, which may wait for this request's share of memory: it waits without one.
-            return Parked(asyncio.ensure_future(answer))
-        return cast(Body | Parked, answer)
+    async def _answer_in_turns(self, context: RequestContext, fetch: ConsumerFetch) -> Body | Parked:
+        turns = context.turns
+        await turns.next()
+        await turns.run(fetch.finding())
+        wait = WideWait(fetch, turns, self.parked_fetches)
+        try:
+            await turns.run(fetch.reading())
+            is_waiting = not fetch.is_ready and fetch.request.max_wait_ms > 0
+        except BaseException:
+            wait.end()
+            raise
+        encode = partial(self._encode_in_turns, context)
+        # Each waits without this request's share of memory: followers confirm by a Fetch, which may wait for it.
+        if is_waiting:
+            answer = asyncio.ensure_future(wait.answer(encode))
+            answer.add_done_callback(lambda _: wait.end())
+            return Parked(answer, fetch.bytes_max)
+        wait.end()
+        if fetch.ended:
+            return Parked(asyncio.ensure_future(self._confirm(context, fetch)))
+        return await encode(fetch)
 
     async def _confirm(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
         """The answer, once it is known whether another leader may have written beyond the end by now."""
@@ -124,18 +150,36 @@ class FetchHandler:
         for place, confirmed in asked:
             if not await confirmed:
                 fetch.refuse(place, ErrorCode.not_leader_or_follower)
-        return self._encode(context, fetch)
+        return await self._encode_in_turns(context, fetch)
 
     def _encode(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
+        return [part for part in self._parts(context, fetch) if len(part)]
+
+    async def _encode_in_turns(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
+        return [part async for part in context.paced(self._parts(context, fetch)) if len(part)]
+
+    def _parts(self, context: RequestContext, fetch: ConsumerFetch) -> Iterator[Records]:
+        """The encoded answer, in steps, of which some have no bytes."""
         throttle_ms = 0
         if context.charge is not None:
             size = sum(len(fetched.records) for _topic, fetched in fetch.results)
             throttle_ms, is_refused = context.charge.settle_fetch(size)
             if is_refused:
-                return self._without_records(context, fetch, throttle_ms)
-        return _encode(context, fetch, throttle_ms)
+                yield from self._without_records(context, fetch, throttle_ms)
+                return
+        session = fetch.session
+        topics: dict[Topic, list[FetchedPartition]] = {}
+        for topic, fetched in fetch.results:
+            is_new = session is None or session.remember(topic, fetched)
+            if is_new or not fetch.is_incremental:
+                topics.setdefault(topic, []).append(fetched)
+            yield b""
+        session_id = NO_SESSION if session is None else session.session_id
+        endpoints = _hint(context, fetch, topics)
+        response = FetchResponse(list(topics.items()), ErrorCode.none, session_id, throttle_ms, endpoints)
+        yield from fetch_response_parts(context.api_version, response)
 
-    def _without_records(self, context: RequestContext, fetch: ConsumerFetch, throttle_ms: int) -> Body:
+    def _without_records(self, context: RequestContext, fetch: ConsumerFetch, throttle_ms: int) -> list[Records]:
         """The answer above a quota (KIP-219): a client takes an empty one for no answer, and asks again."""
         session_id = NO_SESSION
         if fetch.session is not None and fetch.is_incremental:
@@ -148,19 +192,6 @@ class FetchHandler:
 
 def _parked(answer: list[Records] | asyncio.Future[list[Records]]) -> Body | Parked:
     return Parked(cast("asyncio.Future[Body]", answer)) if isinstance(answer, asyncio.Future) else answer
-
-
-def _encode(context: RequestContext, fetch: ConsumerFetch, throttle_ms: int) -> Body:
-    session = fetch.session
-    topics: dict[Topic, list[FetchedPartition]] = {}
-    for topic, fetched in fetch.results:
-        is_new = session is None or session.remember(topic, fetched)
-        if is_new or not fetch.is_incremental:
-            topics.setdefault(topic, []).append(fetched)
-    session_id = NO_SESSION if session is None else session.session_id
-    endpoints = _hint(context, fetch, topics)
-    response = FetchResponse(list(topics.items()), ErrorCode.none, session_id, throttle_ms, endpoints)
-    return encode_fetch_response(context.api_version, response)
 
 
 def _hint(
