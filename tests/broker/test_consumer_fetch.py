@@ -114,8 +114,8 @@ def test_without_memory_for_answers_the_first_batch_comes_all_the_same() -> None
 def test_available_bytes_are_counted_no_further_than_needed() -> None:
     world = OnePartition()
     append(world, b"a")
-    assert fetch(world, ("t", at(0))).available_each() == []
-    assert fetch(world, ("t", at(0)), ("u", at(0)), min_bytes=10).available_each() == [10, 10]
+    both = fetch(world, ("t", at(0)), ("u", at(0)), min_bytes=10)
+    assert [both.available(place) for place in (0, 1)] == [10, 10]
     world.partition.follow(BrokerId(2), LeaderEpoch(4))
     assert fetch(world, ("t", at(0)), min_bytes=10).available(0) == 10
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from einmal.broker.resources.unpacked_requests import UnpackedRequests
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire import produce
 from einmal.wire.fetch import FetchPartition
-from tests.broker.nodes import Client, batch, running_node
+from tests.broker.nodes import Client, batch, running_node, until
 
 ELEMENTS = 1_000
 INDEXES = list(range(ELEMENTS))
@@ -184,6 +185,60 @@ async def test_a_description_of_many_producers_yields_at_every_one(tmp_path: Pat
         answer = await client.call(61, 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
         assert len(answer.topics[0].partitions[0].active_producers) == 50
         assert len(taken) >= 49
+
+
+async def all_led(client: Client, count: int) -> None:
+    """Wait until the broker leads this many partitions of "t"."""
+    wanted = [("t", [FetchPartition(index, 0, 1) for index in range(count)])]
+    while any(each.error_code for each in (await client.fetch_all(wanted)).topics[0][1]):
+        pass
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1, 10_000])
+@pytest.mark.parametrize("topics", [["t"], ["unknown"]])
+@pytest.mark.time_limit(60)
+async def test_a_wide_fetch_yields_as_it_finds_reads_and_encodes_every_partition(
+    tmp_path: Path, topics: list[str], min_bytes: int, taken: list[None]
+) -> None:
+    """And once more in each look when data has come, or the time is over."""
+    wanted = [(topic, [FetchPartition(index, 0, 100_000) for index in INDEXES]) for topic in topics]
+    async with running_node(tmp_path) as node, Client.connect(node) as client, Client.connect(node) as other:
+        await client.create_topic("t", ELEMENTS)
+        await all_led(client, ELEMENTS)
+        is_waiting = topics == ["t"] and min_bytes > 0
+        taken.clear()
+        answer = asyncio.ensure_future(client.fetch_all(wanted, min_bytes=min_bytes, max_wait_ms=600_000))
+        if is_waiting:
+            await until(lambda: node.parked_fetches.held > 0)
+            looks = 3 if min_bytes > 1 else 2
+            await until(lambda: len(taken) >= looks * (ELEMENTS - 10))
+            await other.produce("t", batch(b"x" * 20_000), partition=5)
+        response = await answer
+        assert [each.partition for _topic, found in response.topics for each in found] == INDEXES
+        assert sum(len(each.records) > 0 for _topic, found in response.topics for each in found) == is_waiting
+        assert len(taken) >= (looks + 2 if is_waiting else 3) * (ELEMENTS - 10)
+        assert node.parked_fetches.held == 0
+
+
+async def test_the_widest_of_too_many_waiting_fetches_is_answered_early(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as narrow, Client.connect(node) as wide:
+        await narrow.create_topic("t", 1_000)
+        await all_led(narrow, 1_000)
+        node.parked_fetches.limit = 1_000_000
+        forever = {"max_wait_ms": 2**31 - 1}
+        waits_on = asyncio.ensure_future(narrow.fetch("t", 0, partition=999, **forever))
+        await until(lambda: node.parked_fetches.held > 0)
+        wanted = [[("t", [FetchPartition(index, 0, 1) for index in range(count)])] for count in (800, 900)]
+        first = asyncio.ensure_future(wide.fetch_all(wanted[0], **forever))
+        await until(lambda: node.parked_fetches.held > 500_000)
+        async with Client.connect(node) as other:
+            # It has more partitions than the one before it: both do not fit.
+            response = await other.fetch_all(wanted[1], **forever)
+        assert len(response.topics[0][1]) == 900
+        assert not waits_on.done() and not first.done()
+        for each in (waits_on, first):
+            each.cancel()
+    await until(lambda: node.parked_fetches.held == 0)
 
 
 async def test_wide_fetches_and_produces_wait_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

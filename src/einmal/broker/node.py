@@ -85,6 +85,7 @@ class Node:
         self.supervisor = Supervisor()
         self.turns = Turns(clock)
         self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
+        self.parked_fetches = ParkedFetches()
         self.identity = Identity(config.node_id)
         self.credentials = Credentials(config, disk, random)
         self.listening = Listening(config, network)
@@ -176,7 +177,7 @@ class Node:
             turns=self.turns,
             supervisor=self.supervisor,
             response_memory=self.response_memory,
-            parked_fetches=ParkedFetches(),
+            parked_fetches=self.parked_fetches,
             throttles=self.throttles,
             new_uuid=partial(new_uuid, self.random),
             sasl=self.sasl.servers,

@@ -38,22 +38,12 @@ def answer_later(
         nonlocal is_scheduled
         is_scheduled = False
         if not done.done() and fetch.read():
-            answer()
+            _answer(fetch, encode, done)
 
     def expire() -> None:
         if not done.done():
             fetch.read()
-            answer()
-
-    def answer() -> None:
-        """What the Fetch has read, without what its sender may not read any more: it chooses how long it waits."""
-        try:
-            if fetch.loses_access():
-                fetch.read()
-        except WireError as error:
-            done.set_exception(error)
-        else:
-            done.set_result(encode(fetch))
+            _answer(fetch, encode, done)
 
     timer = loop.call_later(fetch.request.max_wait_ms / 1000, expire)
     for place, partition in partitions:
@@ -68,6 +58,17 @@ def answer_later(
 
     done.add_done_callback(end)
     return done
+
+
+def _answer(fetch: ConsumerFetch, encode: Callable[[ConsumerFetch], Body], done: asyncio.Future[Body]) -> None:
+    """What the Fetch has read, without what its sender may not read any more: it chooses how long it waits."""
+    try:
+        if fetch.loses_access():
+            fetch.read()
+    except WireError as error:
+        done.set_exception(error)
+    else:
+        done.set_result(encode(fetch))
 
 
 class WideWait:

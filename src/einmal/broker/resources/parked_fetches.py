@@ -20,7 +20,7 @@ class ParkedFetches:
     """``held`` is an estimate, in bytes."""
 
     def __init__(self, limit: int = BYTES_MAX) -> None:
-        self._limit = limit
+        self.limit = limit
         self.held = 0
         self._next_ticket = 0
         self._waiting: dict[int, tuple[int, Callable[[], None]]] = {}
@@ -39,7 +39,7 @@ class ParkedFetches:
             heapq.heapify(self._largest)
         else:
             heapq.heappush(self._largest, (-size, ticket))
-        while self.held > self._limit:
+        while self.held > self.limit:
             asyncio.get_running_loop().call_soon(self._remove_largest())
         return ticket
 
