@@ -29,7 +29,7 @@ from tests.broker.nodes import Client
 from tests.fuzz.batches import Batches
 from tests.fuzz.reports import replace_json
 from tests.fuzz.requests import Api, Requests
-from tests.fuzz.values import PASSWORD, POOLS, SLOW_USER, TOPICS, USER
+from tests.fuzz.values import PASSWORD, POOLS, SLOW_USER, TOPICS, USER, WIDE_PARTITIONS, WIDE_TOPIC
 
 CONNECTIONS: Final = 16
 BURST: Final = 40
@@ -281,7 +281,8 @@ async def _create_topics(client: Client) -> list[UUID]:
         }
         for number, name in enumerate(TOPICS)
     ]
-    answer = await client.call(_CREATE_TOPICS, 7, {"topics": topics, "timeout": 10_000})
+    topics.append({"name": WIDE_TOPIC, "num_partitions": WIDE_PARTITIONS, "replication_factor": 1})
+    answer = await client.call(_CREATE_TOPICS, 7, {"topics": topics, "timeout": 60_000})
     return [topic.topic_id for topic in answer.topics if topic.topic_id is not None]
 
 

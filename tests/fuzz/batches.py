@@ -1,4 +1,4 @@
-"""Record batches: valid ones, malformed ones whose CRC is right, and bombs."""
+"""Record batches: valid ones, malformed ones whose CRC is right, bombs, and floods."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _PRODUCER_AT: Final = 43
 _PRODUCER: Final = struct.Struct(">qhi")
 _HEADER_SIZE: Final = 61
 _BOMB_BYTES: Final = 48 * 1024 * 1024
+_FLOOD: Final = 2_000_000
+"""Headers of one record: a few hundred bytes that take a second to check."""
 _FIELDS: Final = (
     (">i", _LENGTH_AT),
     (">i", 12),
@@ -57,6 +59,7 @@ class Batches:
         self._now_ms = now_ms
         self._valid = [self._new(codec) for codec in Compression for _ in range(12)]
         self._bombs = _bombs(self._valid[0])
+        self._floods = _floods(self._valid[0])
 
     def any(self, source: random.Random, producers: Sequence[int]) -> bytes:
         """Valid in one of three cases. ``producers``: ids of some that there are."""
@@ -65,6 +68,8 @@ class Batches:
             return source.choice(self._valid)
         if chance < 0.252:
             return source.choice(self._bombs)
+        if chance < 0.2525:
+            return source.choice(self._floods)
         if chance < 0.35 and producers:
             return self._of_producer(source, source.choice(producers))
         return self._malformed(source)
@@ -120,6 +125,40 @@ def _pack(layout: str, batch: bytearray, at: int, value: int) -> None:
     bits = struct.calcsize(layout) * 8
     value &= 2**bits - 1
     struct.pack_into(layout, batch, at, value - 2**bits if value >= 2 ** (bits - 1) else value)
+
+
+def _floods(template: bytes) -> list[bytes]:
+    """Valid records of very many headers, in one record or in ten, and very many records."""
+    floods = []
+    for records, headers in ((1, _FLOOD), (10, _FLOOD // 10), (100_000, 0)):
+        section = b"".join(_record(delta, headers) for delta in range(records))
+        for codec in (Compression.LZ4, Compression.ZSTD):
+            batch = bytearray(template[:_HEADER_SIZE]) + compress(codec, section)
+            for layout, at, value in ((">i", _LENGTH_AT, len(batch) - 12), (">h", _ATTRIBUTES_AT, codec.value)):
+                struct.pack_into(layout, batch, at, value)
+            for at, value in ((23, records - 1), (57, records)):
+                struct.pack_into(">i", batch, at, value)
+            # Of no producer, whatever the template's is; all records have the first one's time.
+            batch[35:43] = batch[27:35]
+            struct.pack_into(">qhi", batch, _PRODUCER_AT, -1, -1, -1)
+            floods.append(sealed(batch))
+    return floods
+
+
+def _record(offset_delta: int, headers: int) -> bytes:
+    """Without key and value; its headers have empty keys, and no values."""
+    content = b"\0\0" + _varint(offset_delta) + b"\1\1" + _varint(headers) + b"\0\1" * headers
+    return _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    """Of a number that is not negative, in zigzag encoding."""
+    number <<= 1
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*encoded, number))
 
 
 def _bombs(template: bytes) -> list[bytes]:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tests.fuzz.observer import TOPIC
+from tests.fuzz.observer import topic_of
 from tests.fuzz.reports import replace_json
-from tests.fuzz.values import TOPICS
+from tests.fuzz.values import OBSERVER, TOPICS
 
-READ: Final = frozenset((*TOPICS, TOPIC))
+READ: Final = frozenset((*TOPICS, topic_of(""), topic_of(OBSERVER)))
 _REFRESH_SECONDS: Final = 2.0
 _PROGRESS_SECONDS: Final = 300.0
 _GONE: Final = (

@@ -33,6 +33,7 @@ _WEIGHTS: Final = {0: 8.0, 1: 3.0, 2: 3.0, 20: 0.02, 47: 0.02, 21: 0.1, 33: 0.3,
 _FETCH: Final = 1
 _JOIN_GROUP: Final = 11
 _INIT_PRODUCER_ID: Final = 22
+_PARTITION_KEYS: Final = frozenset(("index", "partition", "partition_index"))
 _TEACHERS: Final = frozenset((_FETCH, _JOIN_GROUP, _INIT_PRODUCER_ID))
 _SESSIONS_FROM: Final = 7
 _FETCH_SESSION: Final = struct.Struct(">6xi")
@@ -141,8 +142,7 @@ class Requests:
                 # Alike or numbered, as what is asked for once or often costs differently.
                 one = self._one(schema, inner, field)
                 elements = [one() for _ in range(min(count, 20))]
-                is_number = isinstance(elements[0], int) and not isinstance(elements[0], bool)
-                fields[field.name] = list(range(count)) if is_number and count < 2**15 else (elements * count)[:count]
+                fields[field.name] = _numbered(elements, count) or (elements * count)[:count]
 
     # --- fields --------------------------------------------------------------------------------------------------
 
@@ -191,6 +191,18 @@ class Requests:
         """As ``random.choice``, in a third of its time."""
         uniform, count = self._source.random, len(values)
         return lambda: values[int(uniform() * count)]
+
+
+def _numbered(elements: Sequence[Any], count: int) -> list[Any] | None:
+    """As many with numbers of their own: partitions, some of which there are. None: they have no numbers."""
+    if count >= 2**15:
+        return None
+    if isinstance(elements[0], dict):
+        keys = _PARTITION_KEYS & elements[0].keys()
+        numbers = [{**elements[number % len(elements)], key: number} for key in keys for number in range(count)]
+        return numbers or None
+    is_number = isinstance(elements[0], int) and not isinstance(elements[0], bool)
+    return list(range(count)) if is_number else None
 
 
 def _arrays(schema: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

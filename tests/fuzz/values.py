@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 TOPICS: Final = tuple(f"fuzz-{number}" for number in range(12))
+WIDE_TOPIC, WIDE_PARTITIONS = "fuzz-wide", 2_000
 _TOPIC_NAMES: Final = (
     *TOPICS * 8,
+    *(WIDE_TOPIC,) * 6,
     "",
     ".",
     "..",
@@ -35,19 +37,32 @@ _CONFIG_KEYS: Final = (
     "cleanup.policy",
     "compression.type",
     "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "max.compaction.lag.ms",
     "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
     "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
     "min.compaction.lag.ms",
     "min.insync.replicas",
     "retention.bytes",
     "retention.ms",
+    "preallocate",
     "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
     "segment.ms",
+    "unclean.leader.election.enable",
     "no.such.setting",
     "",
 )
 _CONFIG_VALUES: Final = (
-    *("-1", "0", "1", "100", "4000000", "4000000", "9223372036854775808", "1e9", "", "é"),
+    *("-1", "0", "1", "100", "4000000", "4000000", "1048576", "2147483647", "9223372036854775807"),
+    *("9223372036854775808", "1e9", "0.5", "1.0", "nan", "true", "false", "", "é"),
     *("compact", "delete", "compact,delete", "CreateTime", "LogAppendTime", "producer", "gzip", "zstd"),
 )
 _PROTOCOLS: Final = ("range", "range", "range", "roundrobin", "", "p" * 3000)
@@ -70,7 +85,9 @@ _ACL_RESOURCES: Final = (2, 2, 2, 3, 3, 4, 5, 6, 7, 1, 0, -1, 127)
 _PATTERNS: Final = (3, 3, 3, 4, 4, 1, 2, 0, -1, 127)
 _HOSTS: Final = ("*", "*", "127.0.0.1", "10.0.0.1", "::1", "", "h" * 3000)
 USER, SLOW_USER, PASSWORD = "fuzz", "slow", "password"
-"""Who authenticate on the listener for users. Only quotas of the second are changed, as others must not wait."""
+OBSERVER: Final = "observer"
+"""Who authenticate on the listener for users. Only quotas of the second are changed, as others must not wait. Nobody
+attacks as the third."""
 _USERS: Final = (USER, SLOW_USER, "bob", "", "u" * 3000, "ü")
 _PRINCIPALS: Final = (
     *(f"User:{USER}", f"User:{USER}", f"User:{SLOW_USER}", "User:*", "User:bob"),
