@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from einmal.broker.front.handlers.describe_producers import DescribeProducersHandler
 from einmal.broker.resources import turns as turns_module
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
@@ -185,6 +187,35 @@ async def test_a_description_of_many_producers_yields_at_every_one(tmp_path: Pat
         answer = await client.call(61, 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
         assert len(answer.topics[0].partitions[0].active_producers) == 50
         assert len(taken) >= 49
+
+
+async def test_one_long_description_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no limit but what the broker knows, and many may be asked for at once."""
+    monkeypatch.setattr(turns_module, "FIRST_SLICE_MS", 0)
+    monkeypatch.setattr(turns_module, "SLICE_MS", 0)
+    making = most = 0
+    handle = DescribeProducersHandler.handle
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal making, most
+        making += 1
+        most = max(most, making)
+        try:
+            return await handle(*arguments)
+        finally:
+            making -= 1
+
+    monkeypatch.setattr(DescribeProducersHandler, "handle", counted)
+    async with running_node(tmp_path) as node, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client.connect(node)) for _ in range(5)]
+        await clients[0].create_topic("t")
+        for number in range(50):
+            producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
+            await clients[0].produce("t", batch(b"x", producer=producer, sequence=0))
+        wanted = {"topics": [{"name": "t", "partition_indexes": [0]}]}
+        for answer in await asyncio.gather(*(client.call(61, 0, wanted) for client in clients)):
+            assert len(answer.topics[0].partitions[0].active_producers) == 50
+    assert most == 1
 
 
 async def all_led(client: Client, count: int) -> None:

@@ -7,6 +7,7 @@ broker. Knows no sockets.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import struct
 from collections.abc import Callable, Coroutine, Iterable
@@ -45,6 +46,9 @@ _WIDE: Final = 1_000
 """A Produce for more partitions waits for its turn too."""
 _NARROW_BYTES_MAX: Final = 8 * _WIDE
 """Fewer bytes cannot name so many."""
+_DESCRIPTIONS: Final = frozenset((29, 32, 35, 48, 50, 61, 75))
+"""APIs that answer a few bytes with all that the broker knows of a kind, as 300,000 producers: one such answer is made
+at a time. They wait for nothing but turns."""
 _BARE: Final = -1
 """The version of an answer without a header."""
 _LENGTH: Final = struct.Struct(">i")
@@ -97,6 +101,7 @@ class Router:
         self._forwarding = forwarding
         self._throttles = throttles
         self._unsupported = unsupported
+        self._descriptions = asyncio.Lock()
         self._unpacked = UnpackedRequests()
         # Of their own: what has a share of another one may wait for a follower's Fetch, and a Produce for others.
         self._unpacked_of = {_FETCH: UnpackedRequests(), _PRODUCE: UnpackedRequests()}
@@ -208,6 +213,12 @@ class Router:
 
     async def finish(self, deferred: Deferred) -> Body | Parked:
         """The result of a running request; a response is encoded, since it may be long."""
+        if deferred.header.api_key in _DESCRIPTIONS:
+            async with self._descriptions:
+                return await self._finish(deferred)
+        return await self._finish(deferred)
+
+    async def _finish(self, deferred: Deferred) -> Body | Parked:
         assert deferred.running is not None, "nothing is running"
         header, charge = deferred.header, deferred.charge
         if charge is None:
