@@ -5,13 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows
+from einmal.cli.output import print_rows, printable
+
+if TYPE_CHECKING:
+    from einmal.client import TopicPartition
+    from einmal.client.errors import KafkaError
 
 txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
 
@@ -104,7 +109,7 @@ def describe_producers(
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         indexes = list(admin.describe_topics([topic])[topic].partitions) if partition is None else [partition]
-        found = admin.describe_producers([TopicPartition(topic, index) for index in indexes])
+        found, unseen = admin.describe_producers_each([TopicPartition(topic, index) for index in indexes])
     rows = [
         {
             "partition": each.topic_partition.partition,
@@ -126,6 +131,15 @@ def describe_producers(
         "last_timestamp",
     )
     print_rows(rows, (*columns, "current_transaction_start_offset"), output)
+    _report_unseen(unseen)
+
+
+def _report_unseen(unseen: Mapping[TopicPartition, KafkaError]) -> None:
+    """Status 1 where a partition could not be asked: what is there is not known."""
+    for each, error in unseen.items():
+        print(f"warning: {each} is not among these: {printable(str(error))}", file=sys.stderr)
+    if unseen:
+        raise typer.Exit(1)
 
 
 def _or_none(offset: int) -> int | None:
@@ -143,12 +157,15 @@ def find_hanging(
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Find open transactions in partitions that no coordinator will end. They block read_committed readers."""
+    """Find open transactions in partitions that no coordinator will end. They block read_committed readers.
+
+    A partition that cannot be asked is a warning, and then the status is 1: a transaction may hang there.
+    """
     from einmal.client import Admin
 
     with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
         before = time.time_ns() // 1_000_000 - max_timeout_ms
-        found = admin.find_hanging_transactions(topics, last_timestamp_before=before)
+        hanging = admin.find_hanging_transactions(topics, last_timestamp_before=before)
     rows = [
         {
             "topic": each.topic_partition.topic,
@@ -159,10 +176,11 @@ def find_hanging(
             "start_offset": each.current_transaction_start_offset,
             "last_timestamp": each.last_timestamp,
         }
-        for each in found
+        for each in hanging.found
     ]
     columns = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
     print_rows(rows, (*columns, "last_timestamp"), output)
+    _report_unseen(hanging.unseen)
 
 
 @txn.command()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from einmal.client.errors import KafkaError
 from einmal.client.metadata_cache import BrokerAddress
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.errors import Malformed
@@ -74,6 +75,14 @@ class ProducerDescription:
     last_timestamp: int
     coordinator_epoch: int
     current_transaction_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransactions:
+    """``found``: the producers whose transactions hang; ``unseen``: partitions that could not be searched, and why."""
+
+    found: Sequence[ProducerDescription]
+    unseen: Mapping[TopicPartition, KafkaError]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,14 @@ from tests.suite.patience import patient
 GOOD, BAD = TopicPartition("good", 0), TopicPartition("bad", 0)
 IDS: Final = {"good": UUID(int=1), "bad": UUID(int=2)}
 HERE, ELSEWHERE = 1, 2
+PRODUCER: Final = {
+    "producer_id": 1,
+    "producer_epoch": 0,
+    "last_sequence": 0,
+    "last_timestamp": 0,
+    "coordinator_epoch": 0,
+    "current_txn_start_offset": 0,
+}
 RECORDS: Final = encode_batch([NewRecord(None, b"v", 0, ()) for _ in range(3)])
 
 
@@ -77,6 +85,9 @@ class TwoTopics(ScriptedBroker):
             ApiKey.METADATA: self._metadata,
             ApiKey.FIND_COORDINATOR: lambda: {"coordinators": [self._broker()], **self._broker()},
             ApiKey.LIST_OFFSETS: lambda: self._each("topics", "name", "partitions", offset=0, timestamp=-1),
+            ApiKey.DESCRIBE_PRODUCERS: lambda: self._each(
+                "topics", "name", "partitions", api=ApiKey.DESCRIBE_PRODUCERS, active_producers=[PRODUCER]
+            ),
             ApiKey.OFFSET_FETCH: self._offsets,
             ApiKey.FETCH: self._records,
         }[ApiKey(header.api_key)]()
@@ -97,8 +108,10 @@ class TwoTopics(ScriptedBroker):
             topics.append({"name": "bad", "topic_id": NO_TOPIC_ID, "error_code": self._fault.topic})
         return {"brokers": brokers, "controller_id": HERE, "topics": topics}
 
-    def _each(self, topics: str, name: str, partitions: str, **fields: Any) -> dict[str, Any]:
-        error = self._fault.errors.get(ApiKey.LIST_OFFSETS, ErrorCode.none)
+    def _each(
+        self, topics: str, name: str, partitions: str, api: ApiKey = ApiKey.LIST_OFFSETS, **fields: Any
+    ) -> dict[str, Any]:
+        error = self._fault.errors.get(api, ErrorCode.none)
         codes = {"good": ErrorCode.none, "bad": error}
         return {
             topics: [
@@ -176,6 +189,24 @@ async def test_offsets_of_other_partitions_are_listed_beside_an_error_that_names
             await admin.list_offsets({GOOD: LATEST, BAD: LATEST})
         assert "bad-0" in caught.value.detail
         assert "good" not in caught.value.detail
+
+
+NO_PRODUCERS: Final = {
+    "no producers: not leader": Fault(errors={ApiKey.DESCRIBE_PRODUCERS: ErrorCode.not_leader_or_follower}),
+    "no producers: no permission": Fault(errors={ApiKey.DESCRIBE_PRODUCERS: ErrorCode.topic_authorization_failed}),
+}
+UNSEEN: Final = {name: fault for name, fault in FAULTS.items() if not fault.errors} | NO_PRODUCERS
+
+
+@pytest.mark.parametrize("fault", UNSEEN.values(), ids=UNSEEN)
+async def test_producers_of_other_partitions_are_described_beside_the_error_of_the_one_without(fault: Fault) -> None:
+    settings: dict[str, Any] = {"default_api_timeout_ms": 300}
+    async with two_topics(fault) as broker, Admin(bootstrap_servers=broker.bootstrap, **settings) as admin:
+        found, errors = await admin.describe_producers_each([BAD, GOOD])
+        assert [each.topic_partition for each in found] == [GOOD]
+        assert list(errors) == [BAD]
+        with pytest.raises(KafkaError, match="bad-0"):
+            await admin.describe_producers([GOOD, BAD])
 
 
 async def test_one_request_goes_to_each_leader_however_many_partitions_it_has() -> None:

@@ -16,7 +16,7 @@ from einmal.client.aio.acls import AclCalls
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.connections import DATA_LANE, decode_by
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
-from einmal.client.aio.leaders import LeaderRequest, ask_leaders
+from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets, list_offsets_each
 from einmal.client.aio.quota_calls import QuotaCalls
@@ -30,6 +30,7 @@ from einmal.client.descriptions import (
     ConfigEntry,
     GroupDescription,
     GroupListing,
+    HangingTransactions,
     MemberDescription,
     NewTopic,
     ProducerDescription,
@@ -233,34 +234,15 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
     async def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
         """Every producer that the leaders of these partitions remember: shows which ones hold the last stable offset
         back."""
+        return _producers(await _of_leaders(self._cluster, _PRODUCERS, partitions))
 
-        def fields_of(some: Sequence[TopicPartition]) -> dict[str, Any]:
-            topics = by_topic(some)
-            return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
-
-        def results(response: Any) -> list[tuple[TopicPartition, Any]]:
-            return [
-                (TopicPartition(topic.name, each.partition_index), each)
-                for topic in response.topics
-                for each in topic.partitions
-            ]
-
-        told = await _of_leaders(
-            self._cluster, LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, fields_of, results), partitions
-        )
-        return [
-            ProducerDescription(
-                topic_partition,
-                each.producer_id,
-                each.producer_epoch,
-                each.last_sequence,
-                each.last_timestamp,
-                each.coordinator_epoch,
-                each.current_txn_start_offset,
-            )
-            for topic_partition, partition in told.items()
-            for each in partition.active_producers
-        ]
+    async def describe_producers_each(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[ProducerDescription], dict[TopicPartition, KafkaError]]:
+        """As ``describe_producers``, and the errors of partitions that have no leader, do not exist or are refused."""
+        deadline = self._cluster.deadline()
+        answers = await ask_each_leader(self._cluster, _PRODUCERS, partitions, deadline=deadline)
+        return _producers(answers.found), answers.errors
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
@@ -369,7 +351,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
 
     async def find_hanging_transactions(
         self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
-    ) -> list[ProducerDescription]:
+    ) -> HangingTransactions:
         """Open transactions of partitions that no coordinator will end (KIP-664), in these topics or in all.
 
         Raises RetriableError where a coordinator is missing: see ``list_managed_transactions``.
@@ -377,17 +359,19 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         """
         described = await self.describe_topics(topics)
         partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
+        producers, unseen = await self.describe_producers_each(partitions)
         suspects = [
             each
-            for each in await self.describe_producers(partitions)
+            for each in producers
             if each.current_transaction_start_offset >= 0 and each.last_timestamp < last_timestamp_before
         ]
         if not suspects:
-            return []
+            return HangingTransactions([], unseen)
         listed = await self.list_managed_transactions(sorted({each.producer_id for each in suspects}))
         known = await self.describe_transactions([each.transactional_id for each in listed])
         owned = {(each.producer_id, at): None for each in known.values() for at in each.partitions}
-        return [each for each in suspects if (each.producer_id, each.topic_partition) not in owned]
+        found = [each for each in suspects if (each.producer_id, each.topic_partition) not in owned]
+        return HangingTransactions(found, unseen)
 
     async def abort_transaction(
         self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
@@ -490,6 +474,38 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                     raise error_for(response.error_code, retry.what)
                 await retry.after_refusal(response.error_code)
         return answers
+
+
+def _producers_fields(partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+    topics = by_topic(partitions)
+    return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
+
+
+def _producers_results(response: Any) -> list[tuple[TopicPartition, Any]]:
+    return [
+        (TopicPartition(topic.name, each.partition_index), each)
+        for topic in response.topics
+        for each in topic.partitions
+    ]
+
+
+_PRODUCERS: Final = LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, _producers_fields, _producers_results)
+
+
+def _producers(found: Mapping[TopicPartition, Any]) -> list[ProducerDescription]:
+    return [
+        ProducerDescription(
+            topic_partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.last_timestamp,
+            each.coordinator_epoch,
+            each.current_txn_start_offset,
+        )
+        for topic_partition, partition in found.items()
+        for each in partition.active_producers
+    ]
 
 
 async def _of_leaders(

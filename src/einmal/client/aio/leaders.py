@@ -21,6 +21,10 @@ from einmal.types import ErrorCode, TopicPartition
 UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _LEAST_WAIT_MS: Final = 1_000
 """For an answer, however near the deadline is."""
+_EACH_MS: Final = 5_000
+"""How long a partition without an answer may delay those of the others."""
+_UNKNOWN_MS: Final = 1_000
+"""How long one of an unknown topic may."""
 _NAMED_MAX: Final = 5
 """Partitions that an error names."""
 
@@ -63,6 +67,15 @@ class Answers:
 def passes(error: KafkaError) -> bool:
     """Whether the same request may succeed later."""
     return isinstance(error, RetriableError) or (error.code is not None and error.code.retriable)
+
+
+async def ask_each_leader(
+    cluster: Cluster, request: LeaderRequest, partitions: Iterable[TopicPartition], *, deadline: int
+) -> Answers:
+    """Ask for what there is: a partition without an answer delays the others by at most 5 s. Raises
+    NoBrokerReachable."""
+    soon = min(deadline, cluster.deadline(_EACH_MS))
+    return await ask_leaders(cluster, request, partitions, deadline=soon, appear_ms=_UNKNOWN_MS, needs_all=False)
 
 
 async def ask_leaders(

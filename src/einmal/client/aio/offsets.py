@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.leaders import LeaderRequest, ask_leaders
+from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
 from einmal.client.apis import ApiKey
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetAndTimestamp
@@ -14,11 +14,6 @@ from einmal.types import IsolationLevel, TopicPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-
-_EACH_MS: Final = 5_000
-"""How long a partition without an answer may delay those of the others."""
-_UNKNOWN_MS: Final = 1_000
-"""How long one of an unknown topic may."""
 
 
 async def list_offsets(
@@ -44,9 +39,7 @@ async def list_offsets_each(
 ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
     """As ``list_offsets``; a partition without an offset has its error instead. Such a partition delays the answer by
     at most 5 s."""
-    soon = min(deadline, cluster.deadline(_EACH_MS))
-    request = offsets_request(cluster, wanted, isolation)
-    answers = await ask_leaders(cluster, request, wanted, deadline=soon, appear_ms=_UNKNOWN_MS, needs_all=False)
+    answers = await ask_each_leader(cluster, offsets_request(cluster, wanted, isolation), wanted, deadline=deadline)
     return {each: offset_of(answers.found[each]) if each in answers.found else answers.errors[each] for each in wanted}
 
 

@@ -14,6 +14,7 @@ from einmal.client.descriptions import (
     ConfigEntry,
     GroupDescription,
     GroupListing,
+    HangingTransactions,
     NewTopic,
     ProducerDescription,
     TransactionDescription,
@@ -97,6 +98,12 @@ class Admin(SecurityCalls):
         """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""
         return self._thread.run(lambda admin: admin.describe_producers(partitions))
 
+    def describe_producers_each(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[ProducerDescription], dict[TopicPartition, KafkaError]]:
+        """As ``describe_producers``, and the errors of partitions that have no leader, do not exist or are refused."""
+        return self._thread.run(lambda admin: admin.describe_producers_each(partitions))
+
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
         return self._thread.run(lambda admin: admin.delete_records(before))
@@ -125,7 +132,7 @@ class Admin(SecurityCalls):
 
     def find_hanging_transactions(
         self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
-    ) -> list[ProducerDescription]:
+    ) -> HangingTransactions:
         """Open transactions of partitions that no coordinator will end (KIP-664). See the asyncio twin."""
         return self._thread.run(
             lambda admin: admin.find_hanging_transactions(topics, last_timestamp_before=last_timestamp_before)
