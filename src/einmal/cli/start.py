@@ -33,6 +33,7 @@ from einmal.broker.config import (
 )
 from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import Audience, NamedListener, endpoints_of
+from einmal.cli.garbage import collect_in_time
 from einmal.cli.log_limits import LimitedHandler
 from einmal.seams import ListenError
 from einmal.security.errors import SecuritySettingError
@@ -321,12 +322,11 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
         raise _StartError(str(error), "the data is damaged: restore it, or start with another --data-dir") from error
     except OSError as error:
         raise _explain(error, config) from error
+    collecting = collect_in_time()
     _announce(node, as_json)
     _warn_of_impersonation(config)
-    gc.collect()
-    gc.freeze()
-    gc.enable()
     await stopping.wait()
+    collecting.cancel()
     logging.info("stopping")
     try:
         await node.stop()
