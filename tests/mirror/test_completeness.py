@@ -42,9 +42,10 @@ def started(
     topics: tuple[str, ...] = (".*",),
     *,
     by_partition: bool = False,
+    groups: dict[str, str] | None = None,
 ) -> MirrorMachine:
     flow = Flow(source="A", target="B", topics=NameFilter(topics), by_partition=by_partition)
-    return MirrorMachine(flow, f"run-{number}", None, aside)
+    return MirrorMachine(flow, f"run-{number}", None, aside, groups)
 
 
 def copied(clusters: Clusters) -> dict[TopicPartition, int]:
@@ -126,6 +127,33 @@ def test_records_outside_of_transactions_that_are_held_back_are_reported() -> No
     for _ in range(150):
         clusters.wake(machine)
     assert [each.kind for each in machine.take_notices()] == [NoticeKind.HELD]
+
+
+# --- a group that the target refuses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", (effects.ReadTargetGroups, effects.CommitGroupOffsets))
+def test_a_group_that_the_target_refuses_holds_back_neither_records_nor_other_groups(kind: type[MirrorEffect]) -> None:
+    clusters = clusters_with_three_logs()
+    clusters.logs[OFFSETS].append(DataHeader(2, 2, None, (GroupCommit("bad", ORDERS, 2),)))
+    clusters.answers[kind] = lambda effect: (
+        effects.GroupRefused("bad", "GROUP_AUTHORIZATION_FAILED (30): bad")
+        if "bad" in getattr(effect, "groups", getattr(effect, "offsets", ()))
+        else clusters.answer(effect)
+    )
+    groups: dict[str, str] = {}
+    first = started(groups=groups)
+    assert isinstance(clusters.run(first), effects.Stopped)
+    assert groups.keys() == {"bad"}
+    second = started(1, groups=groups)
+    assert isinstance(clusters.run(second), effects.Wait)
+    assert copied(clusters) == {**GOAL, OFFSETS: 3}
+    (notice,) = second.take_notices()
+    assert (notice.kind, notice.subject, notice.offset) == (NoticeKind.REFUSED, "bad", 2)
+    (offsets,) = [effect.offsets for effect in clusters.performed if isinstance(effect, effects.CommitGroupOffsets)][
+        -1:
+    ]
+    assert offsets.keys() == {"g"}
 
 
 # --- a topic that cannot be copied ------------------------------------------------------------------------------------

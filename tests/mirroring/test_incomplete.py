@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
-from einmal.client.errors import NoBrokerReachable
+from einmal.client.errors import NoBrokerReachable, NotAuthorized
 from einmal.client.records import OffsetAndMetadata
 from einmal.mirror import effects
 from einmal.mirror.effects import MirrorEffect, MirrorEvent
 from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror.replication_policy import NameFilter
-from einmal.mirroring import faults, run
+from einmal.mirroring import faults, run, target
 from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
+from einmal.mirroring.groups import committed_offsets
 from einmal.mirroring.run import MirrorIncomplete, MirrorProcess
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import MirrorStatus, status_of
 from einmal.mirroring.target import TargetWriter
 from einmal.pipeline import effects as protocol
-from einmal.types import TopicPartition
+from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.target import TargetFailed
+from einmal.types import ErrorCode, TopicPartition
 from tests.interop.cluster import einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
 from tests.suite.cases import each_case
@@ -172,6 +175,47 @@ def test_a_mirror_that_ends_well_has_copied_everything_whatever_has_failed(
     assert process.times == 0
     assert values(clusters.target, flow.remote_topic(topic)) == [b"v"]
     assert fail_over_now(clusters, flow) == []
+
+
+@pytest.mark.parametrize("verb", ["commit_offsets", "read_groups"])
+def test_a_group_that_the_target_refuses_is_named_and_everything_else_is_copied(
+    clusters: Clusters, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, good, bad = f"grouped-{verb}", f"good-{verb}", f"bad-{verb}"
+    create(clusters.source, topic)
+    write(clusters.source, topic, "v", "w")
+    for group in (good, bad):
+        commit(clusters.source, group, {TopicPartition(topic, 0): 1})
+    denied = NotAuthorized(ErrorCode.group_authorization_failed, f"group {bad!r}")
+    commit_offsets = KafkaTarget.commit_offsets
+
+    def refuse_to_commit(self: KafkaTarget, identity: Any, group: str, offsets: Any) -> None:
+        if group == bad:
+            raise TargetFailed(str(denied)) from denied
+        commit_offsets(self, identity, group, offsets)
+
+    def refuse_to_show(client: Any, groups: Any) -> Any:
+        if bad in groups:
+            raise denied
+        return committed_offsets(client, groups)
+
+    with monkeypatch.context() as patch:
+        if verb == "commit_offsets":
+            patch.setattr(KafkaTarget, verb, refuse_to_commit)
+        else:
+            patch.setattr(target, "committed_offsets", refuse_to_show)
+        notices: list[MirrorNotice] = []
+        flow = flow_of(topic)
+        with pytest.raises(MirrorIncomplete, match=f"group '{bad}': GROUP_AUTHORIZATION_FAILED"):
+            run_to_the_end(mirror(clusters, flow, notices))
+    assert [each.subject for each in notices if each.kind is NoticeKind.REFUSED] == [bad]
+    assert values(clusters.target, flow.remote_topic(topic)) == [b"v", b"w"]
+    assert fail_over_now(clusters, flow, good) == []
+    assert f"group '{bad}' in {topic}-0 is behind" in fail_over_now(clusters, flow, bad)
+    # Its next commit is translated.
+    commit(clusters.source, bad, {TopicPartition(topic, 0): 2})
+    run_to_the_end(mirror(clusters, flow))
+    assert fail_over_now(clusters, flow, bad) == []
 
 
 def test_a_topic_that_the_target_refuses_is_left_out_named_and_copied_when_the_cause_is_gone(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from einmal.mirror.cut import Cut
@@ -32,23 +32,34 @@ GroupPartition = tuple[str, TopicPartition]
 """A group, and a partition of the source."""
 
 
-def groups_of(progress: MirrorProgress, cut: Cut) -> GroupPartitions:
-    """Whose offsets a transaction that copies up to ``cut`` may commit, and in which partitions of the target."""
+def groups_of(progress: MirrorProgress, cut: Cut, refused: Collection[str]) -> GroupPartitions:
+    """Whose offsets a transaction that copies up to ``cut`` may commit, and in which partitions of the target; without
+    groups that the target has refused."""
     found: dict[str, set[TopicPartition]] = {}
     for (group, partition), offset in _last_commits(progress, cut).items():
-        if offset is not None:
+        if offset is not None and group not in refused:
             found.setdefault(group, set()).add(_at_target(progress, partition))
     return {group: frozenset(partitions) for group, partitions in found.items()}
 
 
-def moved_groups(progress: MirrorProgress, cut: Cut, found: TargetGroupsRead) -> dict[GroupPartition, MirrorNotice]:
-    """Groups whose offsets belong to the target now: they have members there, or an offset that is not the last one
-    that was translated. To overwrite it would repeat or skip records of whoever has committed it."""
+def moved_groups(
+    progress: MirrorProgress, cut: Cut, found: TargetGroupsRead, refused: Mapping[str, str]
+) -> dict[GroupPartition, MirrorNotice]:
+    """Groups whose offsets are not translated, because the target refuses them, or because they belong to the target
+    now: they have members there, or an offset that is not the last one that was translated. To overwrite it would
+    repeat or skip records of whoever has committed it."""
     moved = {}
     for (group, partition), offset in _last_commits(progress, cut).items():
         place = _at_target(progress, partition)
         actual = found.offsets.get(group, {}).get(place)
         if offset is None:
+            continue
+        if group in refused:
+            text = (
+                f"offset {offset} of group {group!r} in {partition} is not translated: {refused[group].rstrip('.')}; "
+                "what it commits later is tried again from time to time"
+            )
+            moved[group, partition] = MirrorNotice(NoticeKind.REFUSED, group, text, partition, offset)
             continue
         if group in found.active:
             why = "has members at the target"

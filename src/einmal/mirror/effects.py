@@ -151,7 +151,8 @@ class CopyRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReadTargetGroups:
-    """Which of these groups have members at the target, and which offsets. Answer: TargetGroupsRead."""
+    """Which of these groups have members at the target, and which offsets. Answer: TargetGroupsRead, GroupRefused,
+    EffectFailed."""
 
     groups: GroupPartitions
 
@@ -166,7 +167,7 @@ class SaveMaps:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroupOffsets:
-    """TxnOffsetCommit of these target offsets, by group. Answer: Done, Failed, Fenced, Unclear."""
+    """TxnOffsetCommit of these target offsets, by group. Answer: Done, GroupRefused, Failed, Fenced, Unclear."""
 
     identity: ProducerIdAndEpoch
     offsets: TargetOffsets
@@ -270,6 +271,14 @@ class EffectFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRefused:
+    """The target will never take offsets of this group, or show those that it has."""
+
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRefused:
     """The records of this source topic cannot be copied, whenever it is tried."""
 
@@ -293,6 +302,7 @@ MirrorEvent = (
     | TargetGroupsRead
     | EffectFailed
     | CopyRefused
+    | GroupRefused
     | Woken
     | protocol.Event
 )

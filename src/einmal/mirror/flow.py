@@ -76,6 +76,8 @@ class NoticeKind(Enum):
     """A group's offset has no exact translation."""
     MOVED = "moved"
     """A group runs at the target, or has committed there."""
+    REFUSED = "refused"
+    """A group's offset is not translated: the target refuses it."""
     OLD_OFFSET = "old offset"
     """A group's offset was skipped as one of a topic that was created again since."""
 

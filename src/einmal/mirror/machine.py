@@ -43,6 +43,7 @@ from einmal.mirror.effects import (
     EffectFailed,
     EndsTaken,
     Extent,
+    GroupRefused,
     HeadersScanned,
     ListTopics,
     MapsRead,
@@ -96,13 +97,19 @@ class MirrorMachine:
     """One run of one flow. Not reusable after Stopped."""
 
     def __init__(
-        self, flow: Flow, run: str, held: Held | None = None, aside: MutableMapping[str, str] | None = None
+        self,
+        flow: Flow,
+        run: str,
+        held: Held | None = None,
+        aside: MutableMapping[str, str] | None = None,
+        refused: MutableMapping[str, str] | None = None,
     ) -> None:
         """``run``: the name of this run, which no other run has. ``held``: by the run before it in this process.
         ``aside``: topics that are left out, with the reasons; the machine adds to it, its owner removes what is to be
-        tried again."""
+        tried again. ``refused``: the same for groups whose offsets the target refuses."""
         self._flow = flow
         self._aside: MutableMapping[str, str] = {} if aside is None else aside
+        self._refused: MutableMapping[str, str] = {} if refused is None else refused
         self._has_looked = False
         self._run_name = run
         self._checkpoint = f"mirror {flow.name}"
@@ -457,17 +464,22 @@ class MirrorMachine:
         if not isinstance(copied, RecordsCopied):
             return copied
         groups: MirrorEvent = TargetGroupsRead(frozenset(), {})
-        if asked := groups_of(self._progress, cut):
+        if asked := groups_of(self._progress, cut, self._refused):
             groups = yield ReadTargetGroups(asked)
+        if isinstance(groups, GroupRefused):
+            return self._refuse(groups)
         if isinstance(groups, EffectFailed):
             return protocol.Failed(groups.reason)
         assert isinstance(groups, TargetGroupsRead)
         try:
-            moved = moved_groups(self._progress, cut, groups)
+            moved = moved_groups(self._progress, cut, groups, self._refused)
             batch = stage(self._flow, self._progress, cut, copied.runs, moved)
         except InvalidRun as error:
             return protocol.Failed(f"the target's answer contradicts what was copied: {error}", will_again=True)
         self._staged = batch
+        return (yield from self._save(identity, batch))
+
+    def _save(self, identity: ProducerIdAndEpoch, batch: StagedBatch) -> _Steps[MirrorEvent]:
         steps: list[MirrorEffect] = []
         if batch.changes:
             steps.append(SaveMaps(identity, batch.changes))
@@ -475,9 +487,16 @@ class MirrorMachine:
             steps.append(CommitGroupOffsets(identity, batch.offsets))
         for step in steps:
             event = yield step
+            if isinstance(event, GroupRefused):
+                return self._refuse(event)
             if not isinstance(event, protocol.Done):
                 return event
         return protocol.Acknowledged(batch.outputs)
+
+    def _refuse(self, refusal: GroupRefused) -> protocol.Failed:
+        """The next run translates all other groups."""
+        self._refused[refusal.group] = " ".join(refusal.reason.split())[:_REASON_MAX]
+        return protocol.Failed(refusal.reason, will_again=True)
 
     def _copy(self, identity: ProducerIdAndEpoch, cut: Cut) -> _Steps[MirrorEvent]:
         progress = self._progress

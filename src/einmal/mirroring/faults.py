@@ -34,6 +34,26 @@ _OF_A_TOPIC: Final = frozenset(
 _CODE: Final = re.compile(r"\b[A-Z_]+ \((\d+)\)")
 
 
+OF_A_GROUP: Final = frozenset(
+    {
+        ErrorCode.group_authorization_failed,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.invalid_group_id,
+        ErrorCode.offset_metadata_too_large,
+    }
+)
+"""Of offsets that are committed, or asked for: the same ones are refused again."""
+_GROUPS_AGAIN_S: Final = 300.0
+
+
+class RefusedGroup(Exception):
+    """The target will not take offsets of this group, or not show them."""
+
+    def __init__(self, group: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.group = group
+
+
 class Leaderless(Exception):
     """Partitions that nobody can ask now, by source topic; ``reasons`` has a sentence for each."""
 
@@ -85,11 +105,19 @@ class SetAside:
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
+    """Groups that the target refuses, with the reasons; shared in the same way."""
     tried: set[str] = field(default_factory=set)
     """Topics that were left out, and are tried again."""
     _leaderless: dict[str, float] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
     _pauses: dict[str, float] = field(default_factory=dict)
+    _groups_due_s: float | None = None
+
+    @property
+    def count(self) -> int:
+        """Of topics and groups."""
+        return len(self.reasons) + len(self.groups)
 
     def only(self, leaderless: Collection[str]) -> None:
         """No other topics have a partition without a leader now."""
@@ -109,6 +137,7 @@ class SetAside:
 
     def release(self, now_s: float) -> None:
         """Try again what was refused long enough ago."""
+        self._release_groups(now_s)
         for topic in list(self.reasons):
             if topic in self._leaderless:
                 continue
@@ -118,6 +147,15 @@ class SetAside:
                 self._due[topic] = now_s + pause
             elif self._due[topic] <= now_s:
                 self._try(topic)
+
+    def _release_groups(self, now_s: float) -> None:
+        if not self.groups:
+            return
+        if self._groups_due_s is None:
+            self._groups_due_s = now_s + _GROUPS_AGAIN_S
+        elif self._groups_due_s <= now_s:
+            self.groups.clear()
+            self._groups_due_s = None
 
     def _try(self, topic: str) -> None:
         del self.reasons[topic]

@@ -16,7 +16,7 @@ from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror.machine import MirrorMachine
 from einmal.mirror.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
-from einmal.mirroring.faults import Leaderless, SetAside, blamed
+from einmal.mirroring.faults import Leaderless, RefusedGroup, SetAside, blamed
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -42,6 +42,7 @@ STALLED_S: Final = 45.0
 """Until a process that is to end when everything is copied gives up where nothing is."""
 _NAMED_MAX: Final = 8
 _HINT_ASIDE: Final = "correct the cause, or exclude the topic: topics.exclude"
+_HINT_GROUPS: Final = "permit READ of these groups at the target, or exclude them: groups.exclude"
 _HINT_STALLED: Final = (
     "run it again when both clusters answer and the source's open transactions have ended: einmal txn find-hanging"
 )
@@ -120,8 +121,8 @@ class MirrorProcess:
         held: Held | None = None
         while not self.stop.is_set():
             target = TargetWriter(self._target_client, self._flow.name, self._flow.transactional_id)
-            machine = MirrorMachine(self._flow, uuid4().hex, held, self._aside.reasons)
-            left_out = len(self._aside.reasons)
+            machine = MirrorMachine(self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups)
+            left_out = self._aside.count
             try:
                 target.prepare()
                 if not self._has_run:
@@ -142,7 +143,7 @@ class MirrorProcess:
                 target.target.abandon()
                 target.close()
             held = machine.held
-            if len(self._aside.reasons) <= left_out:
+            if self._aside.count <= left_out:
                 self._restarts += 1
             self.stop.wait(min(_PAUSE_MAX_S, _POLL_S * 2 ** min(self._restarts, 10)))
 
@@ -204,6 +205,9 @@ class MirrorProcess:
         if self._aside.reasons:
             left_out = "; ".join(f"topic {topic!r}: {why}" for topic, why in sorted(self._aside.reasons.items()))
             raise MirrorIncomplete(f"not everything is copied: {left_out}", _HINT_ASIDE)
+        if self._aside.groups:
+            refused = "; ".join(f"group {group!r}: {why}" for group, why in sorted(self._aside.groups.items()))
+            raise MirrorIncomplete(f"all records are copied, but not all offsets of groups: {refused}", _HINT_GROUPS)
         if not any(topic.target for topic in machine.progress.topics.values()):
             raise MirrorIncomplete(
                 "nothing is copied: no topic that the mirror can see at the source matches the flow's topics",
@@ -247,6 +251,8 @@ class MirrorProcess:
                 self._failing, self._failures = (), 0
                 self._forget(self._flow.name)
             return event
+        except RefusedGroup as error:
+            return effects.GroupRefused(error.group, str(error))
         except Leaderless as error:
             topic = self._aside.lasting(error.reasons, time.monotonic())
             if topic is not None:
@@ -286,6 +292,8 @@ class MirrorProcess:
     def _act(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         try:
             return self._event(effect, target)
+        except RefusedGroup as error:
+            return effects.GroupRefused(error.group, str(error))
         except (TargetFailed, SourceUnreadable) as error:
             if topic := blamed(effect, error):
                 return effects.CopyRefused(topic, str(error))

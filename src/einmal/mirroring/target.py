@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from einmal.client.blocking.admin import Admin
-from einmal.client.errors import RequestRefused
+from einmal.client.errors import KafkaError, RequestRefused
 from einmal.mirror.effects import (
     GroupPartitions,
     MapChange,
@@ -21,6 +21,7 @@ from einmal.mirror.effects import (
     TargetOffsets,
     TargetTopic,
 )
+from einmal.mirroring.faults import OF_A_GROUP, RefusedGroup
 from einmal.mirroring.groups import active_groups, committed_offsets
 from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
 from einmal.pipeline.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
@@ -28,6 +29,7 @@ from einmal.spark.cluster import KafkaCluster
 from einmal.spark.targets.kafka import commit_log
 from einmal.spark.targets.kafka.batches import TransactionBatches
 from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
+from einmal.spark.targets.target import TargetFailed
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
 
 _REFUSED_SETTINGS: Final = (ErrorCode.invalid_config, ErrorCode.policy_violation)
@@ -112,13 +114,35 @@ class TargetWriter:
     # --- a transaction ----------------------------------------------------------------------------------------------
 
     def read_groups(self, groups: GroupPartitions) -> TargetGroupsRead:
+        """Raises RefusedGroup, KafkaError."""
         active = active_groups(self.cluster.common, groups)
         idle = {group: partitions for group, partitions in groups.items() if group not in active}
-        return TargetGroupsRead(active, committed_offsets(self.cluster.common, idle))
+        try:
+            return TargetGroupsRead(active, committed_offsets(self.cluster.common, idle))
+        except KafkaError as error:
+            if error.code in OF_A_GROUP:
+                self._find_refused(idle)
+            raise
+
+    def _find_refused(self, groups: GroupPartitions) -> None:
+        """Raises RefusedGroup for the first group that is refused."""
+        for group, partitions in groups.items():
+            try:
+                committed_offsets(self.cluster.common, {group: partitions})
+            except KafkaError as error:
+                if error.code in OF_A_GROUP:
+                    raise RefusedGroup(group, error) from error
+                raise
 
     def commit_offsets(self, identity: ProducerIdAndEpoch, offsets: TargetOffsets) -> None:
+        """Raises RefusedGroup, TargetError."""
         for group, partitions in offsets.items():
-            self.target.commit_offsets(identity, group, partitions)
+            try:
+                self.target.commit_offsets(identity, group, partitions)
+            except TargetFailed as error:
+                if isinstance(error.__cause__, KafkaError) and error.__cause__.code in OF_A_GROUP:
+                    raise RefusedGroup(group, error) from error
+                raise
 
     def close(self) -> None:
         self.target.close()
