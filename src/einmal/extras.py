@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 _INSTALLED_FROM: Final = "."
@@ -40,6 +41,19 @@ def extra_of(module: str) -> str | None:
     parts = module.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((_MODULES[name] for name in names if name in _MODULES), None)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """For what a program imports from us: a package of an extra that is not installed is an error that names it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = extra_of(error.name or "")
+        if extra is None:
+            raise
+        text = f"{error.name} is not installed: {install_command(extra)}"
+        raise ModuleNotFoundError(text, name=error.name, path=error.path) from None
 
 
 def missing(error: ModuleNotFoundError) -> str | None:

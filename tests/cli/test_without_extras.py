@@ -1,8 +1,10 @@
-"""Every command where packages of the extras are not installed: an error that names the extra, or none at all."""
+"""Every command, and what every documented program imports, where packages of the extras are not installed: an error
+that names the extra, or none at all."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,9 @@ from einmal.cli.app import app
 from einmal.extras import _MODULES, extra_of, install_command
 from tests.suite.patience import patient
 
+_ROOT: Final = Path(__file__).parents[2]
+_BLOCK: Final = re.compile(r"^ *```python.*?\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_IMPORT: Final = re.compile(r"^((?:from einmal[\w.]* import (?:\([^)]*\)|[^(\n]+))|import einmal[\w.]*)$", re.MULTILINE)
 _EXTRAS: Final = sorted({*_MODULES.values()})
 _UNREACHABLE: Final = ["--brokers", "127.0.0.1:1", "-X", "bootstrap.timeout.ms=50"]
 _FILES: Final = {
@@ -79,8 +84,8 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
 }
 _NEEDY: Final = ("run", "ingest", "explain", "demo", "bench", "mirror run", "pipeline infer", "dlq list")
 """Commands that use a package of an extra."""
-_PROGRAM: Final = '''
-import contextlib, io, json, sys, traceback
+_WITHOUT: Final = '''
+import contextlib, io, json, os, sys, traceback
 
 class Without:
     """Finds what another finder does, but for what is not installed."""
@@ -95,6 +100,10 @@ class Without:
 
 blocked, commands = json.loads(sys.argv[1])
 sys.meta_path[:] = map(Without, sys.meta_path)
+'''
+_PROGRAM: Final = (
+    _WITHOUT
+    + """
 from einmal.cli.app import main
 for command in commands:
     said = io.StringIO()
@@ -108,7 +117,24 @@ for command in commands:
         except BaseException:
             status = traceback.format_exc()
     print("@" + json.dumps([command, status, said.getvalue()]), flush=True)
-'''
+"""
+)
+_IMPORTS: Final = (
+    _WITHOUT
+    + """
+for statement in commands:
+    # Each in a process that has not imported what the others have.
+    if os.fork() == 0:
+        status = ""
+        try:
+            exec(statement)
+        except BaseException as error:
+            status = f"{type(error).__name__}: {error}"
+        print("@" + json.dumps([statement, status]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+)
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> list[str]:
@@ -132,6 +158,37 @@ def ran(folder: Path, blocked: list[str], names: list[str]) -> list[tuple[list[s
     found = [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")]
     assert len(found) == len(commands), done.stderr[-2_000:]
     return [(command, status, said) for command, status, said in found]
+
+
+def documented_imports() -> list[str]:
+    """What the programs of the pages and the examples import from us."""
+    pages = [_ROOT / "README.md", *_ROOT.glob("docs/**/*.md"), *_ROOT.glob("examples/**/*.md")]
+    programs = [each for page in pages for each in _BLOCK.findall(page.read_text())]
+    programs += [each.read_text() for each in _ROOT.glob("examples/**/*.py")]
+    found: dict[str, None] = {}
+    for program in programs:
+        # Line by line: some blocks are parts of programs.
+        for each in _IMPORT.findall(program):
+            found[" ".join(each.split())] = None
+    return sorted(found)
+
+
+@pytest.mark.parametrize("extra", ["", *(pytest.param(each, marks=pytest.mark.long) for each in _EXTRAS)])
+def test_what_a_documented_program_imports_is_there_or_names_its_extra(extra: str) -> None:
+    statements = documented_imports()
+    assert len(statements) > 20
+    blocked = [module for module in _MODULES if _MODULES[module] != extra]
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTS, json.dumps([blocked, statements])],
+        capture_output=True,
+        text=True,
+        timeout=patient(120),
+    )
+    outcomes = dict(json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@"))
+    assert list(outcomes) == statements, done.stderr[-2_000:]
+    commands = [install_command(each) for each in _EXTRAS if each != extra]
+    failed = {each: error for each, error in outcomes.items() if error}
+    assert {each: error for each, error in failed.items() if not any(name in error for name in commands)} == {}
 
 
 def test_every_command_is_tried() -> None:

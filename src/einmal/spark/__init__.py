@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from einmal.extras import explained
+
 if TYPE_CHECKING:
     from einmal.spark.api.batch import BatchWriter, Written, write
     from einmal.spark.api.program import pipeline
@@ -75,9 +77,10 @@ _WITHOUT_SPARK: Final = ("errors", "options")
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _LATER[name] not in _WITHOUT_SPARK:
-        import_module(f"{__name__}.environment.spark_version").require_spark()
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    with explained():
+        if _LATER[name] not in _WITHOUT_SPARK:
+            import_module(f"{__name__}.environment.spark_version").require_spark()
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
 def __dir__() -> list[str]:
