@@ -33,7 +33,7 @@ from einmal.ingest.postgresql.options import CaptureOptions, SnapshotMode
 from einmal.ingest.postgresql.pgoutput import CommitTransaction, MalformedMessage, decode_message
 from einmal.ingest.postgresql.position import StreamPosition, decode_position
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.slot_checks import PLUGIN, ServerState, SlotState, check_slot
+from einmal.ingest.postgresql.slot_checks import AFRESH, PLUGIN, ServerState, SlotState, check_slot
 from einmal.ingest.postgresql.snapshot import (
     TableSnapshot,
     catalog_table,
@@ -251,7 +251,8 @@ class PostgresSource(RecordSource):
         except (MalformedMessage, UnreadableValue) as error:
             raise SourceRefused(
                 f"slot {self._options.slot!r} of {self._options.connecting}: {error}",
-                "nothing of this transaction was ingested; look at the change with pg_logical_slot_peek_binary_changes",
+                "nothing of this transaction was ingested; look at the change with "
+                f"pg_logical_slot_peek_binary_changes; {AFRESH}",
             ) from error
 
     def _look(self) -> ServerState:
