@@ -88,6 +88,27 @@ def test_a_process_that_starts_behind_an_alteration_knows_the_key_by_its_positio
     assert keys(captured) == [{"code": "x"}]
 
 
+def test_the_key_of_a_new_table_is_recorded_before_its_first_change_is_ingested(
+    client: Client, captured: Captured
+) -> None:
+    """The process dies after that change, and the table is gone when another one reads the second."""
+    client.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    captured.drain()
+    client.execute("INSERT INTO u VALUES (1)")
+    batches = captured.batches()
+    assert keys_of(next(batches)) == [{"id": 1}]
+    client.execute("CREATE TABLE t (code int PRIMARY KEY, v text)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    client.execute("INSERT INTO t VALUES (1, 'a')")
+    while not (found := keys_of(next(batches))):
+        pass
+    assert found == [{"code": 1}]
+    batches.close()  # type: ignore[attr-defined]
+    client.execute("UPDATE t SET v = 'b'")
+    client.execute("DROP TABLE t")
+    assert keys(captured) == [{"code": 1}]
+
+
 def test_a_key_that_changed_alone_is_noticed_once_everything_is_read(client: Client, captured: Captured) -> None:
     client.execute("CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL)")
     client.execute("ALTER TABLE t REPLICA IDENTITY FULL")

@@ -190,7 +190,7 @@ def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | No
     """A table as it is now; None if it was dropped."""
     found = session.rows(
         "looking up a primary key",
-        "SELECT a.attname::text, i.indrelid IS NOT NULL FROM pg_attribute a LEFT JOIN pg_index i"
+        "SELECT a.attname::text, a.atttypid::bigint, i.indrelid IS NOT NULL FROM pg_attribute a LEFT JOIN pg_index i"
         " ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
         " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped"
         " AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) ORDER BY a.attnum",
@@ -198,4 +198,8 @@ def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | No
     )
     if not found:
         return None
-    return CatalogTable(tuple(name for name, _ in found), tuple(name for name, is_key in found if is_key))
+    return CatalogTable(
+        tuple(name for name, _, _ in found),
+        tuple(type_id for _, type_id, _ in found),
+        tuple(name for name, _, is_key in found if is_key),
+    )

@@ -185,24 +185,27 @@ class PostgresSource(RecordSource):
     def _follow(self, at: StreamPosition) -> Iterator[IngestBatch | SourceNotice | None]:
         found: CatalogKeys | None = None
         """What becomes known if no change was committed before it was read that is not read yet."""
-        looked_at = ""
-        """Keyed tables when it was read."""
+        added = certain = ""
+        """Keyed tables when new ones became known, and when all of them did."""
         searched = boundary = Lsn(0)
         """Log up to ``searched`` had no changes behind the position; ``boundary``: the end of the log at that time."""
         while True:
-            if self._tables.known != at.keys:
-                # What explains the log so far must be there for the log that follows, whatever becomes of the process.
-                at = replace(at, keys=dict(self._tables.known))
-                yield IngestBatch((), at.encode())
             state = self._look()
             check_slot(self._options.slot, state, at)
             if state.flushed_lsn <= searched and found is None:
                 yield None
                 continue
+            if (keyed := keyed_tables(self._session)) != added:
+                # Before their first change is ingested: the table may be gone when the next process reads the second.
+                added, self._tables.known = keyed, {**self._catalog_keys().keys, **self._tables.known}
+            if self._tables.known != at.keys:
+                # What explains the log so far must be there for the log that follows, whatever becomes of the process.
+                at = replace(at, keys=dict(self._tables.known))
+                yield IngestBatch((), at.encode())
             end = self._peek()
             if end is not None:
                 if found is not None:
-                    found, looked_at = None, ""
+                    certain, found = "", None
                 if end <= at.lsn:
                     # The server has lost the slot's position in a crash. The next run begins with ``confirm``.
                     raise SourceFailed(f"slot {self._options.slot!r} has moved back, and repeats what was ingested")
@@ -211,11 +214,10 @@ class PostgresSource(RecordSource):
                 yield from self._tables.take_notices()
                 continue
             self._session.commit(_PEEKING)
-            if found is None:
-                if (keyed := keyed_tables(self._session)) != looked_at:
-                    looked_at, found = keyed, self._catalog_keys()
-                    continue
-            elif found.lsn <= state.flushed_lsn:
+            if found is None and keyed != certain:
+                certain, found = keyed, self._catalog_keys()
+                continue
+            if found is not None and found.lsn <= state.flushed_lsn:
                 # A key may have changed alone, which is not in the log, and tables may be gone.
                 self._tables.known, found = found.keys, None
                 continue

@@ -32,12 +32,18 @@ class CatalogTable(NamedTuple):
     """A table as it is now: its columns in order, without generated ones, and those of its primary key."""
 
     columns: tuple[str, ...]
+    types: tuple[int, ...]
     key: tuple[str, ...]
 
     def explains(self, names: Sequence[str]) -> bool:
         """Whether a published table with these columns can be this one. A publication may have a list of columns."""
         remaining = iter(self.columns)
         return all(name in remaining for name in names) and set(self.key).issubset(names)
+
+    def known_key(self) -> KnownKey:
+        indexes = tuple(sorted(map(self.columns.index, self.key)))
+        names = tuple(self.columns[index] for index in indexes)
+        return KnownKey(_digest(self.columns), _digest(self.types), indexes, names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +172,13 @@ class AnnouncedTables:
         now = self.catalog(message.relation_id)
         if now is not None and now.explains(names):
             return now.key
-        if known is not None and set(known.key_names).issubset(names):
-            return known.key_names
-        if known is not None and known.types == _digest(each.type_id for each in message.columns):
-            # Columns were renamed, and nothing else.
-            return [names[index] for index in known.key]
+        types = _digest(each.type_id for each in message.columns)
+        for each in (known, None if now is None else now.known_key()):
+            if each is not None and set(each.key_names).issubset(names):
+                return each.key_names
+            if each is not None and each.types == types:
+                # Columns were renamed, and nothing else.
+                return [names[index] for index in each.key]
         table = f"{message.schema}.{message.table}"
         raise SourceRefused(
             f"the key of {table} is not known for changes that it had with the columns {', '.join(names)}: its replica "
@@ -181,11 +189,8 @@ class AnnouncedTables:
 
 def known_key(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey:
     """The key of a table while it has these columns."""
-    names = [each.name for each in columns]
-    indexes = tuple(sorted(map(names.index, key)))
-    return KnownKey(
-        _digest(names), _digest(each.type_id for each in columns), indexes, tuple(names[index] for index in indexes)
-    )
+    types = tuple(each.type_id for each in columns)
+    return CatalogTable(tuple(each.name for each in columns), types, tuple(key)).known_key()
 
 
 def _digest(values: Iterable[str | int]) -> str:
