@@ -296,7 +296,33 @@ def test_a_pattern_that_matches_nothing_is_reported(tmp_path: Path) -> None:
     assert reader.source.set_aside() == ()
 
 
-def test_a_directory_that_cannot_be_listed_is_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pattern", ["*/*.log", "**/*.log", "closed/*.log"])
+def test_a_directory_that_may_not_be_listed_is_set_aside(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path.resolve() / "closed"
+    for folder in (closed, tmp_path / "open"):
+        folder.mkdir()
+        (folder / "a.log").write_text(f"{folder.name}\n")
+    listed, is_closed = os.scandir, [True]
+
+    def scandir(path: Any = ".") -> Any:
+        if is_closed and os.fspath(path).rstrip("/") == str(closed):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    # Root may list everything.
+    monkeypatch.setattr(os, "scandir", scandir)
+    reader = Reader(tmp_path / pattern)
+    assert reader.read() == ([] if pattern == "closed/*.log" else ["open"])
+    assert reader.kinds() == ["unreadable"]
+    assert [each.subject for each in reader.source.set_aside()] == [str(closed)]
+    is_closed.clear()
+    assert reader.read() == ["closed"]
+    assert reader.source.set_aside() == ()
+
+
+def test_a_directory_that_is_not_there_is_set_aside(tmp_path: Path) -> None:
     reader = Reader(tmp_path / "missing" / "*.log")
     assert reader.read() == []
     assert reader.kinds() == ["unreadable"]

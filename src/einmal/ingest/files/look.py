@@ -136,7 +136,7 @@ class FileReader:
 
     def look(self, tracked: list[TrackedFile]) -> FileLook:
         """Raises SourceRefused."""
-        scan = self._scanner.scan(tracked, is_first=self._is_first and not tracked)
+        scan = self._scanner.scan(tracked, is_first=self._is_first)
         self._is_first = False
         fingerprint = functools.partial(self._scanner.fingerprint, scan)
         matches = match(tracked, scan.seen.values(), fingerprint)

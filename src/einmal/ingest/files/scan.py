@@ -94,16 +94,22 @@ class FileScanner:
         """Kinds of the notices that were made of a path, until the file can be read."""
         self._fingerprints: dict[tuple[FileKey, int], tuple[FileState, str | None]] = {}
         """By file and offset, as long as the content has not changed."""
+        self._unlisted: list[str] = []
+        """Directories in which files may match."""
 
     def scan(self, tracked: Collection[TrackedFile], *, is_first: bool) -> Scan:
-        """``is_first``: report that nothing matches."""
+        """``is_first``: look for directories that cannot be listed, too, and report that nothing matches."""
         result = Scan()
+        if is_first:
+            found = glob.iglob(posixpath.join(posixpath.dirname(self._pattern), ""), recursive=True)
+            self._unlisted = [folder.rstrip("/") or "/" for folder in found]
+        self._unlisted = [folder for folder in self._unlisted if not self._is_listed(folder, result)]
         folders = {posixpath.dirname(location.path) for file in tracked for location in file.locations()}
         result.folders = {folder: _changed_at(folder) for folder in folders}
         for path in self._matching():
             self._look(path, result, is_wanted=True)
         if not result.listing:
-            self._report_nothing(result, is_first=is_first)
+            self._report_nothing(result, is_first=is_first and not tracked)
         self._find_deleted(tracked, result)
         return result
 
@@ -303,15 +309,24 @@ class FileScanner:
     def _set_aside(self, result: Scan, kind: str, path: str, text: str) -> None:
         result.aside.append(self._report(result, kind, path, text))
 
+    def _is_listed(self, folder: str, result: Scan) -> bool:
+        """A pattern finds nothing in a directory that cannot be listed, without a word."""
+        try:
+            os.scandir(folder).close()
+        except (FileNotFoundError, NotADirectoryError):
+            # Moved away since it was found.
+            return True
+        except OSError as error:
+            self._set_aside(result, "unreadable", folder, f"cannot be listed: {error.strerror}; permit it")
+            return False
+        return True
+
     def _report_nothing(self, result: Scan, *, is_first: bool) -> None:
         """An empty directory may be meant; one that is not there is misspelt, or not mounted."""
         base = base_of(self._pattern)
-        try:
-            os.scandir(base).close()
-        except OSError as error:
-            self._set_aside(result, "unreadable", base, f"cannot be listed: {error.strerror}; correct path")
-            return
-        if is_first:
+        if not os.path.isdir(base):
+            self._set_aside(result, "unreadable", base, "does not exist, or is no directory; correct path, or mount it")
+        elif is_first and not result.aside:
             self._report(result, "no files", self._pattern, "matches no file now; if it should, correct path")
 
     def _find_deleted(self, tracked: Collection[TrackedFile], result: Scan) -> None:
