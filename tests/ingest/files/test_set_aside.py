@@ -199,6 +199,28 @@ def test_a_hole_after_a_truncation_is_left_out_however_long(size: int, tmp_path:
     assert reader.kinds() == ["hole"]
 
 
+def test_a_hole_is_not_searched_again_before_a_line_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "app.log"
+    log.write_bytes(bytes(5_000_000) + b"1")
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, offset: int) -> bytes:
+        reads.append(offset)
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    reader = Reader(log)
+    assert reader.read() == []
+    assert max(reads) >= 4_000_000
+    reads.clear()
+    assert reader.read() == []
+    assert max(reads, default=0) < 4_000_000
+    with log.open("ab") as file:
+        file.write(b"\n")
+    assert reader.read() == ["1"]
+
+
 def test_a_hole_after_a_crash_is_left_out_in_the_middle_of_a_file_too(tmp_path: Path) -> None:
     log = tmp_path / "app.log"
     log.write_bytes(b"1\n" + bytes(3_000_000) + b"2\n")

@@ -351,7 +351,8 @@ class FileReader:
         whole = len(data) if is_last else data.rfind(b"\n") + 1
         if whole == 0:
             if len(data) <= self._line_bytes:
-                return _Read(file)
+                # A hole is not searched again before more follows.
+                return _Read(file) if begin == offset else self._stick(file, version)
             return self._read_long_line(file, version, content, begin, extract)
         long = [*_long_lines(data[:whole], self._line_bytes)]
         if long and not self._skips_long_lines:
