@@ -50,7 +50,7 @@ _CHANGES: Final = {"nothing": 9, "column": 1, "large": 1, "altered": 4}
 _BEHIND: Final = 20
 """Transactions before the alterations that no ingester has seen, and after them."""
 _LIVES_S: Final = (0.0, 1.5)
-_STOPS: Final = ("is not known for changes", "has no key")
+_STOPS: Final = ("is not known for changes", "stopped: a record for")
 """What no change of this campaign may come to: another process, which looks at the catalog again, can hide it."""
 _PROGRESS_S: Final = 120.0
 _LEDGER: Final = TopicPartition("shop.public.ledger", 0)
