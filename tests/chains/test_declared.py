@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from einmal.chains.declared import DeclaredLink, declared_links
+import pytest
+
+from einmal.chains.declared import BrokenSection, DeclaredLink, declared_links
 from einmal.chains.graph import AT_LEAST_ONCE, EXACTLY_ONCE, LinkKind, Location, LocationKind, chain_of
 
 PIPELINE = """
@@ -54,7 +56,9 @@ def links(*texts: str) -> list[DeclaredLink]:
     def system(client: Mapping[str, str]) -> str:
         return client["bootstrap.servers"]
 
-    return [each for text in texts for each in declared_links(text, {}, lambda path: "", system)]
+    found = [each for text in texts for each in declared_links(text, {}, lambda path: "", system)]
+    assert not [each for each in found if isinstance(each, BrokenSection)]
+    return [each for each in found if isinstance(each, DeclaredLink)]
 
 
 def test_files_of_every_kind_are_one_chain() -> None:
@@ -82,3 +86,33 @@ def test_the_names_of_the_commit_records_are_those_of_the_links() -> None:
         "einmal-ingest-logs",
         "einmal-mirror-A-B",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "broken"),
+    [
+        (
+            MIRROR.replace('["A", "B"]', '["A", "B", "C"]').replace(
+                '["A->B"]', 'C.bootstrap.servers = "c:9092"\nC.sasl.password = "${env:MISSING}"\n["A->B"]'
+            )
+            + '["A->C"]\ntopics = ".*"\n["B->A"]\nenabled = false\n["C->B"]\ntopics = ".*"\n',
+            ["A->B"],
+            ["A->C", "C->B"],
+        ),
+        (MIRROR + '["B->A"]\ntopic = ".*"\n', ["A->B"], ["B->A"]),
+        (
+            INGESTERS
+            + '[ingest.shop]\ntype = "postgresql"\npassword = "${env:MISSING}"\n[ingest.odd]\ntype = "odd"\n'
+            + PIPELINE.partition("\n\n")[2]
+            + '[sinks.odd]\nfrom = "nothing"\n',
+            ["logs"],
+            ["ingest.shop", "ingest.odd", "pipeline"],
+        ),
+        ("ingest = 1\n" + PIPELINE, ["cleaner"], []),
+        (PIPELINE + '[ingest.shop]\npassword = "${env:MISSING}"\n', ["cleaner"], ["ingest.shop"]),
+    ],
+)
+def test_a_broken_section_keeps_no_other_from_being_a_link(text: str, whole: list[str], broken: list[str]) -> None:
+    found = [*declared_links(text, {}, lambda path: "", lambda client: client["bootstrap.servers"])]
+    assert [each.link.name for each in found if isinstance(each, DeclaredLink)] == whole
+    assert [each.name for each in found if isinstance(each, BrokenSection)] == broken

@@ -83,3 +83,35 @@ def test_clusters_that_do_not_answer_are_named_and_nothing_else_changes(director
     assert done.returncode == 0, done.stderr
     assert "pipeline totals: exactly_once_v2; nothing committed yet" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_broken_section_is_left_out_and_reported(directory: Path) -> None:
+    mirror = directory / "mirror.toml"
+    mirror.write_text(mirror.read_text() + '["B->A"]\nenabled = "perhaps"\n')
+    (directory / "ingest.toml").write_text('[ingest.shop]\ntype = "postgresql"\npassword = "${env:NO_SUCH}"\n')
+    done = einmal(directory, "explain", "pipeline.toml", "ingest.toml", "mirror.toml")
+    assert done.returncode == 2
+    assert "pipeline totals: exactly_once_v2" in done.stdout
+    assert "mirror A->B: exactly_once_v2" in done.stdout
+    assert "left out, and everything above is without it: ingest.toml: ingest.shop" in done.stdout
+    assert "left out, and everything above is without it: mirror.toml: B->A" in done.stdout
+    assert "error: ingest.toml: ingest.shop.password: the environment has no NO_SUCH" in done.stderr
+    assert "error: mirror.toml: B->A.enabled is true or false" in done.stderr
+    as_json = einmal(directory, "explain", "ingest.toml", "mirror.toml", "--format", "json")
+    assert as_json.returncode == 2
+    assert json.loads(as_json.stdout)["left_out"] == ["ingest.toml: ingest.shop", "mirror.toml: B->A"]
+    nothing = einmal(directory, "explain", "ingest.toml", "ingest.toml")
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+
+
+def test_settings_that_no_client_takes_are_a_reason_and_block_nothing(directory: Path) -> None:
+    text = (directory / "pipeline.toml").read_text()
+    (directory / "pipeline.toml").write_text(
+        text.replace(
+            "[sinks.totals]", 'kafka.security.protocol = "SSL"\nkafka.ssl.ca.location = "nowhere.pem"\n[sinks.totals]'
+        )
+    )
+    done = einmal(directory, "explain", "pipeline.toml", "mirror.toml")
+    assert done.returncode == 0, done.stderr
+    assert "mirror A->B: exactly_once_v2" in done.stdout
+    assert "Traceback" not in done.stderr

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.mirroring.declaration import MirrorDeclaration, parse
+from einmal.mirroring.declaration import MirrorDeclaration, flow_names, parse
 from einmal.spark.declare.declaration import DeclarationError
 
 CLUSTERS = """
@@ -109,6 +109,28 @@ def test_what_is_wrong_with_another_flow_or_cluster_does_not_keep_one_from_runni
     for broken in ("A->C", "C->B", "B->A"):
         with pytest.raises(DeclarationError):
             parse(text, {}, lambda path: "", only=broken)
+
+
+@pytest.mark.parametrize("enabled", ['"perhaps"', "1", '"${env:NONE}"', "false"])
+def test_a_flow_is_not_kept_from_running_by_whether_the_opposite_one_does(enabled: str) -> None:
+    text = CLUSTERS + FLOW + f'["B->A"]\nenabled = {enabled}\n'
+    assert "A->B" in parse(text, {}, lambda path: "", only="A->B").flows
+
+
+def test_a_source_that_is_lost_needs_no_settings() -> None:
+    text = CLUSTERS.replace("A.bootstrap", 'A.sasl.password = "${env:NONE}"\nA.no.such = 1\nA.bootstrap') + FLOW
+    with pytest.raises(DeclarationError, match="NONE"):
+        parse(text, {}, lambda path: "", only="A->B")
+    found = parse(text, {}, lambda path: "", only="A->B", is_source_lost=True)
+    assert found.clusters.keys() == {"B"} and "A->B" in found.flows
+
+
+def test_the_names_of_flows_need_nothing_to_be_right_but_the_clusters() -> None:
+    text = CLUSTERS + FLOW + '["B->A"]\nenabled = false\n'
+    assert flow_names(text) == ["A->B"]
+    assert flow_names(text.replace("false", "1")) == ["A->B", "B->A"]
+    with pytest.raises(DeclarationError, match="no flow is declared"):
+        flow_names(CLUSTERS)
 
 
 def test_a_flow_still_knows_of_the_opposite_one() -> None:

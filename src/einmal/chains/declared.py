@@ -19,7 +19,7 @@ from einmal.mirroring import declaration as mirrors
 from einmal.mirroring.declaration import MirrorDeclaration
 from einmal.spark.declare import declaration as pipelines
 from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclarationError, Sink, Source
-from einmal.spark.options import SinkOptions, client_settings, topics_of
+from einmal.spark.options import OptionError, SinkOptions, client_settings, topics_of
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.target import Destination
@@ -45,20 +45,51 @@ class DeclaredLink:
     source: Mapping[str, str] | None = None
 
 
-def declared_links(text: str, environment: Mapping[str, str], read: Read, systems: Systems) -> Iterator[DeclaredLink]:
-    """What one file declares. Raises DeclarationError."""
+@dataclass(frozen=True, slots=True)
+class BrokenSection:
+    """``name``: of a flow, an ingester or a pipeline, which is not a link because of ``error``."""
+
+    name: str
+    error: OptionError
+
+
+def declared_links(
+    text: str, environment: Mapping[str, str], read: Read, systems: Systems
+) -> Iterator[DeclaredLink | BrokenSection]:
+    """What one file declares. What is wrong with one link keeps no other from being there. Raises DeclarationError."""
     try:
-        keys = tomllib.loads(text).keys()
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DeclarationError([f"not TOML: {error}"]) from error
-    if "clusters" in keys:
-        yield from _flows(mirrors.parse(text, environment, read), systems)
+    for name, make in _sections(text, document, environment, read, systems):
+        try:
+            yield make()
+        except OptionError as error:
+            yield BrokenSection(name, error)
+
+
+def _sections(
+    text: str, document: Mapping[str, Any], environment: Mapping[str, str], read: Read, systems: Systems
+) -> Iterator[tuple[str, Callable[[], DeclaredLink]]]:
+    """Names of what may be a link, and what makes it one (OptionError)."""
+
+    def flow(name: str) -> DeclaredLink:
+        return _flow(name, mirrors.parse(text, environment, read, name), systems)
+
+    def ingester(name: str) -> DeclaredLink:
+        return _ingester(ingesters.declared(text, environment, read, name)[name], systems)
+
+    def pipeline() -> DeclaredLink:
+        return _pipeline(pipelines.parse(text, environment, {}, read), systems)
+
+    if "clusters" in document:
+        yield from ((name, partial(flow, name)) for name in mirrors.flow_names(text))
         return
-    if "ingest" in keys:
-        for each in ingesters.declared(text, environment, read).values():
-            yield _ingester(each, systems)
-    if "sinks" in keys or "sources" in keys or "ingest" not in keys:
-        yield _pipeline(pipelines.parse(text, environment, {}, read), systems)
+    tables = document.get("ingest")
+    if isinstance(tables, Mapping):
+        yield from ((f"ingest.{name}", partial(ingester, name)) for name in tables)
+    if "sinks" in document or "sources" in document or not tables:
+        yield "pipeline", pipeline
 
 
 # --- pipelines --------------------------------------------------------------------------------------------------
@@ -145,17 +176,17 @@ def _ingester(declared: IngestDeclaration, systems: Systems) -> DeclaredLink:
     return DeclaredLink(link=link, record=transactional_id(declared.name), target=target)
 
 
-def _flows(declaration: MirrorDeclaration, systems: Systems) -> Iterator[DeclaredLink]:
-    for flow in declaration.flows.values():
-        source, target = declaration.clusters[flow.source], declaration.clusters[flow.target]
-        link = Link(
-            name=flow.name,
-            kind=LinkKind.MIRROR,
-            patterns=((systems(source), ".*"),),
-            copies=partial(_copy, flow, systems(target)),
-        )
-        leads = partial(KafkaDestination, dict(target))
-        yield DeclaredLink(link=link, record=flow.transactional_id, target=leads, source=source)
+def _flow(name: str, declaration: MirrorDeclaration, systems: Systems) -> DeclaredLink:
+    flow = declaration.flows[name]
+    source, target = declaration.clusters[flow.source], declaration.clusters[flow.target]
+    link = Link(
+        name=flow.name,
+        kind=LinkKind.MIRROR,
+        patterns=((systems(source), ".*"),),
+        copies=partial(_copy, flow, systems(target)),
+    )
+    leads = partial(KafkaDestination, dict(target))
+    return DeclaredLink(link=link, record=flow.transactional_id, target=leads, source=source)
 
 
 def _copy(flow: Flow, target: str, location: Location) -> Location | None:

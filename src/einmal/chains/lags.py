@@ -50,17 +50,15 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
     if committed is None or committed.record is None:
         return LinkLag(why="nothing committed yet")
     client = {**declared.source, "default.api.timeout.ms": _PATIENCE_MS}
-    cluster = KafkaCluster(client)
     try:
-        behind = _behind(committed.record.end, cluster)
+        with closing(KafkaCluster(client)) as cluster:
+            behind = _behind(committed.record.end, cluster)
         if behind is None:
             return LinkLag(why="lag unknown: its position is not one in topics that exist")
         offsets = sum(end - start for start, end in behind.values())
         return LinkLag(offsets, _age_s(client, {each: start for each, (start, _) in behind.items()}))
     except KafkaError as error:
         return LinkLag(why=f"lag unknown: {error.name}")
-    finally:
-        cluster.close()
 
 
 def end_to_end(chain: Chain, location: Location, lags: Mapping[str, LinkLag]) -> LinkLag:
@@ -77,13 +75,11 @@ def topics_of_clusters(clients: Collection[Mapping[str, str]], systems: Mapping[
     out."""
     found = set()
     for client in clients:
-        cluster = KafkaCluster({**client, "default.api.timeout.ms": _PATIENCE_MS})
         try:
-            names = cluster.topics(".*")
+            with closing(KafkaCluster({**client, "default.api.timeout.ms": _PATIENCE_MS})) as cluster:
+                names = cluster.topics(".*")
         except KafkaError:
             continue
-        finally:
-            cluster.close()
         found |= {Location(systems[client["bootstrap.servers"]], name) for name in names if name not in RESERVED_TOPICS}
     return found
 

@@ -5,29 +5,40 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from einmal.cli.clients import failures_told
-from einmal.cli.declarations import read_declaration
+from einmal.cli.declarations import WRONG_USAGE, read_declaration, wrong_usage
 from einmal.cli.formats import Format
 
 if TYPE_CHECKING:
-    from einmal.chains.declared import DeclaredLink
+    from einmal.chains.declared import BrokenSection, DeclaredLink
     from einmal.chains.graph import Chain, Location
 
 
 def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> None:
-    """Print what the chain promises from end to end, and how far it is behind; ``graph``: draw it to this file."""
+    """Print what the chain promises from end to end, and how far it is behind; ``graph``: draw it to this file.
+
+    A section that is broken is left out, which the output reports, and the exit status: 2.
+    """
+    from einmal.chains.declared import BrokenSection, DeclaredLink
     from einmal.chains.drawing import svg, text
     from einmal.chains.graph import CircularChain, chain_of
     from einmal.chains.lags import end_to_end, lag_of, topics_of_clusters
 
     systems = _Systems()
     with failures_told():
-        declared = [link for file in files for link in _links(file, systems)]
+        found = [(file, each) for file in files for each in _links(file, systems)]
+        declared = [each for _, each in found if isinstance(each, DeclaredLink)]
+        broken = [(file, each) for file, each in found if isinstance(each, BrokenSection)]
+        for file, section in broken:
+            wrong_usage(file, section.error)
+        if not declared:
+            raise typer.Exit(WRONG_USAGE)
         try:
             chain = chain_of([each.link for each in declared], topics_of_clusters(systems.clients, systems.names))
         except CircularChain as error:
@@ -43,12 +54,17 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
         print(f"drawn: {graph}", file=sys.stderr)
     ends = [{**_end(chain, location), "behind": str(end_to_end(chain, location, lags))} for location in chain.ends]
     if output is Format.JSON:
-        print(json.dumps({"links": [_step(each, notes) for each in chain.steps], "ends": ends}))
-        return
-    for line in text(chain, notes):
-        print(line)
-    for end in ends:
-        print(f"\n{end['location']}, from end to end: {end['guarantee']}; {end['behind']}")
+        steps = [_step(each, notes) for each in chain.steps]
+        print(json.dumps({"links": steps, "ends": ends, "left_out": [f"{file}: {each.name}" for file, each in broken]}))
+    else:
+        for line in text(chain, notes):
+            print(line)
+        for end in ends:
+            print(f"\n{end['location']}, from end to end: {end['guarantee']}; {end['behind']}")
+        for file, each in broken:
+            print(f"\nleft out, and everything above is without it: {file}: {each.name}")
+    if broken:
+        raise typer.Exit(WRONG_USAGE)
 
 
 class _Systems:
@@ -74,16 +90,14 @@ class _Systems:
         from einmal.client.errors import KafkaError
         from einmal.spark.cluster import KafkaCluster
 
-        cluster = KafkaCluster({**client, "default.api.timeout.ms": "3000"})
         try:
-            return cluster.cluster_id()
+            with closing(KafkaCluster({**client, "default.api.timeout.ms": "3000"})) as cluster:
+                return cluster.cluster_id()
         except KafkaError:
             return None
-        finally:
-            cluster.close()
 
 
-def _links(file: Path, systems: _Systems) -> list[DeclaredLink]:
+def _links(file: Path, systems: _Systems) -> list[DeclaredLink | BrokenSection]:
     from einmal.chains.declared import declared_links
 
     return read_declaration(file, lambda text, environment, read: [*declared_links(text, environment, read, systems)])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from einmal.spark.options import OptionError
 
+WRONG_USAGE: Final = 2
 T = TypeVar("T")
 
 
@@ -34,4 +35,4 @@ def wrong_usage(file: Path, error: OptionError) -> typer.Exit:
     """Every problem of a declaration is on stderr; to be raised."""
     for problem in getattr(error, "problems", (str(error),)):
         typer.echo(f"error: {file}: {problem}", err=True)
-    return typer.Exit(2)
+    return typer.Exit(WRONG_USAGE)

@@ -142,13 +142,13 @@ def failover(
     """
     from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
 
-    declared, declaration = _declared(file, flow)
-    source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
+    declared, declaration = _declared(file, flow, is_source_lost=source_lost)
+    target = declaration.clusters[declared.target]
     with failures_told(), _stops_told():
         if source_lost:
             found = fail_over_without_source(declared, target, groups or ())
         else:
-            listener = _Listener(flow, output, err=True)
+            source, listener = declaration.clusters[declared.source], _Listener(flow, output, err=True)
             found = fail_over(
                 declared, source, target, groups or (), notify=listener.notify, committed=listener.committed
             )
@@ -269,10 +269,10 @@ def _print(status: MirrorStatus, output: Format) -> None:
     print_sections(sections, output)
 
 
-def _declared(file: Path, flow: str) -> tuple[Flow, MirrorDeclaration]:
+def _declared(file: Path, flow: str, *, is_source_lost: bool = False) -> tuple[Flow, MirrorDeclaration]:
     from einmal.mirroring.declaration import parse
 
-    declaration = read_declaration(file, partial(parse, only=flow))
+    declaration = read_declaration(file, partial(parse, only=flow, is_source_lost=is_source_lost))
     if flow not in declaration.flows:
         raise typer.BadParameter(f"{file} declares no flow {flow!r}, only {', '.join(declaration.flows)}")
     return declaration.flows[flow], declaration

@@ -7,18 +7,18 @@ writes the records there, too; ``spark_appender`` lets the tasks of a Spark appl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Protocol
 
 from einmal.client.config import ProducerSettings
-from einmal.client.errors import NotAuthorized
+from einmal.client.errors import KafkaError, NotAuthorized
 from einmal.ingest.encoding import BATCH_BYTES, RecordEncoder
-from einmal.ingest.source import IngestBatch, SourceNotice
+from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice
 from einmal.pipeline.claims import Output
 from einmal.spark.cluster import KafkaCluster
 from einmal.spark.targets.kafka.batches import TransactionBatches
 from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.types import ProducerIdAndEpoch
+from einmal.spark.targets.target import TargetError
+from einmal.types import ErrorCode, ProducerIdAndEpoch
 
 
 class Appender(Protocol):
@@ -40,20 +40,38 @@ class LocalAppender:
         cluster: KafkaCluster,
         notify: Callable[[SourceNotice], None],
     ) -> None:
-        @cache
-        def needs_key(topic: str) -> bool:
-            try:
-                return "compact" in (cluster.topic_setting(topic, "cleanup.policy") or "")
-            except NotAuthorized:
-                # Nobody may ask: the broker answers when it is written.
-                return False
-
         batch_bytes = int(client.get("batch.size", BATCH_BYTES))
-        self._encoder = RecordEncoder(settings, batch_bytes, cluster.partition_count, needs_key, notify)
+        self._cluster = cluster
+        self._encoder = RecordEncoder(settings, batch_bytes, cluster.partition_count, self._needs_key, notify)
+        self._unknown: set[str] = set()
+        """Topics of records without a key, whose settings this client may not read; since the last success."""
+        self._is_refused = False
+        """The broker has refused such records."""
 
     def append(
         self, batch: IngestBatch, target: KafkaTarget, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]:
         batches = TransactionBatches(identity)
-        written = target.append(identity, self._encoder.encode(batch, batches, now_ms))
+        try:
+            written = target.append(identity, self._encoder.encode(batch, batches, now_ms))
+        except TargetError as error:
+            cause = error.__cause__
+            is_invalid = isinstance(cause, KafkaError) and cause.code is ErrorCode.invalid_record
+            if is_invalid and self._unknown and not self._is_refused:
+                self._is_refused = True
+                topics = ", ".join(sorted(self._unknown))
+                raise SourceFailed(
+                    f"{topics}: {error}", "taken for compacted, because DESCRIBE_CONFIGS is not permitted there"
+                ) from error
+            raise
+        self._unknown.clear()
+        self._is_refused = False
         return tuple(Output(*place, *found[:2], count=batches.count(place)) for place, found in written.items())
+
+    def _needs_key(self, topic: str) -> bool:
+        try:
+            return "compact" in (self._cluster.topic_setting(topic, "cleanup.policy") or "")
+        except NotAuthorized:
+            # The broker answers when it is written.
+            self._unknown.add(topic)
+            return self._is_refused

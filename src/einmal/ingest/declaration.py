@@ -23,7 +23,7 @@ from einmal.spark.declare.declaration import DeclarationError, Variables, as_tex
 from einmal.spark.options import OptionError, Options
 
 _KAFKA: Final = "kafka."
-FILES_OPTIONS: Final = ("path", "topic", "key", "max.line.bytes", "failOnDataLoss")
+FILES_OPTIONS: Final = ("path", "topic", "key", "content", "max.line.bytes", "skip.long.lines", "failOnDataLoss")
 TABLE_OPTIONS: Final = (
     "url", "user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "table", "column", "topic",
     "max.batch.size",
@@ -31,6 +31,7 @@ TABLE_OPTIONS: Final = (
 DEDUPLICATE_OPTIONS: Final = ("key", "window", "max.keys")
 _DEDUPLICATE: Final = "deduplicate"
 _KEYS: Final = ("none", "file")
+_CONTENTS: Final = ("recognised", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,27 @@ def _files(given: Mapping[str, str]) -> Callable[[], RecordSource]:
     options = Options(given)
     options.refuse_unknown(FILES_OPTIONS, kafka=False)
     path, topic = options.required("path", "/var/log/app.log*"), options.required("topic", "logs")
-    key = (options.text("key") or "none").lower()
-    if key not in _KEYS:
-        raise OptionError(f'option "key" is one of {", ".join(_KEYS)}, not {key!r}')
+    key, content = _one_of(options, "key", _KEYS), _one_of(options, "content", _CONTENTS)
     line_bytes = options.number("max.line.bytes", 1_000_000) or 0
+    skip_long_lines = options.flag("skip.long.lines", False)
     fail_on_data_loss = options.flag("failOnDataLoss", True)
     return lambda: FilesSource(
-        path, topic, key_by_file=key == "file", line_bytes=line_bytes, fail_on_data_loss=fail_on_data_loss
+        path,
+        topic,
+        key_by_file=key == "file",
+        line_bytes=line_bytes,
+        skip_long_lines=skip_long_lines,
+        fail_on_data_loss=fail_on_data_loss,
+        is_as_stored=content == "bytes",
     )
+
+
+def _one_of(options: Options, name: str, values: tuple[str, ...]) -> str:
+    """The first of them by default."""
+    value = (options.text(name) or values[0]).lower()
+    if value not in values:
+        raise OptionError(f'option "{name}" is one of {", ".join(values)}, not {value!r}')
+    return value
 
 
 def _table(given: Mapping[str, str]) -> Callable[[], RecordSource]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from einmal.client.config import ProducerSettings
@@ -40,7 +41,8 @@ class RecordEncoder:
         needs_key: Callable[[str], bool] = lambda topic: False,
         notify: Callable[[SourceNotice], None] = lambda notice: None,
     ) -> None:
-        """``needs_key``: whether a topic takes no record without a key. ``notify``: of those that are left out."""
+        """``needs_key``: whether a topic takes no record without a key, asked for in each batch that has one.
+        ``notify``: of those that are left out."""
         self._needs_key = needs_key
         self._notify = notify
         self._compression = Compression[settings.compression_type.upper()]
@@ -84,13 +86,15 @@ class RecordEncoder:
     ) -> Iterator[tuple[TopicPartition, IngestRecord, int]]:
         counts: dict[str, int] = {}
         without_key: dict[str, int] = {}
+        needs_key = cache(self._needs_key)
         for record in records:
             count = counts.get(record.topic)
             if count is None:
                 count = counts[record.topic] = self._count(record.topic)
                 # Once: the position of many files has many kilobytes.
                 without_key[record.topic] = partition_for_key(seed, count)
-            if record.key is None and self._is_left_out(record):
+            if record.key is None and needs_key(record.topic):
+                self._leave_out(record)
                 continue
             partition = record.partition
             if partition is None:
@@ -106,7 +110,8 @@ class RecordEncoder:
                 raise SourceRefused(
                     f"a record for {record.topic} of {size} bytes makes a batch of {size + HEADER_SIZE}, "
                     f"kafka.max.request.size is {self._largest}",
-                    "raise kafka.max.request.size, or send a smaller record",
+                    "raise kafka.max.request.size, and the topic's max.message.bytes with it; or leave such lines of "
+                    "files out: a smaller max.line.bytes, and skip.long.lines = true",
                 )
             if record.timestamp is not None and record.timestamp < 0:
                 raise SourceRefused(
@@ -115,15 +120,13 @@ class RecordEncoder:
                 )
             yield TopicPartition(record.topic, partition), record, size
 
-    def _is_left_out(self, record: IngestRecord) -> bool:
+    def _leave_out(self, record: IngestRecord) -> None:
         """Of a record without a key. Raises SourceRefused."""
         topic = record.topic
-        if not self._needs_key(topic):
-            return False
         if record.skipped_as:
             text = f"{record.skipped_as} is not written to {topic}: it has no key, and the topic is compacted"
             self._notify(SourceNotice("skipped", topic, text))
-            return True
+            return
         raise SourceRefused(
             f"a record for {topic} has no key, and the topic is compacted (INVALID_RECORD)",
             "set cleanup.policy=delete for the topic, or give each record a key: a primary key or message.key.columns, "

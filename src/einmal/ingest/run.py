@@ -39,6 +39,7 @@ _PAUSE_MAX_S: Final = 30.0
 _PARTS_PER_CORE: Final = 2
 _RESTARTS_MAX: Final = 5
 """Runs without a commit, one after the other, until ``available_now`` gives up."""
+_NAMED_MAX: Final = 5
 _HINT_FENCED: Final = (
     "another ingester has started under this name, or the batch took longer than transaction.timeout.ms: let only one "
     "of them run; raise transaction.timeout.ms, or let the source return smaller batches"
@@ -116,10 +117,21 @@ class Ingest:
             while not self.stop.is_set():
                 held = self._run_once(cluster, appender, held)
                 self.stop.wait(min(_PAUSE_MAX_S, POLL_S * 2 ** min(self._restarts, 10)))
+            if available_now:
+                self._refuse_what_is_set_aside()
         finally:
             if self._resources is not None:
                 self._resources.service.close()
             cluster.close()
+
+    def _refuse_what_is_set_aside(self) -> None:
+        """Everything else is written."""
+        if aside := self._source.set_aside():
+            first = ", ".join(each.subject for each in aside[:_NAMED_MAX])
+            others = f" and {len(aside) - _NAMED_MAX} others" if len(aside) > _NAMED_MAX else ""
+            raise IngestStopped(
+                f"not ingested: {first}{others}; everything else is", "each was reported, with a way past"
+            )
 
     def _on_spark(self, spark: Any, cluster: KafkaCluster) -> Appender:
         from einmal.ingest.spark_appender import SparkAppender

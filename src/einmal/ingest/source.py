@@ -9,7 +9,7 @@ what it then reads may be cut into other batches than before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -111,6 +111,11 @@ class RecordSource(ABC):
         answered, and after each start for the recorded position: repeatedly, and after a later one was confirmed if an
         older process is slow."""
         return
+
+    def set_aside(self) -> Sequence[SourceNotice]:
+        """What is not ingested until a human has done something, while everything else is: asked for when ``read`` has
+        returned None. Each was reported."""
+        return ()
 
     def close(self) -> None:
         """Release connections and files."""

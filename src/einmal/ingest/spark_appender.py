@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _REFUSED: Final = frozenset({"RowRefused", "RecordTooLarge", "SourceRefused"})
 """What a task raises whenever it runs."""
+_HINT_REFUSED: Final = "raise the limit, or correct the row, that the error names; other rows wait for it"
 
 
 class SparkAppender:
@@ -50,7 +51,7 @@ class SparkAppender:
         except Exception as error:
             reason = reason_of(error)
             if reason.partition(":")[0] in _REFUSED:
-                raise SourceRefused(reason, "") from error
+                raise SourceRefused(reason, _HINT_REFUSED) from error
             if not self._job.is_alive():
                 raise SourceRefused(f"Spark has ended: {reason}", "start the ingester again") from error
             raise SourceFailed(reason) from error

@@ -53,6 +53,8 @@ _UNRECORDED_MAX: Final = 2**24
 """Transactions by which a horizon may be ahead of the recorded one where there is nothing to record."""
 _AGAIN: Final = ("08", "53", "57", "40", "58")
 """Classes of errors that pass: connections, resources, operators' interventions, conflicts, the system."""
+_HINT_ROLE: Final = "the role needs CONNECT, USAGE of the schema and SELECT on the table"
+_HINT_VALUE: Final = "UPDATE the row that has this value; text of a database in SQL_ASCII must be UTF-8"
 _SETTINGS: Final = {
     "client_encoding": "UTF8",
     "connect_timeout": "10",
@@ -188,6 +190,5 @@ def _connected(conninfo: Mapping[str, str], table: str) -> Iterator[psycopg.Conn
         reason = str(error).strip() or type(error).__name__
         if error.sqlstate is None or error.sqlstate.startswith(_AGAIN):
             raise SourceFailed(f"{table}: {reason}") from error
-        raise SourceRefused(
-            f"{table}: {reason}", "the role needs CONNECT, USAGE of the schema and SELECT on the table"
-        ) from error
+        hint = _HINT_VALUE if error.sqlstate.startswith("22") else _HINT_ROLE
+        raise SourceRefused(f"{table}: {reason}", hint) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,39 +48,57 @@ class MirrorDeclaration:
     clusters: Mapping[str, Mapping[str, str]]
 
 
+def flow_names(text: str) -> list[str]:
+    """Of the flows that are declared and not switched off, before anything is checked. Raises DeclarationError, also
+    where there is none."""
+    keys = flattened(_document(text))
+    problems: list[str] = []
+    aliases = _aliases(keys, problems)
+    names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
+    found = [name for name in names if _section(keys, name)]
+    if problems or not found:
+        raise DeclarationError(problems or [_no_flow(names)])
+    return [name for name in found if as_text(keys.get(f"{name}.enabled", "true")).lower() != "false"]
+
+
 def parse(
-    text: str, environment: Mapping[str, str], read: Callable[[str], str], only: str | None = None
+    text: str,
+    environment: Mapping[str, str],
+    read: Callable[[str], str],
+    only: str | None = None,
+    *,
+    is_source_lost: bool = False,
 ) -> MirrorDeclaration:
     """``read``: the text of a file that a value refers to (OSError). ``only``: the flow that is to run; what is wrong
-    with others, and with clusters that it does not connect, does not keep it from that. Raises DeclarationError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DeclarationError([f"not TOML: {error}"]) from error
+    with others, and with clusters that it does not connect, does not keep it from that. ``is_source_lost``: nor is its
+    source connected, whose settings are left out. Raises DeclarationError."""
     problems: list[str] = []
-    keys = flattened(document)
+    keys = flattened(_document(text))
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
     if only is not None and only in names:
         source, _, target = only.partition("->")
         opposite = f"{target}->{source}"
         has_opposite = any(key.startswith(f"{opposite}.") for key in keys)
-        enabled = keys.get(f"{opposite}.enabled", "true")
+        enabled = substituted(keys.get(f"{opposite}.enabled", "true"), Variables(environment, read), [], "")
         others = {*aliases, *names} - {source, target, only}
         keys = {key: value for key, value in keys.items() if not any(key.startswith(f"{each}.") for each in others)}
         if has_opposite:
-            # Only that it is there: policies differ by it.
-            keys[f"{opposite}.enabled"] = enabled
+            # Only that it is there, unless it is certain that it is not: policies differ by it.
+            keys[f"{opposite}.enabled"] = as_text(enabled).lower() != "false"
+        if is_source_lost:
+            keys = {key: value for key, value in keys.items() if not key.startswith(f"{source}.")}
         aliases, names = [source, target], [only, opposite]
     keys = substituted(keys, Variables(environment, read), problems, "")
     sections = {name: _section(keys, name) for name in (*aliases, *names)}
     rest = [key for key in keys if not any(key.startswith(f"{name}.") for name in sections)]
     refuse_unknown("", rest, _TOP, problems)
-    clusters = {alias: _cluster(alias, sections[alias], problems) for alias in aliases}
+    connected = aliases[1:] if is_source_lost else aliases
+    clusters = {alias: _cluster(alias, sections[alias], problems) for alias in connected}
     policy = _policy(keys, problems)
     flows = {name: flow for name in names if (flow := _flow(name, sections[name], policy, problems)) is not None}
     if aliases and not flows:
-        problems.append(f'no flow is declared\nhint: ["{names[0] if names else "A->B"}"] with topics = [".*"]')
+        problems.append(_no_flow(names))
     if policy.keeps_names and any(f"{flow.target}->{flow.source}" in flows for flow in flows.values()):
         problems.append(
             "IdentityReplicationPolicy in both directions would copy every record back\n"
@@ -89,6 +107,17 @@ def parse(
     if problems:
         raise DeclarationError(problems)
     return MirrorDeclaration(flows, clusters)
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError([f"not TOML: {error}"]) from error
+
+
+def _no_flow(names: Sequence[str]) -> str:
+    return f'no flow is declared\nhint: ["{names[0] if names else "A->B"}"] with topics = [".*"]'
 
 
 def _aliases(keys: Mapping[str, Any], problems: list[str]) -> list[str]:

@@ -166,6 +166,10 @@ class World:
             return [name for name in found if zlib.crc32(f"{name}{seed}".encode()) % 2 == part]
 
         def iglob(pattern: str, recursive: bool) -> Iterator[str]:
+            if pattern.endswith("/"):
+                # Of a start: the directories are not rotated.
+                yield pattern
+                return
             first = names(0)
             self.passes()
             for name in (*first, *names(1)):

@@ -2,8 +2,9 @@
 
     python -m tests.ingest.postgresql.campaign --kills 200 --seed 1
 
-Meanwhile transactions change two tables, columns are added, and some transactions are large. In the end the topics are
-compared with the history that the database has kept (``bookkeeping``). Exit code 0 where nothing is wrong.
+Meanwhile transactions change five tables, and truncate three of them; columns are added, keys renamed, and tables
+dropped and created again, also while no ingester runs; some transactions are large. In the end the topics are compared
+with the history that the database has kept (``bookkeeping``). Exit code 0 where nothing is wrong.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from einmal.client import Admin, NewTopic, OffsetRange, RangeReader
+from einmal.client import Admin, OffsetRange, RangeReader
 from einmal.client.errors import KafkaError
 from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.ingest.postgresql.bookkeeping import (
+    ALTERED,
     SCHEMA,
     TOPICS,
     Stored,
     Writers,
     add_column,
+    alter,
+    create,
     insert_many,
     problems,
     stored,
@@ -40,10 +44,14 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
 from tests.suite.warm import WarmProcess
 
-_FAULTS: Final = {"server": 3, "broker": 3, "ingester": 4, "second ingester": 1, "session": 2}
+_FAULTS: Final = {"server": 3, "broker": 3, "ingester": 2, "behind": 3, "second ingester": 1, "session": 2}
 """And how often each is chosen."""
-_CHANGES: Final = {"nothing": 12, "column": 1, "large": 1}
+_CHANGES: Final = {"nothing": 9, "column": 1, "large": 1, "altered": 4}
+_BEHIND: Final = 20
+"""Transactions before the alterations that no ingester has seen, and after them."""
 _LIVES_S: Final = (0.0, 1.5)
+_STOPS: Final = ("is not known for changes", "stopped: a record for")
+"""What no change of this campaign may come to: another process, which looks at the catalog again, can hide it."""
 _PROGRESS_S: Final = 120.0
 _LEDGER: Final = TopicPartition("shop.public.ledger", 0)
 _REPOSITORY: Final = Path(__file__).parents[3]
@@ -56,6 +64,8 @@ class Report:
     transactions: int = 0
     records: int = 0
     columns: int = 0
+    altered: Counter[str] = field(default_factory=Counter)
+    truncated: int = 0
     large: int = 0
     fenced: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -70,6 +80,8 @@ class Campaign:
         self._server = PostgresServer(settings=_SETTINGS)
         self._broker = EinmalBroker(directory / "broker")
         self._ingesters: list[WarmProcess] = []
+        self._altered: set[str] = set()
+        """Tables, since all that was committed had arrived: see ``alter``."""
         self._report = Report()
 
     def run(self, kills: int) -> Report:
@@ -108,8 +120,11 @@ class Campaign:
         self._server.start()
         self._server.rows(SCHEMA)
         self._broker.start()
+        with self._server.connect() as connection:
+            for table in ALTERED:
+                create(connection, table)
         with Admin({"bootstrap.servers": self._broker.bootstrap}) as admin:
-            admin.create_topics([NewTopic(name, num_partitions=count) for name, count in TOPICS.items()])
+            admin.create_topics(TOPICS)
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -122,6 +137,13 @@ class Campaign:
             case "large":
                 insert_many(self._server, self._large)
                 self._report.large += 1
+            case "altered":
+                self._alter(self._chance.choice(list(ALTERED)))
+
+    def _alter(self, table: str) -> None:
+        if table not in self._altered:
+            self._altered.add(table)
+            self._report.altered[f"{ALTERED[table]}: {alter(self._server, table, self._chance)}"] += 1
 
     def _happens(self, fault: str) -> bool:
         """Whether there was something to kill."""
@@ -134,6 +156,13 @@ class Campaign:
                 self._broker.start()
             case "ingester":
                 self._kill_ingesters()
+                self._start_ingester()
+            case "behind":
+                self._kill_ingesters()
+                self._await_number(self._number() + _BEHIND)
+                for table in ALTERED:
+                    self._alter(table)
+                self._await_number(self._number() + _BEHIND)
                 self._start_ingester()
             case "second ingester":
                 self._start_ingester()
@@ -166,7 +195,7 @@ class Campaign:
 
     def _progress(self) -> None:
         """All that is committed now has arrived; an ingester that has ended is started again."""
-        ((number,),) = self._server.rows("SELECT n FROM ledger")
+        number = self._number()
         deadline = time.monotonic() + _PROGRESS_S
         while self._arrived() < number:
             if time.monotonic() > deadline:
@@ -175,6 +204,19 @@ class Campaign:
             if not self._ingesters:
                 self._start_ingester()
             time.sleep(0.1)
+        self._altered.clear()
+
+    def _number(self) -> int:
+        """Of the last transaction."""
+        ((number,),) = self._server.rows("SELECT n FROM ledger")
+        return int(number)
+
+    def _await_number(self, number: int) -> None:
+        deadline = time.monotonic() + _PROGRESS_S
+        while self._number() < number:
+            if time.monotonic() > deadline:
+                raise AssertionError("the writers have stopped")
+            time.sleep(0.05)
 
     def _arrived(self) -> int:
         """The number of the last transaction that is committed on the topics."""
@@ -204,7 +246,7 @@ class Campaign:
                     yield stored(f"{place.topic}-{place.partition}", transaction, record.key, record.value)
 
     def _verdict(self) -> None:
-        places = [TopicPartition(name, index) for name, count in TOPICS.items() for index in range(count)]
+        places = [TopicPartition(topic.name, index) for topic in TOPICS for index in range(topic.num_partitions)]
         cluster = KafkaCluster({"bootstrap.servers": self._broker.bootstrap})
         try:
             ends = cluster.latest(places, committed=True)
@@ -213,11 +255,15 @@ class Campaign:
         records = [each for place in places for each in self._records(place, 0, ends[place])]
         report = self._report
         report.records = len(records)
-        ((report.transactions,),) = self._server.rows("SELECT n FROM ledger")
+        report.transactions = self._number()
+        ((report.truncated,),) = self._server.rows("SELECT count(*) FROM history WHERE op = 'TRUNCATE'")
         report.wrong += list(problems(self._server, records))[:20]
         report.fenced = self._log().count("another ingester has started")
         if PASSWORD in self._log():
             report.wrong.append("the password is in the ingesters' log")
+        for reason in _STOPS:
+            if reason in self._log():
+                report.wrong.append(f"an ingester was stopped: {reason}")
         if "Traceback" in self._log():
             report.wrong.append("an ingester has ended with a traceback")
 

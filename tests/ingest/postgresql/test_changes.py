@@ -25,7 +25,7 @@ ROUTING = Routing(prefix="p")
 
 
 def tables(routing: Routing = ROUTING) -> AnnouncedTables:
-    return AnnouncedTables(routing, lambda relation_id: CatalogTable(("id", "v", "w"), ()))
+    return AnnouncedTables(routing, lambda relation_id: CatalogTable(("id", "v", "w"), (23, 25, 25), ()))
 
 
 def records(

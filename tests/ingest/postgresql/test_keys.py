@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import psycopg
 import pytest
 
+from einmal.ingest.postgresql.session import SourceSession
+from einmal.ingest.postgresql.snapshot import CatalogKeys, catalog_keys
 from einmal.ingest.source import SourceRefused
 from einmal.spark.options import OptionError
-from tests.ingest.postgresql.capture import Captured, options
+from tests.ingest.postgresql.capture import Batch, Captured, options
 from tests.spark.targets.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.system
@@ -38,8 +41,15 @@ WHILE_BEHIND = {
 }
 
 
+ANOTHER_KEY = ["ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (code)"]
+
+
 def keys(captured: Captured) -> list[Any]:
-    return [None if each.key is None else json.loads(each.key) for batch in captured.drain() for each in batch.records]
+    return [each for batch in captured.drain() for each in keys_of(batch)]
+
+
+def keys_of(batch: Batch) -> list[Any]:
+    return [None if each.key is None else json.loads(each.key) for each in batch.records]
 
 
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
@@ -78,6 +88,27 @@ def test_a_process_that_starts_behind_an_alteration_knows_the_key_by_its_positio
     assert keys(captured) == [{"code": "x"}]
 
 
+def test_the_key_of_a_new_table_is_recorded_before_its_first_change_is_ingested(
+    client: Client, captured: Captured
+) -> None:
+    """The process dies after that change, and the table is gone when another one reads the second."""
+    client.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    captured.drain()
+    client.execute("INSERT INTO u VALUES (1)")
+    batches = captured.batches()
+    assert keys_of(next(batches)) == [{"id": 1}]
+    client.execute("CREATE TABLE t (code int PRIMARY KEY, v text)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    client.execute("INSERT INTO t VALUES (1, 'a')")
+    while not (found := keys_of(next(batches))):
+        pass
+    assert found == [{"code": 1}]
+    batches.close()  # type: ignore[attr-defined]
+    client.execute("UPDATE t SET v = 'b'")
+    client.execute("DROP TABLE t")
+    assert keys(captured) == [{"code": 1}]
+
+
 def test_a_key_that_changed_alone_is_noticed_once_everything_is_read(client: Client, captured: Captured) -> None:
     client.execute("CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL)")
     client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -90,6 +121,77 @@ def test_a_key_that_changed_alone_is_noticed_once_everything_is_read(client: Cli
     assert keys(captured) == [{"id": 3}], "the log does not have when the key was changed"
     client.execute("INSERT INTO t VALUES (5, 6)")
     assert keys(captured) == [{"code": 6}]
+
+
+def test_the_catalog_is_not_taken_for_what_explains_changes_that_were_committed_before_it_was_read(
+    client: Client, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change, and the change of the key alone, between the look at the log and the one at the catalog."""
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    captured.drain()
+    calls = itertools.count(1)
+
+    def changed_and_read(*arguments: Any) -> CatalogKeys:
+        # The first one is that of the start.
+        if next(calls) == 2:
+            for statement in ("INSERT INTO t VALUES (1, 2)", *ANOTHER_KEY):
+                client.execute(statement)
+        return catalog_keys(*arguments)
+
+    monkeypatch.setattr("einmal.ingest.postgresql.source.catalog_keys", changed_and_read)
+    assert keys(captured) == [{"id": 1}]
+    client.execute("INSERT INTO t VALUES (3, 4)")
+    assert keys(captured) == [{"code": 4}]
+
+
+def test_the_position_forgets_tables_that_are_gone_and_those_whose_key_is_declared(
+    client: Client, server: PostgresServer, database: str
+) -> None:
+    captured = Captured(options(server, database, message__key__columns="public.declared:id"))
+    for name in ("t", "u", "declared", "default_identity"):
+        client.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+        if name != "default_identity":
+            client.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
+    captured.drain()
+    assert captured.position is not None
+    assert len(captured.position["keys"]) == 2
+    client.execute("INSERT INTO t VALUES (1, 'a')")
+    client.execute("DROP TABLE t")
+    batches = captured.batches()
+    assert keys_of(next(batches)) == [{"id": 1}]
+    assert len(captured.position["keys"]) == 2, "what follows in the log may be of it"
+    assert [each for batch in batches for each in keys_of(batch)] == []
+    assert len(captured.position["keys"]) == 1
+    client.execute("ALTER TABLE u REPLICA IDENTITY DEFAULT")
+    client.execute("INSERT INTO u VALUES (1, 'a')")
+    assert keys(captured) == [{"id": 1}]
+    assert "keys" not in captured.position
+
+
+def test_the_catalog_is_read_by_as_many_statements_however_many_tables_there_are(
+    client: Client, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    rows = SourceSession.rows
+
+    def counted(self: SourceSession, what: str, *others: Any) -> Any:
+        statements.append(what)
+        return rows(self, what, *others)
+
+    monkeypatch.setattr(SourceSession, "rows", counted)
+    counts = []
+    for number in range(2):
+        for table in range(1 + 20 * number):
+            client.execute(f"CREATE TABLE t_{number}_{table} (id int PRIMARY KEY)")
+            client.execute(f"ALTER TABLE t_{number}_{table} REPLICA IDENTITY FULL")
+        captured.drain()
+        client.execute("CREATE TABLE IF NOT EXISTS other AS SELECT 1")
+        statements.clear()
+        captured.drain()
+        counts.append(statements.count("reading the publication"))
+        assert "looking up a primary key" not in statements
+    assert counts[0] == counts[1]
 
 
 def test_a_key_that_nobody_knows_is_refused_until_it_is_declared(

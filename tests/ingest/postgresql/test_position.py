@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from einmal.ingest.postgresql.lsn import Lsn
-from einmal.ingest.postgresql.pgoutput import BeginTransaction
+from einmal.ingest.postgresql.pgoutput import BeginTransaction, RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, StreamPosition, decode_position, parse_snapshot
-from einmal.ingest.postgresql.tables import KnownKey
+from einmal.ingest.postgresql.tables import KnownKey, known_key
+from einmal.ingest.source import SourceRefused
 
 SNAPSHOT = DatabaseSnapshot(Lsn(1_000), 100, 110, frozenset({100, 105}))
 
@@ -82,7 +83,7 @@ def test_a_position_of_something_else_is_no_position(position: dict[str, Any]) -
 
 
 def test_keys_of_tables_are_part_of_the_position_and_older_positions_have_none() -> None:
-    known = {7: KnownKey(("id", "v"), (23, 25), (0,)), 9: KnownKey(("v",), (25,), ())}
+    known = {7: KnownKey("names", "types", (0, 2), ("id", "line")), 9: KnownKey("", "", (), ())}
     position = StreamPosition(Lsn(500), 1, SNAPSHOT, known)
     assert decode_position(json.loads(json.dumps(position.encode()))) == position
     assert decode_position({"lsn": "0/1F4", "timeline": 1}).keys == {}
@@ -94,12 +95,31 @@ def test_keys_of_tables_are_part_of_the_position_and_older_positions_have_none()
     [
         [],
         {"x": [[], [], []]},
-        {"7": [["id"], [], []]},
-        {"7": [["id"], [23], [1]]},
-        {"7": [["id"], [23], [-1]]},
+        {"7": ["", "", [0], []]},
+        {"7": ["", "", [0], [1]]},
+        {"7": ["", 5, [0], ["id"]]},
+        {"7": ["", "", [-1], ["id"]]},
+        {"7": [["id"], [23], [0]]},
         {"7": 1},
     ],
 )
 def test_keys_that_no_release_has_recorded_are_refused(keys: Any) -> None:
     with pytest.raises(ValueError, match="not keys"):
         decode_position({"lsn": "0/1F4", "timeline": 1, "keys": keys})
+
+
+def test_a_position_does_not_grow_with_the_columns_of_tables() -> None:
+    columns = [RelationColumn(f"a_column_with_a_long_name_{number}", 25, -1, True) for number in range(60)]
+    one = known_key(columns, [columns[7].name])
+    position = StreamPosition(Lsn(500), 1, None, dict.fromkeys(range(16_384, 17_384), one))
+    assert len(json.dumps(position.encode())) < 100_000
+    assert one != known_key([columns[1], columns[0], *columns[2:]], [columns[7].name])
+    assert one.types == known_key([columns[0]._replace(name="x"), *columns[1:]], [columns[7].name]).types
+    assert one.types != known_key([columns[0]._replace(type_id=20), *columns[1:]], [columns[7].name]).types
+
+
+def test_a_position_with_too_many_keys_is_refused_with_ways_to_have_fewer() -> None:
+    position = StreamPosition(Lsn(500), 1, None, {number: KnownKey("", "", (0,), ("id",)) for number in range(20_000)})
+    with pytest.raises(SourceRefused, match="20000 tables whose keys the log lacks") as refused:
+        position.encode()
+    assert "message.key.columns" in refused.value.hint

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from einmal.ingest.postgresql.envelope import SCHEMA_HEADER
+from einmal.ingest.source import SourceRefused
 from einmal.schemas.debezium_format import UNAVAILABLE
-from tests.ingest.postgresql.capture import Captured, Change, change, options
+from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, Change, change, options
 from tests.spark.targets.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.system
@@ -288,3 +289,21 @@ def test_rows_of_every_size_arrive(client: Client, captured: Captured) -> None:
     for changes, first in ((snapshot, 1), (streamed, len(sizes) + 1)):
         rows = sorted((each.row["id"], len(each.row["v"])) for each in changes if each.row is not None)
         assert rows == [(first + i, size) for i, size in enumerate(sizes)]
+
+
+def test_text_that_is_not_utf_8_is_refused_with_a_way_past(server: PostgresServer) -> None:
+    """The server converts nothing in a database that has no encoding: to read it again would not help."""
+    server.rows("CREATE DATABASE bytes ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    server.rows(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES", database="bytes")
+    captured = Captured(options(server, "bytes"))
+    with server.connect("bytes") as client:
+        client.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        captured.drain()
+        client.execute("INSERT INTO t VALUES (1, 'text')")
+        assert [each.row for each in captured.changes()] == [{"id": 1, "v": "text"}]
+        client.execute("SET client_encoding = 'SQL_ASCII'")
+        client.execute(b"INSERT INTO t VALUES (2, E'\\xff')")
+        with pytest.raises(SourceRefused, match="22021") as refused:
+            captured.drain()
+        client.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
+    assert "UTF8" in refused.value.hint

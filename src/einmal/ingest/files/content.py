@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from einmal.ingest.files.decompression import MAGIC_SIZE, Decompression, Incomplete, codec_of
+from einmal.ingest.files.decompression import MAGIC_SIZE, Damaged, Decompression, Incomplete, Unsupported, codec_of
 
 EDGE: Final = 1024
 """Bytes at either end of a fingerprint."""
@@ -47,6 +47,10 @@ class NotAFile(Exception):
     path: str
 
 
+UNREADABLE: Final = (Incomplete, Damaged, Unsupported, NotAFile, OSError)
+"""Why the content of a file cannot be had."""
+
+
 def digest(head: bytes, tail: bytes) -> str:
     """A fingerprint from the first and the last ``EDGE`` bytes."""
     return hashlib.blake2b(head + tail, digest_size=_DIGEST_BYTES).hexdigest()
@@ -68,10 +72,11 @@ class Extract(NamedTuple):
 
 
 class Content:
-    """Every method may raise OSError, and for a compressed file Incomplete and Damaged."""
+    """Every method may raise OSError, and for a compressed file Incomplete, Damaged and Unsupported."""
 
-    def __init__(self, path: str) -> None:
-        """Open a regular file, or raise NotAFile, OSError, Incomplete."""
+    def __init__(self, path: str, *, is_as_stored: bool) -> None:
+        """Open a regular file, or raise NotAFile, OSError, Incomplete. ``is_as_stored``: nothing is decompressed."""
+        self._is_as_stored = is_as_stored
         # O_NONBLOCK: to open a pipe would wait for its writer.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
@@ -79,7 +84,7 @@ class Content:
             if not stat.S_ISREG(status.st_mode):
                 raise NotAFile(path)
             self.key = FileKey(status.st_dev, status.st_ino, _generation(self._descriptor))
-            self.codec = codec_of(os.pread(self._descriptor, MAGIC_SIZE, 0))
+            self.codec = self._codec_of(os.pread(self._descriptor, MAGIC_SIZE, 0))
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -115,7 +120,7 @@ class Content:
     def is_plain(self) -> bool:
         """Whether it is not compressed, and was not replaced by something compressed since it was opened."""
         try:
-            return self.codec is None and codec_of(os.pread(self._descriptor, MAGIC_SIZE, 0)) is None
+            return self.codec is None and self._codec_of(os.pread(self._descriptor, MAGIC_SIZE, 0)) is None
         except Incomplete:
             return False
 
@@ -158,9 +163,12 @@ class Content:
     def _plain_head(self) -> bytes:
         """Raises Incomplete for what is compressed after all: it was empty when it was opened."""
         head = _read_fully(self._descriptor, 0, EDGE)
-        if codec_of(head[:MAGIC_SIZE]) is not None:
+        if self._codec_of(head[:MAGIC_SIZE]) is not None:
             raise Incomplete
         return head
+
+    def _codec_of(self, first: bytes) -> str | None:
+        return None if self._is_as_stored else codec_of(first)
 
     def _seek(self, offset: int) -> None:
         if self._reader is None or offset < self._position:

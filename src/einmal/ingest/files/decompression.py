@@ -1,6 +1,8 @@
 """Compressed files, decompressed from the front in bounded memory: gzip, bzip2 and Zstandard, by their first bytes.
 
 A file may have several members or frames. One that ends inside of a member is incomplete: it may still be arriving.
+Lines of text may begin with what is meant to identify a codec ("BZh"), so everything that its format fixes at the
+beginning counts, not only its magic number.
 """
 
 from __future__ import annotations
@@ -8,14 +10,32 @@ from __future__ import annotations
 import bz2
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 from einmal.extras import install_command
-from einmal.ingest.source import SourceRefused
 
-MAGIC_SIZE: Final = 4
-_MAGIC: Final = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+_Pattern = tuple[Container[int], ...]
+"""What each of the first bytes may be."""
+
+
+def _fixed(magic: bytes) -> _Pattern:
+    return tuple((each,) for each in magic)
+
+
+_BEGINNINGS: Final[tuple[tuple[str, _Pattern], ...]] = (
+    # Method 8; three bits of the flags are reserved (RFC 1952).
+    ("gzip", (*_fixed(b"\x1f\x8b\x08"), range(0x20))),
+    # A level, and a block or the end of the stream, each with a number of six digits: pi, and its square root.
+    ("bzip2", (*_fixed(b"BZh"), range(ord("1"), ord("9") + 1), *_fixed(b"\x31\x41\x59\x26\x53\x59"))),
+    ("bzip2", (*_fixed(b"BZh"), range(ord("1"), ord("9") + 1), *_fixed(b"\x17\x72\x45\x38\x50\x90"))),
+    # A bit of the descriptor is reserved (RFC 8878). Or a frame to be skipped, as pzstd writes first.
+    ("zstd", (*_fixed(b"\x28\xb5\x2f\xfd"), frozenset(each for each in range(0x100) if not each & 8))),
+    ("zstd", (range(0x50, 0x60), *_fixed(b"\x2a\x4d\x18"))),
+    ("xz", _fixed(b"\xfd7zXZ\x00")),
+    ("lz4", _fixed(b"\x04\x22\x4d\x18")),
+)
+MAGIC_SIZE: Final = max(len(pattern) for _, pattern in _BEGINNINGS)
 _INPUT: Final = 64 * 1024
 _GZIP_STEP: Final = 16 * 1024
 _STEP: Final = 256
@@ -32,22 +52,29 @@ class Damaged(Exception):
     """The bytes are not what the first ones promise."""
 
 
+class Unsupported(Exception):
+    """The codec is known, and cannot be read here."""
+
+    def __init__(self, codec: str, what_to_do: str) -> None:
+        super().__init__(f"is compressed with {codec}; {what_to_do}")
+
+
 def _zstd() -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise SourceRefused("a file is compressed with Zstandard", install_command("zstd")) from error
+        raise Unsupported("Zstandard", install_command("zstd")) from error
     return zstandard.ZstdDecompressor().decompressobj()
 
 
 def codec_of(first: bytes) -> str | None:
     """The codec of a file that begins with these bytes; None for one that is not compressed. Raises Incomplete where
     there are too few of them."""
-    for magic, codec in _MAGIC.items():
-        if first.startswith(magic):
+    for codec, pattern in _BEGINNINGS:
+        if first and all(byte in allowed for byte, allowed in zip(first, pattern, strict=False)):
+            if len(first) < len(pattern):
+                raise Incomplete
             return codec
-        if first and magic.startswith(first):
-            raise Incomplete
     return None
 
 
@@ -62,7 +89,10 @@ class Decompression:
     """Sequential reads of one open file, which must not change meanwhile."""
 
     def __init__(self, descriptor: int, codec: str) -> None:
+        """Raises Unsupported."""
         self._descriptor = descriptor
+        if codec not in _MEMBERS:
+            raise Unsupported(codec, "decompress it, or compress it with gzip, bzip2 or Zstandard")
         self._new_member, self._step = _MEMBERS[codec]
         self._skips_zeros = codec == "gzip"
         self._member: Any = None
@@ -73,7 +103,7 @@ class Decompression:
         self._output = bytearray()
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes, fewer only at the end. Raises Incomplete, Damaged, OSError."""
+        """The next ``size`` bytes, fewer only at the end. Raises Incomplete, Damaged, Unsupported, OSError."""
         try:
             while len(self._output) < size and self._advance():
                 pass

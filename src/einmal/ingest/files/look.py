@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from einmal.ingest.files.content import EDGE, FileKey, NotAFile
-from einmal.ingest.files.decompression import Damaged, Incomplete
+from einmal.ingest.files.beginning import UTF8_MARK, leading_nuls
+from einmal.ingest.files.content import EDGE, UNREADABLE, Content, Extract, FileKey, FileState
 from einmal.ingest.files.scan import FileScanner, Scan, ScanChanges, shown
 from einmal.ingest.files.tracking import (
     FileCopy,
@@ -56,9 +56,11 @@ class FilePiece(NamedTuple):
 
 @dataclass(slots=True)
 class FileLook:
-    """``tracked``: the files as they are after ``pieces``; ``is_settled``: nothing was left to the next look."""
+    """``tracked``: the files as they are after ``pieces``; ``is_settled``: nothing was left to the next look;
+    ``aside``: what will not be read before a human has done something."""
 
     notices: list[SourceNotice]
+    aside: list[SourceNotice]
     tracked: list[TrackedFile] = field(default_factory=list)
     pieces: list[FilePiece] = field(default_factory=list)
     is_settled: bool = True
@@ -69,8 +71,19 @@ class _Changed(Exception):
 
 
 class _Read(NamedTuple):
+    """``notices``: of bytes before ``file.read`` that are no lines, if that counts."""
+
     file: TrackedFile
     piece: FilePiece | None = None
+    notices: tuple[SourceNotice, ...] = ()
+
+
+class _Stuck(NamedTuple):
+    """Nothing follows an offset of a file as it was in a state. ``aside``: not before a human has done something."""
+
+    offset: int
+    version: FileState
+    aside: SourceNotice | None
 
 
 @dataclass(slots=True)
@@ -96,12 +109,19 @@ class _Settling:
 
 
 class FileReader:
-    """See the module. ``line_bytes``: the longest line; ``fail_on_data_loss``: refuse to continue where lines that were
-    seen are gone before they were read; else this is reported."""
+    """See the module. ``line_bytes``: the longest line; ``skip_long_lines``: leave longer ones out, which is reported;
+    else their file is read no further. ``fail_on_data_loss``: refuse to continue where lines that were seen are gone
+    before they were read; else this is reported. ``is_as_stored``: nothing is recognised by the first bytes."""
 
-    def __init__(self, pattern: str, *, line_bytes: int, fail_on_data_loss: bool) -> None:
-        self._scanner = FileScanner(pattern)
+    def __init__(
+        self, pattern: str, *, line_bytes: int, skip_long_lines: bool, fail_on_data_loss: bool, is_as_stored: bool
+    ) -> None:
+        self._scanner = FileScanner(pattern, is_as_stored=is_as_stored)
         self._line_bytes = line_bytes
+        self._skips_long_lines = skip_long_lines
+        self._is_as_stored = is_as_stored
+        self._stuck: dict[FileKey, _Stuck] = {}
+        self._is_first = True
         self._fail_on_data_loss = fail_on_data_loss
         self._counts: dict[object, int] = {}
         """Looks in a row that have come to the same conclusion."""
@@ -109,13 +129,15 @@ class FileReader:
     def restart(self) -> None:
         """Forget what is concluded from earlier looks."""
         self._counts = {}
+        self._is_first = True
 
     def close(self) -> None:
         self._scanner.close()
 
     def look(self, tracked: list[TrackedFile]) -> FileLook:
         """Raises SourceRefused."""
-        scan = self._scanner.scan(tracked)
+        scan = self._scanner.scan(tracked, is_first=self._is_first)
+        self._is_first = False
         fingerprint = functools.partial(self._scanner.fingerprint, scan)
         matches = match(tracked, scan.seen.values(), fingerprint)
         if missing := [each.file for each in matches.missing]:
@@ -131,7 +153,7 @@ class FileReader:
         )
         missing_paths = RelatedPaths(each.file.path for each in matches.missing)
         settling = _Settling(
-            scan, FileLook(scan.notices), changes, reads, RelatedPaths(scan.waiting), absent, missing_paths
+            scan, FileLook(scan.notices, scan.aside), changes, reads, RelatedPaths(scan.waiting), absent, missing_paths
         )
         known = {location.key for file in tracked for location in file.locations()}
         for each in matches.found:
@@ -141,8 +163,17 @@ class FileReader:
         self._settle_new(matches, settling)
         self._counts = settling.counts
         look = settling.look
-        look.pieces = [read.piece for key, read in reads.items() if read.piece is not None and key not in settling.left]
+        for key, read in reads.items():
+            if key not in settling.left:
+                look.notices += read.notices
+                look.pieces += [] if read.piece is None else [read.piece]
         look.is_settled = not settling.left and not self._counts
+        self._stuck = {
+            key: each
+            for key, each in self._stuck.items()
+            if key in reads and key not in settling.left and reads[key].file.read.offset == each.offset
+        }
+        look.aside += [each.aside for each in self._stuck.values() if each.aside is not None]
         self._scanner.forget(look.tracked, scan)
         return look
 
@@ -156,7 +187,7 @@ class FileReader:
         for copy in found.copies:
             if copy.key not in known:
                 look.notices.append(_notice("copy", copy.path, "is a copy of another file, and is left alone"))
-        file, piece = settling.reads[seen.key]
+        file, piece, _ = settling.reads[seen.key]
         is_new = not found.file.read.offset
         if piece is not None and (seen.path in settling.changes.paths or (is_new and settling.is_doubtful(seen.path))):
             settling.left.add(seen.key)
@@ -265,11 +296,11 @@ class FileReader:
             key=lambda pair: (scan.versions[pair[1].key].modified, pair[1].path),
         ):
             result[seen.key] = _Read(file)
-            if file.read.offset >= seen.size or budget <= 0:
+            if file.read.offset >= seen.size or budget <= 0 or self._is_stuck(file, scan.versions[seen.key]):
                 continue
             try:
-                result[seen.key] = read = self._read_file(file, seen)
-            except (_Changed, Incomplete, Damaged, NotAFile, OSError):
+                result[seen.key] = read = self._read_file(file, seen, scan.versions[seen.key])
+            except (_Changed, *UNREADABLE):
                 # The next look finds what it is now.
                 if seen.key in new:
                     del result[seen.key]
@@ -289,36 +320,124 @@ class FileReader:
                 size = max(each.file.size, seen.size)
                 yield replace(each.file, path=seen.path, key=seen.key, size=size, copies=tuple(copies)), seen
 
-    def _read_file(self, file: TrackedFile, seen: SeenFile) -> _Read:
-        """Raises _Changed, Incomplete, Damaged, NotAFile, OSError, SourceRefused."""
+    def _is_stuck(self, file: TrackedFile, version: FileState) -> bool:
+        known = self._stuck.get(file.key)
+        return known is not None and (known.offset, known.version) == (file.read.offset, version)
+
+    def _stick(self, file: TrackedFile, version: FileState, aside: SourceNotice | None = None) -> _Read:
+        before = self._stuck.get(file.key)
+        self._stuck[file.key] = _Stuck(file.read.offset, version, aside)
+        if aside is None or (before is not None and before.aside == aside):
+            return _Read(file)
+        return _Read(file, None, (aside,))
+
+    def _read_file(self, file: TrackedFile, seen: SeenFile, version: FileState) -> _Read:
+        """Raises _Changed, and what keeps a file from being read."""
         content = self._scanner.content(seen)
-        offset = file.read.offset
-        extract = content.read(offset, max(_READ, self._line_bytes + 1))
-        data = extract.data
-        end = offset + len(data)
+        offset, most = file.read.offset, max(_READ, self._line_bytes + 1)
+        extract = content.read(offset, most)
+        end = offset + len(extract.data)
         # The file may have been truncated, and written anew, since it was seen.
         if extract.fingerprint(offset, 0) != file.read.fingerprint or len(extract.head) < min(EDGE, end):
             raise _Changed
-        if not offset and len(data) < min(seen.size, max(_READ, self._line_bytes + 1)):
+        if not offset and end < min(seen.size, most):
             # Truncated as well: there is no fingerprint of nothing.
             raise _Changed
+        begin, notices = self._first_line(file, content, extract.data)
+        if begin != offset:
+            extract = content.read(begin, most)
+        data, end = extract.data, begin + len(extract.data)
         is_last = content.codec is not None and end >= seen.size
         whole = len(data) if is_last else data.rfind(b"\n") + 1
         if whole == 0:
-            if len(data) > self._line_bytes:
-                raise too_long(file.path, offset, self._line_bytes)
-            return _Read(file)
-        read = Mark(offset + whole, extract.fingerprint(offset, whole))
-        size = max(end, file.size)
-        following = replace(file, size=size, read=read, head=head_of(extract.head, read.offset))
-        return _Read(following, FilePiece(file.path, offset, data[:whole]))
+            if len(data) <= self._line_bytes:
+                # A hole is not searched again before more follows.
+                return _Read(file) if begin == offset else self._stick(file, version)
+            return self._read_long_line(file, version, content, begin, extract)
+        long = [*_long_lines(data[:whole], self._line_bytes)]
+        if long and not self._skips_long_lines:
+            (whole, _) = long[0]
+            if whole == 0:
+                return self._stick(file, version, self._too_long(file.path, begin))
+        elif long:
+            (first, length) = long[0]
+            notices = (*notices, self._left_out(file.path, begin + first, length, len(long)))
+        read = Mark(begin + whole, extract.fingerprint(begin, whole))
+        following = replace(file, size=max(end, file.size), read=read, head=head_of(extract.head, read.offset))
+        return _Read(following, FilePiece(file.path, begin, data[:whole]), notices)
+
+    def _first_line(self, file: TrackedFile, content: Content, data: bytes) -> tuple[int, tuple[SourceNotice, ...]]:
+        """Where the next line begins, behind what is none. ``data``: from where the file was read to."""
+        offset = end = file.read.offset
+        if self._is_as_stored:
+            return offset, ()
+        if not offset and data.startswith(UTF8_MARK):
+            text = "begins with a byte order mark, which is left out"
+            return len(UTF8_MARK), (_notice("byte order mark", file.path, text),)
+        nuls = leading_nuls(data)
+        if offset and nuls <= self._line_bytes:
+            return offset, ()
+        while data and nuls == len(data):
+            end += nuls
+            data = content.read(end, _READ).data
+            nuls = leading_nuls(data)
+        end += nuls
+        if not data or end == offset:
+            # A file that ends with NULs was allocated before it is written.
+            return offset, ()
+        text = (
+            f"has {end - offset} NUL bytes at offset {offset}, which are left out: it was truncated under its "
+            "writer, or it lost them in a crash"
+        )
+        return end, (_notice("hole", file.path, text),)
+
+    def _read_long_line(
+        self, file: TrackedFile, version: FileState, content: Content, begin: int, extract: Extract
+    ) -> _Read:
+        """A line that does not end in what was read of it."""
+        if not self._is_as_stored and leading_nuls(extract.data) == len(extract.data):
+            return self._stick(file, version)
+        if not self._skips_long_lines:
+            return self._stick(file, version, self._too_long(file.path, begin))
+        end, found = begin + len(extract.data), -1
+        while found < 0 and (data := content.read(end, _READ).data):
+            found = data.find(b"\n")
+            end += len(data) if found < 0 else found + 1
+        if found < 0 and content.codec is None:
+            return self._stick(file, version)
+        fingerprint = content.fingerprint(end)
+        if fingerprint is None:
+            raise _Changed
+        following = replace(
+            file, size=max(end, file.size), read=Mark(end, fingerprint), head=head_of(extract.head, end)
+        )
+        length = end - begin - (found >= 0)
+        return _Read(following, None, (self._left_out(file.path, begin, length, 1),))
+
+    def _too_long(self, path: str, offset: int) -> SourceNotice:
+        text = (
+            f"is read no further: its line at offset {offset} has more than {self._line_bytes} bytes; raise "
+            "max.line.bytes, and with it kafka.max.request.size and the topic's max.message.bytes; or leave such lines "
+            "out: skip.long.lines = true"
+        )
+        return _notice("long line", path, text)
+
+    def _left_out(self, path: str, offset: int, length: int, count: int) -> SourceNotice:
+        others = f", and {count - 1} others behind it" if count > 1 else ""
+        text = f"has a line of {length} bytes at offset {offset}{others}: more than max.line.bytes, and left out"
+        return _notice("skipped line", path, text)
 
 
-def too_long(path: str, offset: int, line_bytes: int) -> SourceRefused:
-    return SourceRefused(
-        f"the line at offset {offset} of {shown(path)} has more than {line_bytes} bytes",
-        "raise max.line.bytes, and with it kafka.max.request.size and the topic's max.message.bytes",
-    )
+def _long_lines(data: bytes, most: int) -> Iterator[tuple[int, int]]:
+    """Begin and length of the lines that have more than ``most`` bytes."""
+    begin = 0
+    while len(data) - begin > most:
+        end = data.rfind(b"\n", begin, begin + most + 1)
+        if end < 0:
+            end = data.find(b"\n", begin)
+            end = len(data) if end < 0 else end
+            yield begin, end - begin
+        begin = end + 1
 
 
 def _marks(reads: dict[FileKey, _Read]) -> dict[FileKey, Mark]:

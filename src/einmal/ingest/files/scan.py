@@ -6,13 +6,15 @@ import contextlib
 import glob
 import os
 import posixpath
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from einmal.ingest.files.content import Content, FileKey, FileState, NotAFile
-from einmal.ingest.files.decompression import Damaged, Incomplete
+from einmal.ingest.files.beginning import wide_encoding
+from einmal.ingest.files.content import UNREADABLE, Content, FileKey, FileState, NotAFile
+from einmal.ingest.files.decompression import Damaged, Incomplete, Unsupported
 from einmal.ingest.files.tracking import Mark, RelatedPaths, SeenFile, TrackedFile
 from einmal.ingest.source import SourceNotice
 
@@ -20,6 +22,10 @@ _OPEN_MAX: Final = 256
 """Files that stay open between two scans, so that what is deleted can be read to its end."""
 _REMEMBERED_MAX: Final = 50_000
 """Fingerprints in memory."""
+_ARRIVING_NS: Final = 60_000_000_000
+"""Since the last write to a compressed file that is not complete: until it is reported."""
+_INCOMPLETE: Final = "incomplete"
+_AS_STORED: Final = 'content = "bytes" ingests such files as they are stored'
 
 
 def shown(path: str) -> str:
@@ -33,13 +39,19 @@ class _Inode(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """What an inode was when it was opened last. ``seen``: None for a compressed file that is not complete.
-    ``version``: the first state in which it had this content. ``edges``: of a compressed file, as it is stored."""
+    """What an inode was when it was opened last. ``seen``: None for a file that cannot be read in this state, where
+    ``problem`` is a kind and a text. ``version``: the first state in which it had this content. ``edges``: of a
+    compressed file, as it is stored."""
 
     state: FileState
     seen: SeenFile | None
     version: FileState
     edges: str = ""
+    problem: tuple[str, str] | None = None
+
+
+class _WideText(Exception):
+    """Text whose line feeds have several bytes."""
 
 
 @dataclass(slots=True)
@@ -47,7 +59,8 @@ class Scan:
     """``listing``: inodes and states of all paths that match; ``seen``: of these, and of others that were asked for,
     the files that can be read; ``versions``: which change with the content; ``waiting``: paths of files that exist and
     cannot be read now; ``folders``: times of the directories of what is tracked, before they were listed;
-    ``unlisted``: directories that exist and cannot be listed."""
+    ``unlisted``: directories that exist and cannot be listed; ``aside``: what will not be read before a human has done
+    something."""
 
     listing: dict[str, tuple[_Inode, FileState]] = field(default_factory=dict)
     seen: dict[FileKey, SeenFile] = field(default_factory=dict)
@@ -56,6 +69,7 @@ class Scan:
     folders: dict[str, int | None] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)
     notices: list[SourceNotice] = field(default_factory=list)
+    aside: list[SourceNotice] = field(default_factory=list)
 
 
 class ScanChanges(NamedTuple):
@@ -70,21 +84,32 @@ class ScanChanges(NamedTuple):
 class FileScanner:
     """The files of a pattern (``glob``, with ``**``). Symbolic links are followed; each file counts once."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, *, is_as_stored: bool) -> None:
+        """``is_as_stored``: nothing is recognised by the first bytes."""
         self._pattern = pattern
+        self._is_as_stored = is_as_stored
         self._contents: OrderedDict[_Inode, tuple[Content, FileState]] = OrderedDict()
         self._looked: dict[_Inode, _Looked] = {}
-        self._reported: set[tuple[str, str]] = set()
-        """(path, kind) of notices that were made, until the file can be read."""
+        self._reported: dict[str, set[str]] = {}
+        """Kinds of the notices that were made of a path, until the file can be read."""
         self._fingerprints: dict[tuple[FileKey, int], tuple[FileState, str | None]] = {}
         """By file and offset, as long as the content has not changed."""
+        self._unlisted: list[str] = []
+        """Directories in which files may match."""
 
-    def scan(self, tracked: Collection[TrackedFile]) -> Scan:
+    def scan(self, tracked: Collection[TrackedFile], *, is_first: bool) -> Scan:
+        """``is_first``: look for directories that cannot be listed, too, and report that nothing matches."""
         result = Scan()
+        if is_first:
+            found = glob.iglob(posixpath.join(posixpath.dirname(self._pattern), ""), recursive=True)
+            self._unlisted = [folder.rstrip("/") or "/" for folder in found]
+        self._unlisted = [folder for folder in self._unlisted if not self._is_listed(folder, result)]
         folders = {posixpath.dirname(location.path) for file in tracked for location in file.locations()}
         result.folders = {folder: _changed_at(folder) for folder in folders}
         for path in self._matching():
             self._look(path, result, is_wanted=True)
+        if not result.listing:
+            self._report_nothing(result, is_first=is_first and not tracked)
         self._find_deleted(tracked, result)
         return result
 
@@ -104,7 +129,7 @@ class FileScanner:
                 continue
             except OSError as error:
                 result.unlisted.add(folder)
-                self._report(result, "unreadable", folder, f"cannot be listed: {error.strerror}")
+                self._set_aside(result, "unreadable", folder, f"cannot be listed: {error.strerror}")
 
     def changes(self, scan: Scan, marks: Mapping[FileKey, Mark]) -> ScanChanges:
         """Since a scan. ``marks``: of the files that may have grown, what they have for certain."""
@@ -145,7 +170,7 @@ class FileScanner:
         """As it is now; as it was seen, if that cannot be found out."""
         try:
             return seen.size if seen.is_compressed else self.content(seen).size()
-        except (Incomplete, Damaged, NotAFile, OSError):
+        except UNREADABLE:
             return seen.size
 
     def fingerprint(self, scan: Scan, seen: SeenFile, offset: int) -> str | None:
@@ -156,7 +181,7 @@ class FileScanner:
             return known[1]
         try:
             found = self.content(seen).fingerprint(offset)
-        except (Incomplete, Damaged, NotAFile, OSError):
+        except UNREADABLE:
             return None
         self._remember(seen.key, offset, version, found)
         return found
@@ -194,22 +219,23 @@ class FileScanner:
             if not os.path.isdir(path):
                 self._report(result, "no file", path, "is a pipe, a socket or a device, and is not read")
             return
-        except Damaged as error:
-            result.waiting.append(path)
-            self._report(result, "damaged", path, f"cannot be decompressed: {error}")
-            return
         except OSError as error:
             result.waiting.append(path)
-            self._report(result, "unreadable", path, f"cannot be read: {error.strerror}")
+            self._set_aside(result, "unreadable", path, f"cannot be read: {error.strerror}; permit it, or move it away")
             return
-        self._reported -= {(path, kind) for kind in ("damaged", "unreadable")}
         if looked.seen is None:
             result.waiting.append(path)
-        elif looked.seen.key not in result.seen:
+            is_arriving = time.time_ns() - looked.state.modified < _ARRIVING_NS
+            if looked.problem is not None and not (looked.problem[0] == _INCOMPLETE and is_arriving):
+                self._set_aside(result, looked.problem[0], path, looked.problem[1])
+            return
+        self._reported.pop(path, None)
+        if looked.seen.key not in result.seen:
             result.seen[looked.seen.key] = looked.seen._replace(path=path, is_wanted=is_wanted)
             result.versions[looked.seen.key] = looked.version
 
     def _open_and_look(self, path: str, inode: _Inode, state: FileState) -> _Looked:
+        content = None
         try:
             content = self._opened(path, inode)
             inode, state = _Inode(*content.key[:2]), content.state()
@@ -219,12 +245,17 @@ class FileScanner:
                 looked = looked._replace(state=state)
             else:
                 seen = SeenFile(path, content.key, content.size(), content.first(), content.codec is not None)
+                if not self._is_as_stored and (encoding := wide_encoding(seen.first)) is not None:
+                    raise _WideText(encoding)
                 looked = _Looked(state, seen, state, edges)
                 if content.codec is not None:
                     # Now that all of it is decompressed.
                     self._remember(seen.key, seen.size, state, content.fingerprint(seen.size))
-        except Incomplete:
-            looked = _Looked(state, None, state)
+        except (Incomplete, Damaged, Unsupported, _WideText) as error:
+            looked = _Looked(state, None, state, problem=_problem(error))
+            if isinstance(error, Incomplete) and (content is None or content.codec is None):
+                # Too short to have a codec, the beginning of a line perhaps; or compressed since it was opened.
+                return looked._replace(problem=None)
         self._looked[inode] = looked
         return looked
 
@@ -241,7 +272,7 @@ class FileScanner:
                 edges = "" if content.codec is None else content.edges()
                 return looked is not None and _is_unchanged(looked, content.key, state, edges)
             return content.fingerprint(mark.offset) == mark.fingerprint
-        except (Incomplete, Damaged, NotAFile, OSError):
+        except UNREADABLE:
             return True
 
     def _opened(self, path: str, inode: _Inode | None) -> Content:
@@ -253,7 +284,7 @@ class FileScanner:
             if content.state() != known and not content.is_plain():
                 content.close()
                 found = None
-        content = Content(path) if found is None else found[0]
+        content = Content(path, is_as_stored=self._is_as_stored) if found is None else found[0]
         key = _Inode(*content.key[:2])
         if (other := self._contents.pop(key, None)) is not None:
             other[0].close()
@@ -267,10 +298,36 @@ class FileScanner:
             self._fingerprints.clear()
         self._fingerprints[key, offset] = version, fingerprint
 
-    def _report(self, result: Scan, kind: str, path: str, text: str) -> None:
-        if (path, kind) not in self._reported:
-            self._reported.add((path, kind))
-            result.notices.append(SourceNotice(kind, path, f"{shown(path)} {text}"))
+    def _report(self, result: Scan, kind: str, path: str, text: str) -> SourceNotice:
+        notice = SourceNotice(kind, path, f"{shown(path)} {text}")
+        reported = self._reported.setdefault(path, set())
+        if kind not in reported:
+            reported.add(kind)
+            result.notices.append(notice)
+        return notice
+
+    def _set_aside(self, result: Scan, kind: str, path: str, text: str) -> None:
+        result.aside.append(self._report(result, kind, path, text))
+
+    def _is_listed(self, folder: str, result: Scan) -> bool:
+        """A pattern finds nothing in a directory that cannot be listed, without a word."""
+        try:
+            os.scandir(folder).close()
+        except (FileNotFoundError, NotADirectoryError):
+            # Moved away since it was found.
+            return True
+        except OSError as error:
+            self._set_aside(result, "unreadable", folder, f"cannot be listed: {error.strerror}; permit it")
+            return False
+        return True
+
+    def _report_nothing(self, result: Scan, *, is_first: bool) -> None:
+        """An empty directory may be meant; one that is not there is misspelt, or not mounted."""
+        base = base_of(self._pattern)
+        if not os.path.isdir(base):
+            self._set_aside(result, "unreadable", base, "does not exist, or is no directory; correct path, or mount it")
+        elif is_first and not result.aside:
+            self._report(result, "no files", self._pattern, "matches no file now; if it should, correct path")
 
     def _find_deleted(self, tracked: Collection[TrackedFile], result: Scan) -> None:
         """Files without a name that are still open, and have more than was read."""
@@ -283,6 +340,27 @@ class FileScanner:
             if content.codec is None and (size := content.size()) > file.read.offset:
                 result.seen[content.key] = SeenFile(file.path, content.key, size, content.first(), is_wanted=False)
                 result.versions[content.key] = content.state()
+
+
+def base_of(pattern: str) -> str:
+    """The directory below which a pattern can match."""
+    base = pattern
+    while any(each in base for each in "*?["):
+        base = posixpath.dirname(base)
+    return os.path.realpath(base if base != pattern else posixpath.dirname(pattern))
+
+
+def _problem(error: Exception) -> tuple[str, str]:
+    """Why a file is not read, and what to do."""
+    match error:
+        case Incomplete():
+            return _INCOMPLETE, f"ends too early for a compressed file; finish it, or move it away; {_AS_STORED}"
+        case Damaged():
+            return "damaged", f"cannot be decompressed: {error}; restore it, or move it away; {_AS_STORED}"
+        case Unsupported():
+            return "not supported", f"{error}; {_AS_STORED}"
+        case _:
+            return "encoding", f"is text in {error}, whose lines are not found; convert it to UTF-8; {_AS_STORED}"
 
 
 def _is_unchanged(looked: _Looked, key: FileKey, state: FileState, edges: str) -> bool:

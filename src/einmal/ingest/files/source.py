@@ -7,14 +7,14 @@ is read when it is complete. ``tracking`` decides which file is which, and ``loo
 from __future__ import annotations
 
 import os
-import posixpath
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from einmal.ingest.files.content import FileKey
-from einmal.ingest.files.look import FilePiece, FileReader, too_long
+from einmal.ingest.files.look import FilePiece, FileReader
 from einmal.ingest.files.position import decode, encode
+from einmal.ingest.files.scan import base_of
 from einmal.ingest.files.tracking import Mark, TrackedFile
 from einmal.ingest.source import IngestBatch, IngestRecord, Position, RecordSource, SourceNotice
 from einmal.types import Header
@@ -38,16 +38,26 @@ class FilesSource(RecordSource):
         *,
         key_by_file: bool = False,
         line_bytes: int = _LINE_BYTES,
+        skip_long_lines: bool = False,
         fail_on_data_loss: bool = True,
+        is_as_stored: bool = False,
     ) -> None:
         """``path``: a pattern, with ``*``, ``?``, ``[...]`` and ``**``. ``key_by_file``: the path is the key, which
-        keeps the lines of a file in one partition. ``line_bytes``: the longest line. ``fail_on_data_loss``: refuse to
-        continue where a file is gone that had more than was read."""
-        self._base = _base_of(os.path.abspath(path))
+        keeps the lines of a file in one partition. ``line_bytes``: the longest line; a longer one is left out
+        (``skip_long_lines``), or its file is set aside. ``fail_on_data_loss``: refuse to continue where a file is gone
+        that had more than was read. ``is_as_stored``: nothing is decompressed, nor recognised by the first bytes."""
+        self._base = base_of(os.path.abspath(path))
         self._topic = topic
         self._key_by_file = key_by_file
         self._line_bytes = line_bytes
-        self._reader = FileReader(os.path.abspath(path), line_bytes=line_bytes, fail_on_data_loss=fail_on_data_loss)
+        self._reader = FileReader(
+            os.path.abspath(path),
+            line_bytes=line_bytes,
+            skip_long_lines=skip_long_lines,
+            fail_on_data_loss=fail_on_data_loss,
+            is_as_stored=is_as_stored,
+        )
+        self._aside: Sequence[SourceNotice] = ()
 
     def origin(self) -> str:
         return f"files in {self._base}"
@@ -60,7 +70,7 @@ class FilesSource(RecordSource):
         while True:
             look = self._reader.look(tracked)
             yield from look.notices
-            tracked = look.tracked
+            tracked, self._aside = look.tracked, tuple(look.aside)
             idle = idle + 1 if look.is_settled and not look.pieces else 0
             # Names are recorded even where nothing was read: the next rotation starts from them.
             found = _recorded(tracked)
@@ -71,6 +81,9 @@ class FilesSource(RecordSource):
                 yield None
             else:
                 time.sleep(_LOOK_S)
+
+    def set_aside(self) -> Sequence[SourceNotice]:
+        return self._aside
 
     def close(self) -> None:
         self._reader.close()
@@ -84,10 +97,10 @@ class FilesSource(RecordSource):
             while begin < len(data):
                 end = data.find(b"\n", begin)
                 end = len(data) if end < 0 else end
-                if end - begin > self._line_bytes:
-                    raise too_long(path, offset + begin, self._line_bytes)
-                at = Header(OFFSET_HEADER, b"%d" % (offset + begin))
-                yield IngestRecord(self._topic, data[begin:end], key, (file, at))
+                # Longer ones are in a piece only where they are skipped.
+                if end - begin <= self._line_bytes:
+                    at = Header(OFFSET_HEADER, b"%d" % (offset + begin))
+                    yield IngestRecord(self._topic, data[begin:end], key, (file, at))
                 begin = end + 1
 
 
@@ -96,11 +109,3 @@ def _recorded(tracked: list[TrackedFile]) -> set[tuple[str, FileKey, Mark, froze
     return {
         (file.path, file.key, file.read, frozenset((each.path, each.key) for each in file.copies)) for file in tracked
     }
-
-
-def _base_of(pattern: str) -> str:
-    """The directory below which a pattern can match."""
-    base = pattern
-    while any(each in base for each in "*?["):
-        base = posixpath.dirname(base)
-    return os.path.realpath(base if base != pattern else posixpath.dirname(pattern))

@@ -18,8 +18,13 @@ from typing import Any, Final
 from einmal.ingest.postgresql.lsn import Lsn, lsn_text, parse_lsn
 from einmal.ingest.postgresql.pgoutput import BeginTransaction
 from einmal.ingest.postgresql.tables import KnownKey
+from einmal.ingest.source import SourceRefused
 
 _XID_BITS: Final = 32
+_KEYS_MAX: Final = 900_000
+"""Bytes of the keys in a position: a commit record is one record, of at most max.message.bytes."""
+_KEY_BYTES: Final = 60
+"""Of one table in a position, without the names of its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class StreamPosition:
         return replace(self, lsn=lsn, snapshot=None if snapshot is None or snapshot.lsn <= lsn else snapshot)
 
     def encode(self) -> dict[str, Any]:
+        """Raises SourceRefused for a position that is too large."""
         encoded: dict[str, Any] = {"lsn": lsn_text(self.lsn), "timeline": self.timeline}
         if self.snapshot is not None:
             encoded["snapshot"] = {
@@ -74,9 +80,17 @@ class StreamPosition:
             }
         if self.keys:
             encoded["keys"] = {
-                str(relation_id): [list(known.names), list(known.types), list(known.key)]
+                str(relation_id): [known.names, known.types, list(known.key), list(known.key_names)]
                 for relation_id, known in sorted(self.keys.items())
             }
+            size = sum(_KEY_BYTES + len("".join(known.key_names).encode()) for known in self.keys.values())
+            if size > _KEYS_MAX:
+                raise SourceRefused(
+                    f"{len(self.keys)} tables whose keys the log lacks (REPLICA IDENTITY FULL, NOTHING) are too many "
+                    f"for one ingester: its position has about {size} bytes",
+                    "declare their keys (message.key.columns), ALTER TABLE ... REPLICA IDENTITY DEFAULT, or divide the "
+                    "tables over several publications and ingesters",
+                )
         return encoded
 
 
@@ -94,13 +108,15 @@ def decode_position(position: Mapping[str, Any]) -> StreamPosition:
 def _decode_keys(keys: Any) -> dict[int, KnownKey]:
     try:
         found = {
-            int(relation_id): KnownKey(tuple(names), tuple(map(_natural, types)), tuple(map(_natural, key)))
-            for relation_id, (names, types, key) in keys.items()
+            int(relation_id): KnownKey(
+                _text(names), _text(types), tuple(map(_natural, key)), tuple(map(_text, columns))
+            )
+            for relation_id, (names, types, key, columns) in keys.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"not keys of tables: {keys!r}") from error
     for known in found.values():
-        if len(known.names) != len(known.types) or any(index >= len(known.names) for index in known.key):
+        if len(known.key) != len(known.key_names):
             raise ValueError(f"not keys of tables: {keys!r}")
     return found
 
@@ -120,6 +136,12 @@ def _decode_snapshot(snapshot: Any) -> DatabaseSnapshot:
         _natural(snapshot.get("xmax")),
         frozenset(map(_natural, snapshot["running"])),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a text: {value!r}")
+    return value
 
 
 def _natural(number: Any) -> int:

@@ -38,6 +38,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "55000": "set wal_level = logical, and look at pg_replication_slots: wal_status, invalidation_reason",
     "58P01": "log that the slot needs is gone: drop the slot, and delete the recorded position (einmal pipeline reset "
     "einmal-ingest-NAME)",
+    "22021": "text of a database in SQL_ASCII must be UTF-8, in the log, too: dump it, restore it into one in UTF8, "
+    "and capture that under another name",
     "53400": "raise max_replication_slots, or drop a slot that nobody needs",
     "0A000": "the server does not support logical decoding as it is needed here",
 }

@@ -14,7 +14,7 @@ from einmal.ingest.postgresql.position import StreamPosition
 from einmal.ingest.source import SourceRefused
 
 PLUGIN: Final = "pgoutput"
-_AFRESH: Final = (
+AFRESH: Final = (
     "to start afresh, delete the recorded position (einmal pipeline reset einmal-ingest-NAME): the next start takes a "
     "snapshot of the tables, whose records repeat rows that were ingested before"
 )
@@ -51,7 +51,7 @@ def check_slot(name: str, state: ServerState, position: StreamPosition | None) -
             raise SourceRefused(
                 f"replication slot {name!r} does not exist any more; changes after {lsn_text(position.lsn)} are not "
                 "kept for this source",
-                f"the slot was dropped, or the server was replaced by one without it; {_AFRESH}",
+                f"the slot was dropped, or the server was replaced by one without it; {AFRESH}",
             )
         return
     if slot.plugin != PLUGIN:
@@ -67,13 +67,13 @@ def check_slot(name: str, state: ServerState, position: StreamPosition | None) -
     if slot.wal_status == "lost":
         raise SourceRefused(
             f"replication slot {name!r} is lost: the server has removed log that it needs",
-            f"raise max_slot_wal_keep_size, and drop the slot; {_AFRESH}",
+            f"raise max_slot_wal_keep_size, and drop the slot; {AFRESH}",
         )
     if position is not None and slot.confirmed_lsn > position.lsn:
         raise SourceRefused(
             f"replication slot {name!r} is at {lsn_text(slot.confirmed_lsn)}, ahead of the recorded position "
             f"{lsn_text(position.lsn)}: changes between them are lost",
-            f"it was advanced, read by another program, or created anew: one slot serves one source; {_AFRESH}",
+            f"it was advanced, read by another program, or created anew: one slot serves one source; {AFRESH}",
         )
 
 
@@ -84,11 +84,11 @@ def _check_server(name: str, state: ServerState, position: StreamPosition) -> No
             f"the server is on timeline {state.timeline}, the position {lsn_text(position.lsn)} is on "
             f"{position.timeline}: it was promoted or recovered{without}",
             "transactions that were ingested may be missing here, and changes may not be kept for this source: if the "
-            f"former primary still exists, connect to it and let the source catch up before the switch; {_AFRESH}",
+            f"former primary still exists, connect to it and let the source catch up before the switch; {AFRESH}",
         )
     if state.insert_lsn < position.lsn:
         raise SourceRefused(
             f"the server's log ends at {lsn_text(state.insert_lsn)}, before the recorded position "
             f"{lsn_text(position.lsn)}{without}",
-            f"it was restored from a backup, or lost its last transactions in a crash (fsync = off); {_AFRESH}",
+            f"it was restored from a backup, or lost its last transactions in a crash (fsync = off); {AFRESH}",
         )

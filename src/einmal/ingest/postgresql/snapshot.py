@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from psycopg import sql
 
@@ -27,7 +27,7 @@ from einmal.ingest.postgresql.lsn import Lsn, parse_lsn
 from einmal.ingest.postgresql.pgoutput import RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, parse_snapshot
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.tables import KEY_FROM_CATALOG, AnnouncedTables, CatalogTable
+from einmal.ingest.postgresql.tables import AnnouncedTables, CatalogTable, KnownKey, known_key
 from einmal.ingest.source import IngestRecord, SourceFailed
 
 _CURSOR: Final = "einmal_snapshot"
@@ -51,6 +51,12 @@ _TABLES: Final = f"""
     GROUP BY c.oid, n.nspname, c.relname, c.relkind, c.relreplident, p.rowfilter ORDER BY 2, 3
 """
 """Generated columns are listed there, but are not in the stream before PostgreSQL 18."""
+_KEYED: Final = """
+    SELECT coalesce(sum(hashtextextended(concat_ws(' ', c.oid, c.relreplident, c.relnamespace, c.relname, i.indexrelid,
+        i.indkey), 0)), 0)::text
+    FROM pg_class c LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+    WHERE c.relreplident IN ('f', 'n') AND c.relkind IN ('r', 'p')
+"""
 _WAITED_FOR: Final = """
     SELECT string_agg(who, ', ') FROM (
         SELECT 'pid ' || pid AS who, backend_xid AS xid FROM pg_stat_activity WHERE backend_xid IS NOT NULL
@@ -105,11 +111,29 @@ def published_tables(session: SourceSession, publication: str) -> tuple[Publishe
     )
 
 
-def remember_keys(session: SourceSession, publication: str, tables: AnnouncedTables) -> None:
-    """Of the published tables whose key is not in the log, as they are now, unless one is known."""
-    for each in published_tables(session, publication):
-        if each.replica_identity in KEY_FROM_CATALOG:
-            tables.remember(each.relation_id, each.columns, each.key)
+def keyed_tables(session: SourceSession) -> str:
+    """Differs where there are other tables whose key is not in the log, or other keys of them: their columns, which the
+    log does have, are what takes the catalog a second to find for a thousand tables."""
+    ((digest,),) = session.rows("reading the catalog", _KEYED)
+    return str(digest)
+
+
+class CatalogKeys(NamedTuple):
+    """``lsn``: an end of the log after they were read."""
+
+    keys: dict[int, KnownKey]
+    lsn: Lsn
+
+
+def catalog_keys(session: SourceSession, publication: str, tables: AnnouncedTables) -> CatalogKeys:
+    """Of the published tables whose key is not in the log, as they are now, by OID."""
+    keys = {
+        each.relation_id: known_key(each.columns, each.key)
+        for each in published_tables(session, publication)
+        if tables.needs_catalog(each.schema, each.table, each.replica_identity)
+    }
+    ((lsn,),) = session.rows("reading the publication", "SELECT pg_current_wal_insert_lsn()::text")
+    return CatalogKeys(keys, parse_lsn(lsn))
 
 
 def newest_transaction(session: SourceSession) -> int:
@@ -166,7 +190,7 @@ def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | No
     """A table as it is now; None if it was dropped."""
     found = session.rows(
         "looking up a primary key",
-        "SELECT a.attname::text, i.indrelid IS NOT NULL FROM pg_attribute a LEFT JOIN pg_index i"
+        "SELECT a.attname::text, a.atttypid::bigint, i.indrelid IS NOT NULL FROM pg_attribute a LEFT JOIN pg_index i"
         " ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
         " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped"
         " AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) ORDER BY a.attnum",
@@ -174,4 +198,8 @@ def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | No
     )
     if not found:
         return None
-    return CatalogTable(tuple(name for name, _ in found), tuple(name for name, is_key in found if is_key))
+    return CatalogTable(
+        tuple(name for name, _, _ in found),
+        tuple(type_id for _, type_id, _ in found),
+        tuple(name for name, _, is_key in found if is_key),
+    )

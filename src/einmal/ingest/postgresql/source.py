@@ -33,12 +33,14 @@ from einmal.ingest.postgresql.options import CaptureOptions, SnapshotMode
 from einmal.ingest.postgresql.pgoutput import CommitTransaction, MalformedMessage, decode_message
 from einmal.ingest.postgresql.position import StreamPosition, decode_position
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.slot_checks import PLUGIN, ServerState, SlotState, check_slot
+from einmal.ingest.postgresql.slot_checks import AFRESH, PLUGIN, ServerState, SlotState, check_slot
 from einmal.ingest.postgresql.snapshot import (
+    CatalogKeys,
     TableSnapshot,
+    catalog_keys,
     catalog_table,
+    keyed_tables,
     newest_transaction,
-    remember_keys,
     waited_for,
 )
 from einmal.ingest.postgresql.tables import AnnouncedTables
@@ -98,8 +100,8 @@ class PostgresSource(RecordSource):
             state = self._look()
             check_slot(self._options.slot, state, at)
             self._tables.database = state.database
-            self._tables.known = {} if at is None else dict(at.keys)
-            remember_keys(self._session, self._options.publication, self._tables)
+            # What is recorded is of the log that follows; of tables that are not, the catalog is the best there is.
+            self._tables.known = {**self._catalog_keys().keys, **({} if at is None else at.keys)}
             if at is None:
                 at = yield from self._begin(state)
             yield from self._follow(at)
@@ -181,20 +183,29 @@ class PostgresSource(RecordSource):
     # --- the stream -----------------------------------------------------------------------------------------------
 
     def _follow(self, at: StreamPosition) -> Iterator[IngestBatch | SourceNotice | None]:
+        found: CatalogKeys | None = None
+        """What becomes known if no change was committed before it was read that is not read yet."""
+        added = certain = ""
+        """Keyed tables when new ones became known, and when all of them did."""
         searched = boundary = Lsn(0)
         """Log up to ``searched`` had no changes behind the position; ``boundary``: the end of the log at that time."""
         while True:
+            state = self._look()
+            check_slot(self._options.slot, state, at)
+            if state.flushed_lsn <= searched and found is None:
+                yield None
+                continue
+            if (keyed := keyed_tables(self._session)) != added:
+                # Before their first change is ingested: the table may be gone when the next process reads the second.
+                added, self._tables.known = keyed, {**self._catalog_keys().keys, **self._tables.known}
             if self._tables.known != at.keys:
                 # What explains the log so far must be there for the log that follows, whatever becomes of the process.
                 at = replace(at, keys=dict(self._tables.known))
                 yield IngestBatch((), at.encode())
-            state = self._look()
-            check_slot(self._options.slot, state, at)
-            if state.flushed_lsn <= searched:
-                yield None
-                continue
             end = self._peek()
             if end is not None:
+                if found is not None:
+                    certain, found = "", None
                 if end <= at.lsn:
                     # The server has lost the slot's position in a crash. The next run begins with ``confirm``.
                     raise SourceFailed(f"slot {self._options.slot!r} has moved back, and repeats what was ingested")
@@ -203,8 +214,12 @@ class PostgresSource(RecordSource):
                 yield from self._tables.take_notices()
                 continue
             self._session.commit(_PEEKING)
-            self._tables.refresh()
-            if self._tables.known != at.keys:
+            if found is None and keyed != certain:
+                certain, found = keyed, self._catalog_keys()
+                continue
+            if found is not None and found.lsn <= state.flushed_lsn:
+                # A key may have changed alone, which is not in the log, and tables may be gone.
+                self._tables.known, found = found.keys, None
                 continue
             searched = state.flushed_lsn
             if at.lsn + _IDLE_BYTES_MAX <= boundary <= searched:
@@ -213,6 +228,9 @@ class PostgresSource(RecordSource):
             if boundary <= searched:
                 boundary = state.insert_lsn
             yield None
+
+    def _catalog_keys(self) -> CatalogKeys:
+        return catalog_keys(self._session, self._options.publication, self._tables)
 
     def _peek(self) -> Lsn | None:
         """Open the cursor of the next transactions; the end of the last one's commit record, None if there is none."""
@@ -251,7 +269,8 @@ class PostgresSource(RecordSource):
         except (MalformedMessage, UnreadableValue) as error:
             raise SourceRefused(
                 f"slot {self._options.slot!r} of {self._options.connecting}: {error}",
-                "nothing of this transaction was ingested; look at the change with pg_logical_slot_peek_binary_changes",
+                "nothing of this transaction was ingested; look at the change with "
+                f"pg_logical_slot_peek_binary_changes; {AFRESH}",
             ) from error
 
     def _look(self) -> ServerState:

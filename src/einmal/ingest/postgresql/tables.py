@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,26 +19,31 @@ _SCHEMA_CHANGE: Final = "schema change"
 
 
 class KnownKey(NamedTuple):
-    """The columns of a table, by name and type, and which of them were its key while it had them."""
+    """Which columns of a table were its key, by name and index, while it had certain columns. ``names`` and ``types``:
+    digests of these: a position has those of all tables, and each commit has the position."""
 
-    names: tuple[str, ...]
-    types: tuple[int, ...]
+    names: str
+    types: str
     key: tuple[int, ...]
-
-    def key_names(self) -> list[str]:
-        return [self.names[index] for index in self.key]
+    key_names: tuple[str, ...]
 
 
 class CatalogTable(NamedTuple):
     """A table as it is now: its columns in order, without generated ones, and those of its primary key."""
 
     columns: tuple[str, ...]
+    types: tuple[int, ...]
     key: tuple[str, ...]
 
     def explains(self, names: Sequence[str]) -> bool:
         """Whether a published table with these columns can be this one. A publication may have a list of columns."""
         remaining = iter(self.columns)
         return all(name in remaining for name in names) and set(self.key).issubset(names)
+
+    def known_key(self) -> KnownKey:
+        indexes = tuple(sorted(map(self.columns.index, self.key)))
+        names = tuple(self.columns[index] for index in indexes)
+        return KnownKey(_digest(self.columns), _digest(self.types), indexes, names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,7 @@ class AnnouncedTables:
     routing: Routing
     catalog: Callable[[int], CatalogTable | None]
     database: str = ""
-    known: dict[int, KnownKey] = field(default_factory=dict)
+    known: Mapping[int, KnownKey] = field(default_factory=dict)
     _announced: dict[int, tuple[int, RowShape | OutboxTable]] = field(default_factory=dict)
     """The number of columns, and how rows are encoded."""
     _last: dict[int, RelationMessage] = field(default_factory=dict)
@@ -115,16 +122,11 @@ class AnnouncedTables:
     def note(self, notice: SourceNotice) -> None:
         self._notices.append(notice)
 
-    def remember(self, relation_id: int, columns: Sequence[RelationColumn], key: Sequence[str]) -> None:
-        """The key of a table for these columns, unless one is known for some."""
-        self.known.setdefault(relation_id, _known(columns, key))
-
-    def refresh(self) -> None:
-        """Everything that was committed is read, so the catalog is not ahead: a key may have changed alone."""
-        for relation_id, known in self.known.items():
-            now = self.catalog(relation_id)
-            if now is not None and now.explains(known.names):
-                self.known[relation_id] = known._replace(key=tuple(sorted(map(known.names.index, now.key))))
+    def needs_catalog(self, schema: str, table: str, replica_identity: str) -> bool:
+        """Whether the key of a table is neither in the log nor declared."""
+        name = f"{schema}.{table}"
+        is_given = name in self.routing.outbox or name in self.routing.keys
+        return replica_identity in KEY_FROM_CATALOG and not is_given
 
     def _key(self, message: RelationMessage) -> Sequence[str]:
         """Where it is not known, the table's next change is refused: one that was ingested before does not need it."""
@@ -142,7 +144,7 @@ class AnnouncedTables:
         except SourceRefused as error:
             self._unknown[message.relation_id] = error
             return ()
-        self.known[message.relation_id] = _known(message.columns, key)
+        self.known = {**self.known, message.relation_id: known_key(message.columns, key)}
         return key
 
     def _declared(self, message: RelationMessage, names: list[str]) -> Sequence[str] | None:
@@ -165,16 +167,18 @@ class AnnouncedTables:
     def _explained(self, message: RelationMessage, names: list[str]) -> Sequence[str]:
         """The key of a table that the log announces with these columns."""
         known = self.known.get(message.relation_id)
-        if known is not None and list(known.names) == names:
-            return known.key_names()
+        if known is not None and known.names == _digest(names):
+            return known.key_names
         now = self.catalog(message.relation_id)
         if now is not None and now.explains(names):
             return now.key
-        if known is not None and set(known.key_names()).issubset(names):
-            return known.key_names()
-        if known is not None and list(known.types) == [each.type_id for each in message.columns]:
-            # Columns were renamed, and nothing else.
-            return [names[index] for index in known.key]
+        types = _digest(each.type_id for each in message.columns)
+        for each in (known, None if now is None else now.known_key()):
+            if each is not None and set(each.key_names).issubset(names):
+                return each.key_names
+            if each is not None and each.types == types:
+                # Columns were renamed, and nothing else.
+                return [names[index] for index in each.key]
         table = f"{message.schema}.{message.table}"
         raise SourceRefused(
             f"the key of {table} is not known for changes that it had with the columns {', '.join(names)}: its replica "
@@ -183,9 +187,16 @@ class AnnouncedTables:
         )
 
 
-def _known(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey:
-    names = tuple(each.name for each in columns)
-    return KnownKey(names, tuple(each.type_id for each in columns), tuple(sorted(map(names.index, key))))
+def known_key(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey:
+    """The key of a table while it has these columns."""
+    types = tuple(each.type_id for each in columns)
+    return CatalogTable(tuple(each.name for each in columns), types, tuple(key)).known_key()
+
+
+def _digest(values: Iterable[str | int]) -> str:
+    """Of a sequence. Two that are compared are of one table: 48 bits suffice."""
+    data = "\0".join(map(str, values)).encode()
+    return base64.b64encode(hashlib.blake2b(data, digest_size=6).digest()).decode()
 
 
 def _notice(last: RelationMessage, now: RelationMessage) -> SourceNotice:
