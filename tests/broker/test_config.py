@@ -65,6 +65,7 @@ def test_unknown_keys_are_given_back() -> None:
         {"num.partitions": "0"},
         {"num.partitions": "many"},
         {"log.segment.bytes": str(2**31)},
+        {"log.segment.bytes": str(2**20 - 1)},
         {"auto.create.topics.enable": "1"},
         {"log.cleanup.policy": "burn"},
         {"log.retention.hours": "x"},

@@ -42,7 +42,7 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged_and_ends_in_a_sen
 
     async def fill(port: int) -> list[ErrorCode]:
         async with Client.connect_to(port) as client:
-            await client.create_topic("t", segment_bytes="300000")
+            await client.create_topic("t", internal_segment_bytes="300000")
             errors: list[ErrorCode] = []
             while len(errors) < 20:
                 value = b"%d " % len(acknowledged) + bytes(20_000)

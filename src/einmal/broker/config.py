@@ -27,6 +27,7 @@ from einmal.broker.listeners import (
     endpoints_of,
     listeners_of,
 )
+from einmal.metadata.topic_configs import SEGMENT_BYTES_MIN
 from einmal.security.errors import SecuritySettingError
 from einmal.security.mechanisms import MECHANISMS
 from einmal.security.principal import ANONYMOUS, USER, Principal, parse_principal
@@ -320,7 +321,7 @@ class BrokerConfig:
     )
 
     # log
-    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=14)
+    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=SEGMENT_BYTES_MIN)
     log_roll_ms: int = _setting(168 * _HOUR_MS, "A segment is rolled at this age.", low=1, high=_INT64_MAX)
     log_retention_ms: int = _setting(
         168 * _HOUR_MS, "Old segments are deleted at this age; -1: never.", low=-1, high=_INT64_MAX
