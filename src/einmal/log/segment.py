@@ -181,10 +181,11 @@ class Segment:
             self.max_timestamp,
             self.max_timestamp_offset,
             stored,
-            self._fingerprinted(),
+            self.fingerprint(),
         )
 
-    def _fingerprinted(self) -> int | None:
+    def fingerprint(self) -> int | None:
+        """Of the whole file, which is read where it has grown since the last call; None: the disk fails."""
         size, fingerprint = self._fingerprint
         if size != self.size or fingerprint is None:
             try:
@@ -379,6 +380,8 @@ class Segment:
     def index_writes(self) -> tuple[list[IndexWrite], StoredIndexes]:
         """The entries missing in the index files, and the stored state once they are written."""
         offsets, times, aborted = self.stored
+        if self._offset_index is None and len(self.aborted_index) * ABORTED_ENTRY_SIZE == aborted.size:
+            return [], self.stored
         parts = [(ABORTED_INDEX, aborted, self.aborted_index.encode(aborted.size // ABORTED_ENTRY_SIZE))]
         if self._offset_index is not None and self._time_index is not None:
             self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
@@ -392,7 +395,7 @@ class Segment:
         for suffix, stored, data in parts:
             # Apache Kafka wants the first two files even when they are empty.
             if data or (not stored.size and suffix != ABORTED_INDEX):
-                writes.append(IndexWrite(self.path(suffix), stored.size, data))
+                writes.append(IndexWrite(file_name(self.base_offset, suffix), stored.size, data))
             after[suffix] = Stored(stored.size + len(data), extend_crc(stored.crc, data))
         return writes, StoredIndexes(*after.values())
 
