@@ -1,6 +1,6 @@
 """Whether this broker could make its replicas of partitions that were just committed.
 
-The answer to their creation says so: whoever is told of success expects that a topic can be written to.
+The answer to their creation reports it: after a success a client expects that it can write to the topic.
 """
 
 from __future__ import annotations
