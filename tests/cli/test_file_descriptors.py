@@ -117,4 +117,6 @@ async def test_connections_without_number_leave_descriptors_for_files(tmp_path: 
         status, errors = broker.stop()
     assert status == 0, errors
     assert '"level": "error"' not in errors
-    assert "listener.name.plaintext.max.connections=96, not 5000: the limit of file descriptors" in errors
+    assert (
+        "listener PLAINTEXT has up to 96 connections, not max.connections=5000: the limit of file descriptors" in errors
+    )

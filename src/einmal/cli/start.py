@@ -110,9 +110,8 @@ def run(
         if brokers > 1:
             return _run_cluster(brokers, port, host, data_dir, values, as_json)
         config = _config(port, host, data_dir, values)
-        config, open_files = _share_descriptors(config, descriptors)
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config, open_files, as_json, stops_with_stdin))
+            runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
     except ConfigError as error:
         return _fail(str(error), "correct it in -X or in the --config file; names and values are Kafka's")
     except _StartError as error:
@@ -245,20 +244,29 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def _share_descriptors(config: BrokerConfig, limit: int) -> tuple[BrokerConfig, int]:
     """The settings, with no more connections than ``limit`` descriptors allow; and how many files of logs have."""
-    wanted = {each.name: config.of_listener(each.name) for each in config.named_listeners.all}
-    files, allowed = shares(limit, [each.max_connections for each in wanted.values()])
-    logging.info("%d file descriptors: up to %d for files of logs, %d for connections", limit, files, sum(allowed))
+    wanted = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
+    files, allowed = shares(limit, list(wanted.values()))
     own = {each.full_key: each for each in config.of_listeners}
-    for (name, each), most in zip(wanted.items(), allowed, strict=True):
-        if each.max_connections > most:
+    for (name, count), most in zip(wanted.items(), allowed, strict=True):
+        if count > most:
             lowered = ListenerSetting(name.lower(), "max.connections", most)
             own[lowered.full_key] = lowered
-            if "max.connections" in each.given:
-                logging.warning(
-                    "%s=%d, not %d: the limit of file descriptors (ulimit -Hn) is %d",
-                    *(lowered.full_key, most, each.max_connections, limit),
-                )
     return replace(config, of_listeners=tuple(own.values())), files
+
+
+def _log_descriptors(wanted: BrokerConfig, config: BrokerConfig, limit: int, files: int) -> None:
+    most = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
+    logging.info(
+        "%d file descriptors: up to %d for files of logs, %d for connections", limit, files, sum(most.values())
+    )
+    for name, count in most.items():
+        told = wanted.of_listener(name)
+        if count < told.max_connections and "max.connections" in told.given:
+            logging.warning(
+                "listener %s has up to %d connections, not max.connections=%d: the limit of file descriptors "
+                "(ulimit -Hn) is %d",
+                *(name, count, told.max_connections, limit),
+            )
 
 
 def _have_memory_returned() -> None:
@@ -309,7 +317,7 @@ class _lock:
             self._file.close()
 
 
-async def _serve(config: BrokerConfig, open_files: int, as_json: bool, stops_with_stdin: bool) -> None:
+async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_with_stdin: bool) -> None:
     from einmal.broker.node import Node
     from einmal.broker.resources.supervision import log_defect
     from einmal.log.disk import OsDisk
@@ -321,6 +329,7 @@ async def _serve(config: BrokerConfig, open_files: int, as_json: bool, stops_wit
     _on_signals(stopping)
     if stops_with_stdin:
         _on_end_of_stdin(stopping)
+    config, open_files = _share_descriptors(wanted, descriptors)
     disk, network = OsDisk(open_files), TcpNetwork()
     node = Node(config, clock=SystemClock(), network=network, disk=disk, random=random.SystemRandom())
     try:
@@ -332,6 +341,7 @@ async def _serve(config: BrokerConfig, open_files: int, as_json: bool, stops_wit
         raise _explain(error, config) from error
     collecting = collect_in_time()
     _announce(node, as_json)
+    _log_descriptors(wanted, config, descriptors, open_files)
     _warn_of_impersonation(config)
     await stopping.wait()
     collecting.cancel()
