@@ -21,7 +21,16 @@ PAGES = [
 
 
 @pytest.mark.parametrize(
-    "tool", ["draw_states", "generate_messages", "list_access", "list_commands", "list_modules", "list_settings"]
+    "tool",
+    [
+        "draw_states",
+        "generate_messages",
+        "list_access",
+        "list_bounds",
+        "list_commands",
+        "list_modules",
+        "list_settings",
+    ],
 )
 def test_generated_pages_are_up_to_date(tool: str) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / f"{tool}.py", "--check"], check=True, timeout=300)

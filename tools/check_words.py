@@ -24,7 +24,13 @@ ROOT: Final = Path(__file__).parent.parent
 PROSE: Final = ("*.md", ".github/**/*.md", "docs/**/*.md", "examples/**/*.md")
 SOURCES: Final = ("src/**/*.py", "examples/**/*.py", "tools/**/*.py")
 TESTS: Final = ("tests/**/*.py",)
-GENERATED: Final = ("docs/cli.md", "docs/client-settings.md", "docs/modules.md", "docs/states.md")
+GENERATED: Final = (
+    "docs/cli.md",
+    "docs/client-settings.md",
+    "docs/modules.md",
+    "docs/settings-bounds.md",
+    "docs/states.md",
+)
 HERE: Final = "tools/check_words.py"
 
 

@@ -33,9 +33,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.num.partitions": 1,
     "metadata.log.max.record.bytes.between.snapshots": 600,
-    "log.segment.bytes": 3_000,
     "log.index.interval.bytes": 200,
 }
+SMALL_SEGMENTS: dict[str, Any] = {"internal_segment_bytes": "3000"}
 RECORDS = 46
 ENDINGS = ("clean", "killed")
 START_SECONDS = 15
@@ -84,8 +84,8 @@ async def make(folder: Path) -> None:
     node = new_node(folder / "clean", SETTINGS)
     await node.start()
     async with Client.connect(node) as client:
-        await client.create_topic("t", partitions=2)
-        await client.create_topic("other")
+        await client.create_topic("t", partitions=2, **SMALL_SEGMENTS)
+        await client.create_topic("other", **SMALL_SEGMENTS)
         await _coordinate(client)
         for number in range(RECORDS):
             for partition in range(2):
@@ -94,7 +94,7 @@ async def make(folder: Path) -> None:
                 for each in node.partitions._all():
                     each._log.durability.marks_moved()
                 await node.partitions.checkpoint()
-        await client.create_topic("late")
+        await client.create_topic("late", **SMALL_SEGMENTS)
         # Two snapshots: the log does not begin at offset 0 any more.
         for _ in range(2_000):
             if node.quorum.partition.log_start_offset and not node.quorum._snapshot_writer.is_writing:

@@ -250,14 +250,14 @@ async def test_frames_that_are_half_sent_are_bounded_and_given_up(
 ) -> None:
     monkeypatch.setattr(server_module, "STALLED_MS_MAX", 3_000)
     monkeypatch.setattr(server_module, "STALLED_SHORT_MS_MAX", 500)
-    settings = {"queued.max.request.bytes": 4_000_000}
+    settings = {"queued.max.request.bytes": 4_000_000, "socket.request.max.bytes": 4_000_000}
     async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
         await good.create_topic("t")
         before = resident_bytes()
         writers = []
         for _ in range(100):
             _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-            writer.write(struct.pack(">i", 100_000_000) + bytes(200_000))
+            writer.write(struct.pack(">i", 4_000_000) + bytes(200_000))
             writers.append(writer)
         memory = node.servers["PLAINTEXT"].request_memory
         await until(lambda: memory.is_exhausted)

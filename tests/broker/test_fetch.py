@@ -96,8 +96,8 @@ async def test_a_fetch_waits_for_no_more_than_its_answer_may_have(tmp_path: Path
 
 
 async def test_a_fetch_from_an_old_segment_does_not_wait_for_what_follows_it(tmp_path: Path) -> None:
-    async with running_node(tmp_path, {"log.segment.bytes": "2600"}) as node, Client.connect(node) as client:
-        await client.create_topic("t")
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t", internal_segment_bytes="2600")
         for _ in range(5):
             await client.produce("t", batch(bytes(1_000)))
         fetching = client.fetch("t", 0, min_bytes=4_000, max_wait_ms=2**31 - 1)

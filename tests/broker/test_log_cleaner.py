@@ -23,7 +23,7 @@ from tests.suite.patience import patient
 SETTINGS: Final = {"log.cleaner.backoff.ms": 10, "num.partitions": 1, "offsets.topic.num.partitions": 1}
 COMPACTED: Final[dict[str, Any]] = {
     "cleanup_policy": "compact",
-    "segment_bytes": "2000",
+    "internal_segment_bytes": "2000",
     "min_cleanable_dirty_ratio": "0.1",
 }
 
@@ -79,7 +79,7 @@ async def test_a_compacted_topic_is_cleaned_and_stays_clean_over_a_restart(tmp_p
 
 async def test_a_topic_that_is_not_compacted_is_left_alone(tmp_path: Path) -> None:
     async with running_node(tmp_path, SETTINGS) as node, Client.connect(node) as client:
-        await client.create_topic("t", segment_bytes="2000")
+        await client.create_topic("t", internal_segment_bytes="2000")
         await client.create_topic("compacted", **COMPACTED)
         for number in range(200):
             await client.produce("t", keyed("key", str(number)))
@@ -177,7 +177,7 @@ def offset_of(number: int) -> CommittedOffset:
 
 async def test_a_node_stops_at_once_while_it_cleans(tmp_path: Path) -> None:
     async with running_node(tmp_path, SETTINGS) as node, Client.connect(node) as client:
-        await client.create_topic("t", **{**COMPACTED, "segment_bytes": "1000000"})
+        await client.create_topic("t", **{**COMPACTED, "internal_segment_bytes": "1000000"})
         batch = encode_batch([NewRecord(b"%d" % n, bytes(500), 1_700_000_000_000) for n in range(1_000)])
         for _ in range(30):
             await client.produce("t", batch)

@@ -23,6 +23,7 @@ class GatedDisk(OsDisk):
     """Work in the background waits for ``gate``, then may fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = asyncio.Event()
         self.gate.set()
         self.fails = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import random
 import struct
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.broker.node import Node
+from einmal.broker.rpc.authentication import Credentials
+from einmal.log.disk import OsDisk
 from einmal.security.mechanisms import SaslExchange
 from einmal.security.principal import Principal
 from einmal.security.scram import NODE_EXTENSION
@@ -35,6 +39,7 @@ from tests.broker.sasl_client import (
     scram,
 )
 from tests.broker.tls_node import Tls
+from tests.suite.cases import each_case
 
 FAILED, OK = ErrorCode.sasl_authentication_failed, ErrorCode.none
 SECRET = "the secret of this cluster"
@@ -404,6 +409,40 @@ async def test_failed_authentications_keep_nothing_from_users(tmp_path: Path) ->
         topics = [{"name": f"unknown-{number}"} for number in range(600)]
         answer = await user.call(METADATA, 4, {"topics": topics, "allow_auto_topic_creation": False})
         assert len(answer.topics) == 600
+
+
+@each_case(
+    "secret, problem",
+    [
+        ("Sommer2026-kafka-secret", "less than 24 characters"),
+        ("  Sommer2026-kafka-secret\n", "less than 24 characters"),
+        ("", "less than 24 characters"),
+        ("abcabcabcabcabcabcabcabcabc", "less than 10 different characters"),
+        ("9e8d7c9e8d7c9e8d7c9e8d7c9e8d7c", "less than 10 different characters"),
+        ("é" * 30, "less than 10 different characters"),
+        (b"\xff" * 30, "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_secret_that_can_be_guessed_is_refused(secret: str | bytes | None, problem: str, tmp_path: Path) -> None:
+    """Whoever records an exchange between nodes tries as many as he likes."""
+    file = tmp_path / "secret"
+    file.unlink(missing_ok=True)
+    if secret is not None:
+        file.write_bytes(secret if isinstance(secret, bytes) else secret.encode())
+    credentials = Credentials(BrokerConfig(einmal_cluster_secret_file=str(file)), OsDisk(), random.Random(1))
+    with pytest.raises(ConfigError, match=problem) as refusal:
+        credentials.load()
+    assert str(file) in str(refusal.value)
+
+
+@each_case("secret", ["0123456789abcdef01234567", "vB7tq0Zc9mXw2LrY5sKd8HnP4jGf6aTe\n"])
+def test_a_random_secret_is_taken(secret: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(secret)
+    credentials = Credentials(BrokerConfig(einmal_cluster_secret_file=str(file)), OsDisk(), random.Random(1))
+    credentials.load()
+    assert credentials.secret.reveal() == secret.strip()
 
 
 async def test_salts_reveal_nothing_of_the_secret_and_stay(tmp_path: Path) -> None:

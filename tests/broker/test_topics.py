@@ -358,6 +358,25 @@ async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_serve
         assert (await client.produce("t", batch(b"a"))).error_code is ErrorCode.none
 
 
+async def test_a_partition_that_cannot_be_made_is_not_reported_as_made(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        (tmp_path / "t-1").write_text("a file where a folder must be")
+        (tmp_path / "u-1").write_text("another one")
+        topics = [{"name": name, "num_partitions": 2, "replication_factor": 1} for name in ("t", "whole")]
+        topics += [{"name": "u", "num_partitions": 1, "replication_factor": 1}]
+        created = (await client.call(CREATE_TOPICS, 7, {"topics": topics, "timeout": 600_000})).topics
+        assert [each.error_code for each in created] == [ErrorCode.kafka_storage_error, ErrorCode.none, ErrorCode.none]
+        assert "t-1 is offline" in created[0].error_message and str(tmp_path / "t-1") in created[0].error_message
+        wider = {"topics": [{"name": name, "count": 3, "assignments": None} for name in "tu"], "timeout_ms": 600_000}
+        added = (await client.call(CREATE_PARTITIONS, 3, wider)).results
+        assert [each.error_code for each in added] == [ErrorCode.none, ErrorCode.kafka_storage_error]
+        (tmp_path / "t-1").unlink()
+        node.partitions.open_all(node.metadata.image)
+        assert (await client.produce("t", batch(b"a"), partition=1)).error_code is ErrorCode.none
+        (tmp_path / "u-1").unlink()
+        node.partitions.open_all(node.metadata.image)
+
+
 async def test_producer_ids_are_allocated_in_disjoint_blocks(tmp_path: Path) -> None:
     blocks = []
     for _ in range(2):

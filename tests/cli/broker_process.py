@@ -10,12 +10,17 @@ from pathlib import Path
 
 
 class BrokerProcess:
-    """Started at once; ``port`` and ``lines`` (its standard output so far) after ``wait_until_ready``."""
+    """Started at once; ``port`` and ``lines`` (its standard output so far) after ``wait_until_ready``.
 
-    def __init__(self, data_dir: Path, *options: str, port: int = 0) -> None:
+    ``open_files``: the process's limit of file descriptors.
+    """
+
+    def __init__(self, data_dir: Path, *options: str, port: int = 0, open_files: int | None = None) -> None:
         self.lines: list[str] = []
         self.port = 0
         command = [sys.executable, "-m", "einmal", "start", "--port", str(port), "--data-dir", str(data_dir), *options]
+        if open_files is not None:
+            command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"}
         )

@@ -41,6 +41,7 @@ _CONFIG_KEYS: Final = (
     "flush.messages",
     "flush.ms",
     "index.interval.bytes",
+    "internal.segment.bytes",
     "max.compaction.lag.ms",
     "max.message.bytes",
     "message.timestamp.after.max.ms",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.interop.admin import PATIENCE_S, answered
@@ -69,3 +69,29 @@ def test_a_topic_has_the_same_settings_on_both_brokers(admin: AdminClient, topic
     assert len(entries) == 37
     assert entries["remote.storage.enable"].value == "false"
     assert entries["compression.lz4.level"].value == "9"
+
+
+@pytest.mark.parametrize("name, value, bound", [("segment.bytes", "1048575", "1048576"), ("segment.ms", "0", "1")])
+def test_a_value_out_of_bounds_is_refused_with_its_name_and_the_bound(
+    admin: AdminClient, topic: str, name: str, value: str, bound: str
+) -> None:
+    refusals = []
+    with pytest.raises(KafkaException) as creating:
+        admin.create_topics([NewTopic(topic, 1, 1, config={name: value})])[topic].result(PATIENCE_S)
+    refusals.append(creating.value.args[0])
+    admin.create_topics([NewTopic(topic, 1, 1, config={name: "2000000"})])[topic].result(PATIENCE_S)
+    with pytest.raises(KafkaException) as altering:
+        alter(admin, ConfigResource.Type.TOPIC, topic, name, value, AlterConfigOpType.SET)
+    refusals.append(altering.value.args[0])
+    for refusal in refusals:
+        assert refusal.code() == KafkaError.INVALID_CONFIG
+        assert all(word in refusal.str() for word in (name, value, bound)), refusal.str()
+    told = described(admin, ConfigResource.Type.TOPIC, topic)
+    assert told[name].value == "2000000"
+
+
+def test_small_segments_are_an_internal_setting(admin: AdminClient, topic: str) -> None:
+    """They are described where they are set, and only there."""
+    admin.create_topics([NewTopic(topic, 1, 1, config={"internal.segment.bytes": "100"})])[topic].result(PATIENCE_S)
+    entries = at_last(lambda: described(admin, ConfigResource.Type.TOPIC, topic), lambda told: len(told) >= 38)
+    assert len(entries) == 38 and entries["internal.segment.bytes"].value == "100"

@@ -11,7 +11,7 @@ from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.partition_log import AppendResult, PartitionLog
 from einmal.log.producer_state import AppendOrigin
-from einmal.log.time_search import TimestampOffset
+from einmal.log.time_search import TimeSearch, TimestampOffset
 from einmal.simulation.disk import HostDisk, SimulatedDisk
 from einmal.simulation.loop import Host, SimulatedLoop
 from einmal.simulation.trace import Trace
@@ -218,6 +218,9 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampOffset |
     """The first record that is not older, as ListOffsets searches for it."""
     start = log.log_start_offset
     while (search := log.search_by_time(timestamp, start)) is not None:
+        if not isinstance(search, TimeSearch):
+            start = search
+            continue
         assert search.is_decided or search.decide()
         if search.found is not None:
             return search.found

@@ -18,6 +18,7 @@ from einmal.log.disk import Buffer, Disk, OsDisk
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
 from einmal.log.producer_state import AppendOrigin
+from einmal.log.segments import SEARCHED_AT_ONCE
 from einmal.simulation.disk import DiskFaults
 from einmal.types import ErrorCode, LeaderEpoch, Offset, Sequence, TransactionVersion
 from einmal.wire.control_batch import encode_marker
@@ -357,6 +358,22 @@ def test_a_search_by_time_finds_the_first_record_that_is_not_older(machine: Mach
             assert (found.offset if found else None) == expected
             assert found is None or (found.timestamp, found.leader_epoch) == (timestamps[found.offset], EPOCH)
     assert log.segments.max_timestamp == max(timestamps)
+
+
+def test_a_search_by_time_reads_few_batches_at_once(machine: Machine) -> None:
+    """Where later batches are older the time index has no entries."""
+    log = open_log(machine.process(), config=LARGE)
+    append(log, batch(timestamp=START + 10))
+    for _ in range(3 * SEARCHED_AT_ONCE):
+        append(log, batch(timestamp=START))
+    append(log, batch(timestamp=START + 20))
+    places, search = [], log.search_by_time(START + 15, Offset(0))
+    while isinstance(search, int):
+        places.append(search)
+        search = log.search_by_time(START + 15, search)
+    assert search is not None and search.found is not None
+    assert places == [SEARCHED_AT_ONCE * number for number in (1, 2, 3)]
+    assert search.found.offset == 3 * SEARCHED_AT_ONCE + 1
 
 
 def test_a_search_by_time_looks_inside_batches(log: PartitionLog) -> None:

@@ -640,3 +640,47 @@ def test_a_checkpoint_of_a_deleted_topic_of_the_same_name_is_not_believed() -> N
     log.close(clean=False)
     log = PartitionLog.open(disk, new, TOPIC_PARTITION, SMALL, NOW, topic_id=UUID(int=2))
     assert batches_of(log) == written
+
+
+# --- indexes of earlier versions -----------------------------------------------------------------------------------
+
+SPARSE = LogConfig(segment_bytes=700_000, index_interval_bytes=2**31 - 1)
+"""Earlier versions took any `index.interval.bytes`: each lookup in such a segment reads it from its beginning."""
+
+
+def test_an_index_with_few_entries_is_filled_up_once(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    log = open_log(machine.process(), config=SPARSE)
+    for number in range(12_000):
+        append(log, batch(timestamp=START + number))
+    count = len(log.segments.in_order)
+    log.close(clean=True)
+    for expected in (count - 1, 0):
+        caplog.clear()
+        log = open_log(machine.process(), config=LogConfig())
+        assert caplog.text.count("its index has few entries") == expected
+        assert all(len(segment.offset_index) > 100 for segment in log.segments.in_order[:-1])
+        for offset in range(0, 12_000, 999):
+            found = offset_for_timestamp(log, START + offset)
+            assert found is not None and found.offset == offset
+        assert len(batches_of(log)) == 12_000
+        log.close(clean=True)
+
+
+def test_an_index_that_cannot_be_filled_up_costs_no_other_records() -> None:
+    machine = Machine()
+    log = open_log(machine.process(), config=SPARSE)
+    for _ in range(8_000):
+        append(log, batch())
+    log.close(clean=True)
+    disk = machine.process()
+    path = log_files(disk)[0]
+    data = bytearray(disk.read_file(path))
+    position = len(data) // 2 // (len(data) // 8_000) * (len(data) // 8_000)
+    data[position + 8 : position + 12] = bytes(4)
+    overwrite(disk, path, bytes(data))
+    log = open_log(disk, config=LogConfig())
+    assert log.log_end_offset == 8_000
+    assert log.read(Offset(0), 10_000, below=Offset(100))
+    with pytest.raises(LogCorruption):
+        log.read(Offset(7_999), 10_000, below=Offset(8_000))

@@ -29,8 +29,8 @@ def test_settings_change_one_by_one() -> None:
     assert change(SET, "remote.storage.enable", "true") is ErrorCode.invalid_config
     assert change(SUBTRACT, "cleanup.policy", "delete") is ErrorCode.none
     assert cluster.image.topic_configs("t") == {"retention.ms": "5", "cleanup.policy": ""}
-    cluster.done(cluster.controller.replace_topic_configs([("t", {"segment.bytes": "1000"})]))
-    assert cluster.image.topic_configs("t") == {"segment.bytes": "1000"}
+    cluster.done(cluster.controller.replace_topic_configs([("t", {"segment.bytes": "1048576"})]))
+    assert cluster.image.topic_configs("t") == {"segment.bytes": "1048576"}
     assert (
         cluster.controller.alter_topic_configs([("no", [])]).response[0].error is ErrorCode.unknown_topic_or_partition
     )
@@ -53,7 +53,7 @@ def test_settings_of_all_brokers_are_inherited_by_topics_until_they_are_taken_ba
     assert change(DELETE, "num.partitions", None) is ErrorCode.none
     assert change(DELETE, "log.retention.ms", None) is ErrorCode.none
     assert cluster.image.setting("t", "retention.ms") is None
-    cluster.done(cluster.controller.replace_cluster_configs({"log.segment.bytes": "5000"}))
+    cluster.done(cluster.controller.replace_cluster_configs({"log.segment.bytes": "5000000"}))
     cluster.done(cluster.controller.replace_cluster_configs({"log.retention.ms": "5"}))
     assert cluster.image.setting("t", "segment.bytes") is None
     assert cluster.image.setting("t", "retention.ms") == "5"

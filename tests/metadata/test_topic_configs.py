@@ -5,8 +5,10 @@ from einmal.broker.replicas.topic_settings import log_config, setting
 from einmal.metadata.topic_configs import TOPIC_SETTINGS, problem_of
 from tests.suite.cases import each_case
 
+SHOWN = [name for name, described in TOPIC_SETTINGS.items() if not described.is_internal]
 
-@each_case("name", TOPIC_SETTINGS)
+
+@each_case("name", SHOWN)
 def test_every_default_is_a_valid_value(name: str) -> None:
     assert problem_of(name, setting(BrokerConfig(), {}, name)) is None
 
@@ -25,6 +27,10 @@ def test_what_a_topic_inherits_is_a_broker_setting() -> None:
         ("retention.ms", "", False),
         ("retention.ms", "--5", False),
         ("segment.bytes", str(2**31), False),
+        ("segment.bytes", str(2**20 - 1), False),
+        ("segment.bytes", str(2**20), True),
+        ("internal.segment.bytes", "1", True),
+        ("internal.segment.bytes", "0", False),
         ("delete.retention.ms", str(2**63 - 1), True),
         ("delete.retention.ms", str(2**63), False),
         ("segment.ms", "0", False),
@@ -64,8 +70,18 @@ def test_a_topics_own_setting_comes_before_the_brokers() -> None:
     assert (own.retention_ms, own.flush_each) == (8, False)
 
 
+def test_small_segments_are_for_tests_only() -> None:
+    own = {"segment.bytes": "2000000", "internal.segment.bytes": "100"}
+    assert log_config(BrokerConfig(), own).segment_bytes == 100
+    assert log_config(BrokerConfig(), {"segment.bytes": "2000000"}).segment_bytes == 2_000_000
+
+
+def test_a_value_from_before_there_was_a_bound_still_holds() -> None:
+    assert log_config(BrokerConfig(), {"segment.bytes": "100"}).segment_bytes == 100
+
+
 def test_all_settings_that_a_topic_of_apache_kafka_has_are_known() -> None:
-    assert len(TOPIC_SETTINGS) == 37
+    assert len(SHOWN) == 37
 
 
 def test_a_topic_without_a_cleanup_policy_keeps_everything() -> None:

@@ -75,8 +75,8 @@ def test_the_cleanup_policy_of_an_internal_topic_stays_compact() -> None:
         return cluster.controller.alter_topic_configs([(CONSUMER_OFFSETS, [change])]).response[0].error
 
     assert changed(SET, "delete") is changed(APPEND, "delete") is changed(DELETE, None) is ErrorCode.invalid_config
-    assert changed(SET, "compact") is changed(SET, "1000000", "segment.bytes") is ErrorCode.none
-    replaced = cluster.controller.replace_topic_configs([(CONSUMER_OFFSETS, {"segment.bytes": "1000000"})])
+    assert changed(SET, "compact") is changed(SET, "2000000", "segment.bytes") is ErrorCode.none
+    replaced = cluster.controller.replace_topic_configs([(CONSUMER_OFFSETS, {"segment.bytes": "2000000"})])
     assert replaced.response[0].error is ErrorCode.invalid_config
 
 

@@ -27,6 +27,7 @@ from einmal.broker.listeners import (
     endpoints_of,
     listeners_of,
 )
+from einmal.metadata.topic_configs import SEGMENT_BYTES_MIN
 from einmal.security.errors import SecuritySettingError
 from einmal.security.mechanisms import MECHANISMS
 from einmal.security.principal import ANONYMOUS, USER, Principal, parse_principal
@@ -271,7 +272,7 @@ class BrokerConfig:
     socket_request_max_bytes: int = _setting(104_857_600, "Largest request.", low=1_024)
     queued_max_request_bytes: int = _setting(
         134_217_728,
-        "Memory for requests that are not processed yet, of all clients; -1: no limit.",
+        "Memory for requests that are not processed yet, of all clients; -1 or 0: no limit.",
         low=-1,
         high=_INT64_MAX,
     )
@@ -320,7 +321,7 @@ class BrokerConfig:
     )
 
     # log
-    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=14)
+    log_segment_bytes: int = _setting(1_073_741_824, "A segment is rolled at this size.", low=SEGMENT_BYTES_MIN)
     log_roll_ms: int = _setting(168 * _HOUR_MS, "A segment is rolled at this age.", low=1, high=_INT64_MAX)
     log_retention_ms: int = _setting(
         168 * _HOUR_MS, "Old segments are deleted at this age; -1: never.", low=-1, high=_INT64_MAX
@@ -332,12 +333,12 @@ class BrokerConfig:
         300_000, "Interval of the search for old segments.", low=1, high=_INT64_MAX
     )
     log_cleanup_policy: str = _setting(
-        "delete", "Cleanup of old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact")
+        "delete", "Cleanup of old segments.", one_of=("delete", "compact", "compact,delete", "delete,compact", "")
     )
     log_cleaner_enable: bool = _setting(True, "Compact the logs of topics whose cleanup.policy has compact.")
     log_cleaner_backoff_ms: int = _setting(15_000, "Interval of the search for logs to clean.", low=1, high=_INT64_MAX)
     log_cleaner_dedupe_buffer_size: int = _setting(
-        134_217_728, "Memory for the keys of a log, in bytes.", low=1, high=_INT64_MAX
+        134_217_728, "Memory for the keys of a log, in bytes.", low=1024 * 1024 + 1, high=_INT64_MAX
     )
     log_cleaner_min_cleanable_ratio: float = _setting(0.5, "Dirty share of a log above which it is cleaned.")
     log_cleaner_delete_retention_ms: int = _setting(
@@ -697,7 +698,28 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
     base = base or BrokerConfig()
     given = dict.fromkeys((*base.given, *(name.replace("_", ".") for name in known)))
     all_own = {**{each.full_key: each for each in base.of_listeners}, **of_listeners}
-    return replace(base, **known, given=tuple(given), of_listeners=tuple(all_own.values())), tuple(unknown)
+    config = replace(base, **known, given=tuple(given), of_listeners=tuple(all_own.values()))
+    _check_together(config)
+    return config, tuple(unknown)
+
+
+def _check_together(config: BrokerConfig) -> None:
+    """What Apache Kafka checks beside the bounds of each setting. Raises ConfigError."""
+    if config.log_retention_ms == 0:
+        raise ConfigError("log.retention.ms is -1 (never) or at least 1, not 0: so are its minutes and hours")
+    if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:
+        raise ConfigError(
+            f"replica.fetch.wait.max.ms={config.replica_fetch_wait_max_ms} is more than "
+            f"replica.lag.time.max.ms={config.replica_lag_time_max_ms}: followers that wait would not be in sync"
+        )
+    queued_max = config.queued_max_request_bytes if "queued.max.request.bytes" in config.given else 0
+    if 0 < queued_max < config.socket_request_max_bytes:
+        raise ConfigError(
+            f"queued.max.request.bytes={queued_max} has no room for one request of "
+            f"socket.request.max.bytes={config.socket_request_max_bytes}"
+        )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        raise ConfigError("max.connections.per.ip=0 lets nobody connect without max.connections.per.ip.overrides")
 
 
 def _sets_known_providers(key: str, text: str) -> bool:

@@ -122,7 +122,7 @@ _NAMES_WITHOUT_EFFECT: Final = """
     transaction.state.log.load.buffer.size unclean.leader.election.interval.ms unstable.api.versions.enable
     unstable.feature.versions.enable
 """
-_WITHOUT_EFFECT: Final = frozenset(_NAMES_WITHOUT_EFFECT.split())
+WITHOUT_EFFECT: Final = frozenset(_NAMES_WITHOUT_EFFECT.split())
 
 
 def why_refused(name: str, value: str) -> str | None:
@@ -137,13 +137,13 @@ def why_refused(name: str, value: str) -> str | None:
 def warnings_of(unknown: Iterable[str], known: Collection[str]) -> list[str]:
     """Warnings about ignored settings: one line for all of Kafka's, one for each unknown one."""
     names = list(unknown)
-    warnings = [_misspelt(name, known) for name in names if name not in _WITHOUT_EFFECT]
-    without_effect = [name for name in names if name in _WITHOUT_EFFECT]
+    warnings = [_misspelt(name, known) for name in names if name not in WITHOUT_EFFECT]
+    without_effect = [name for name in names if name in WITHOUT_EFFECT]
     if without_effect:
         warnings.append(f"settings of Apache Kafka that have no effect here: {', '.join(without_effect)}")
     return warnings
 
 
 def _misspelt(name: str, known: Collection[str]) -> str:
-    near = nearest_name(name, [*known, *_WITHOUT_EFFECT])
+    near = nearest_name(name, [*known, *WITHOUT_EFFECT])
     return f"unknown setting {name} is ignored" + (f"; did you mean {near}?" if near else "")

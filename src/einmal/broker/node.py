@@ -215,7 +215,7 @@ class Node:
 
     def _request_memory(self) -> MemoryBudget:
         queued_max = self.config.queued_max_request_bytes
-        return MemoryBudget(sys.maxsize if queued_max < 0 else queued_max)
+        return MemoryBudget(sys.maxsize if queued_max <= 0 else queued_max)
 
     def _connection_rates(self, per_second: int) -> list[ConnectionRate]:
         """The limit of new connections, if there is one."""

@@ -27,12 +27,14 @@ from einmal.broker.config import (
     BrokerConfig,
     ConfigError,
     Endpoint,
+    ListenerSetting,
     broker_config,
     parse_assignments,
     parse_properties,
 )
 from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import Audience, NamedListener, endpoints_of
+from einmal.cli.file_descriptors import raised_limit, shares
 from einmal.cli.garbage import collect_in_time
 from einmal.cli.log_limits import LimitedHandler
 from einmal.seams import ListenError
@@ -101,7 +103,7 @@ def run(
     # Modules and what they hold stay: looking through them while they come costs a tenth of the start.
     gc.disable()
     _set_up_logging()
-    _raise_descriptor_limit()
+    descriptors = raised_limit()
     _have_memory_returned()
     try:
         values = _values(assignments, config_file)
@@ -109,7 +111,7 @@ def run(
             return _run_cluster(brokers, port, host, data_dir, values, as_json)
         config = _config(port, host, data_dir, values)
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config, as_json, stops_with_stdin))
+            runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
     except ConfigError as error:
         return _fail(str(error), "correct it in -X or in the --config file; names and values are Kafka's")
     except _StartError as error:
@@ -240,18 +242,31 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-def _raise_descriptor_limit() -> None:
-    """Segments and connections need file descriptors, and the soft limit is often 1,024: take what is allowed."""
-    try:
-        import resource
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError) as error:
-            logging.warning("no more than %d file descriptors: %s", soft, error)
+def _share_descriptors(config: BrokerConfig, limit: int) -> tuple[BrokerConfig, int]:
+    """The settings, with no more connections than ``limit`` descriptors allow; and how many files of logs have."""
+    wanted = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
+    files, allowed = shares(limit, list(wanted.values()))
+    own = {each.full_key: each for each in config.of_listeners}
+    for (name, count), most in zip(wanted.items(), allowed, strict=True):
+        if count > most:
+            lowered = ListenerSetting(name.lower(), "max.connections", most)
+            own[lowered.full_key] = lowered
+    return replace(config, of_listeners=tuple(own.values())), files
+
+
+def _log_descriptors(wanted: BrokerConfig, config: BrokerConfig, limit: int, files: int) -> None:
+    most = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
+    logging.info(
+        "%d file descriptors: up to %d for files of logs, %d for connections", limit, files, sum(most.values())
+    )
+    for name, count in most.items():
+        told = wanted.of_listener(name)
+        if count < told.max_connections and "max.connections" in told.given:
+            logging.warning(
+                "listener %s has up to %d connections, not max.connections=%d: the limit of file descriptors "
+                "(ulimit -Hn) is %d",
+                *(name, count, told.max_connections, limit),
+            )
 
 
 def _have_memory_returned() -> None:
@@ -302,7 +317,7 @@ class _lock:
             self._file.close()
 
 
-async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) -> None:
+async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_with_stdin: bool) -> None:
     from einmal.broker.node import Node
     from einmal.broker.resources.supervision import log_defect
     from einmal.log.disk import OsDisk
@@ -314,7 +329,9 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
     _on_signals(stopping)
     if stops_with_stdin:
         _on_end_of_stdin(stopping)
-    node = Node(config, clock=SystemClock(), network=TcpNetwork(), disk=OsDisk(), random=random.SystemRandom())
+    config, open_files = _share_descriptors(wanted, descriptors)
+    disk, network = OsDisk(open_files), TcpNetwork()
+    node = Node(config, clock=SystemClock(), network=network, disk=disk, random=random.SystemRandom())
     try:
         if not await _started(node, stopping):
             return
@@ -324,6 +341,7 @@ async def _serve(config: BrokerConfig, as_json: bool, stops_with_stdin: bool) ->
         raise _explain(error, config) from error
     collecting = collect_in_time()
     _announce(node, as_json)
+    _log_descriptors(wanted, config, descriptors, open_files)
     _warn_of_impersonation(config)
     await stopping.wait()
     collecting.cancel()

@@ -132,8 +132,8 @@ class LogCheckpoint:
 
     def write(self, disk: Disk, directory: PurePosixPath) -> None:
         """The derived files, then the checkpoint itself; the batches are flushed. Raises OSError."""
-        for path, position, data in self.index_writes:
-            write_from(disk, path, position, data)
+        for name, position, data in self.index_writes:
+            write_from(disk, directory / name, position, data)
         for path, data in self.files:
             write_from(disk, path, 0, data)
         write_summary(disk, directory, self.summary)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Final, Protocol, TypeVar
 
+from einmal.log.descriptors import Buffer as Buffer
+from einmal.log.descriptors import Descriptors
+
 T = TypeVar("T")
-Buffer = bytes | bytearray | memoryview
 _BOOT_ID: Final = PurePosixPath("/proc/sys/kernel/random/boot_id")
 
 
@@ -70,49 +73,17 @@ class Disk(Protocol):
         """Run blocking work without stopping the event loop."""
 
 
-class _OsFile:
-    __slots__ = ("_fd", "_size")
-
-    def __init__(self, path: PurePosixPath, create: bool) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        self._fd = os.open(path, flags, 0o600)
-        self._size = os.fstat(self._fd).st_size
-
-    def append(self, data: Buffer) -> int:
-        position = self._size
-        written = os.write(self._fd, data)
-        if written != len(data):
-            # A short write (disk full) must not leave half a batch in front of the next one.
-            os.ftruncate(self._fd, position)
-            raise OSError(28, "no space left on device: short write")
-        self._size = position + written
-        return position
-
-    def read(self, position: int, size: int) -> bytes:
-        return os.pread(self._fd, size, position)
-
-    def size(self) -> int:
-        return self._size
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
-        self._size = size
-
-    def sync(self) -> None:
-        os.fdatasync(self._fd)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 class OsDisk:
-    """The real file system."""
+    """The real file system. ``open_files``: how many descriptors the files of ``open`` have, see ``Descriptors``."""
+
+    def __init__(self, open_files: int = sys.maxsize) -> None:
+        self._descriptors = Descriptors(open_files)
 
     def open(self, path: PurePosixPath, *, create: bool = False) -> File:
-        return _OsFile(path, create)
+        return self._descriptors.open(path, os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0))
 
     def read_file(self, path: PurePosixPath) -> bytes:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._descriptors.open_once(path, os.O_RDONLY)
         try:
             return os.read(fd, os.fstat(fd).st_size)
         finally:
@@ -120,7 +91,7 @@ class OsDisk:
 
     def write_file(self, path: PurePosixPath, data: Buffer) -> None:
         temporary = path.with_name(path.name + ".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = self._descriptors.open_once(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             view = memoryview(data)
             while view:
@@ -132,29 +103,29 @@ class OsDisk:
             raise
         finally:
             os.close(fd)
-        self.rename(temporary, path)
+        os.replace(temporary, path)
         self.sync_directory(path.parent)
 
     def exists(self, path: PurePosixPath) -> bool:
         return os.path.lexists(path)
 
     def list_directory(self, path: PurePosixPath) -> list[str]:
-        return sorted(os.listdir(path))
+        return sorted(self._descriptors.retrying(lambda: os.listdir(path)))
 
     def make_directory(self, path: PurePosixPath) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
-        os.replace(source, target)
+        self._descriptors.rename(source, target)
 
     def remove(self, path: PurePosixPath) -> None:
         try:
-            os.unlink(path)
+            self._descriptors.remove(path)
         except IsADirectoryError:
             os.rmdir(path)
 
     def sync_directory(self, path: PurePosixPath) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._descriptors.open_once(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:

@@ -49,6 +49,8 @@ T = TypeVar("T")
 _CHECKPOINT_BYTES: Final = 32 << 20
 _CHECKPOINT_BATCHES: Final = 10_000
 """After so much a checkpoint is due: recovery of one partition then takes a fraction of a second."""
+_FINGERPRINTS_AT_ONCE: Final = 64
+"""New segments whose files are read on the event loop: a millisecond. A topic's settings decide how many there are."""
 
 
 class LogState(Protocol):
@@ -176,12 +178,25 @@ class Durability:
         superfluous could not be removed.
         """
         async with self._lock:
+            if self.checkpoint_due:
+                await self._fingerprint_many()
             if self.is_closing or not self.checkpoint_due:
                 return False
             current = self._begin()
             await self._disk.in_background(partial(self._store, current))
             self._finish(current)
             return True
+
+    async def _fingerprint_many(self) -> None:
+        """Read what a checkpoint needs of new segments, where they are so many that it would take long at once."""
+        new = [segment for segment in self._segments.in_order[:-1] if segment.is_dirty]
+        if len(new) <= _FINGERPRINTS_AT_ONCE:
+            return
+        self._segments.are_in_use = True
+        try:
+            await self._disk.in_background(lambda: [segment.fingerprint() for segment in new])
+        finally:
+            self._segments.are_in_use = False
 
     async def swap(self, cleaning: Cleaning, cleaned: CleanedSegment) -> bool:
         """Replace segments by the compacted one that was made from them. False: they are not there any more.

@@ -367,7 +367,7 @@ class PartitionLog:
         """See ``Segments.read``."""
         return self.segments.read(offset, max_bytes, below=below, min_one=min_one)
 
-    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | None:
+    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | Offset | None:
         """See ``Segments.search_by_time``; deleted records are not found."""
         return self.segments.search_by_time(timestamp, max(start, self.log_start_offset))
 

@@ -71,6 +71,7 @@ from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.leader_epochs import LeaderEpochs
+from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import ProducerStates
 from einmal.log.segment import Segment, place_of
@@ -95,6 +96,9 @@ log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _DERIVED: Final = (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX)
+_DENSE_BYTES: Final = 256 * 1024
+_DENSE_RECORDS: Final = 5_000
+"""An index with an entry for so many bytes or records is dense: a lookup takes milliseconds."""
 _LOOK_BACK_ENTRIES: Final = 512
 """How far before a snapshot the windows are filled up from, in entries of the offset index."""
 
@@ -144,7 +148,8 @@ def recover(
         _remove(disk, directory, suffix, sorted(set(files[suffix]) - {segment.base_offset for segment in segments}))
     has_epochs = _load_epochs(disk, directory, recovered, summary)
     proved = all(recovered.aborted_from.get(segment.base_offset) == segment.end_offset for segment in segments)
-    recovered.matches_checkpoint = has_epochs and proved
+    has_stored = summary is None or [each.stored for each in segments] == [each.stored for each in summary.segments]
+    recovered.matches_checkpoint = has_epochs and proved and has_stored
     load_state(disk, directory, config, recovered, now)
     return recovered
 
@@ -238,6 +243,8 @@ def _segments(
         aborted_from[base] = base
         if base in known:
             segment.restore(known[base])
+            if _is_sparse(known[base]):
+                _add_entries(segment)
             # What lies after the checkpoint is replayed in any case, and before it where the file is not the one meant.
             if segment.load_aborted_index():
                 aborted_from[base] = segment.end_offset
@@ -266,6 +273,22 @@ def _segments(
         aborted_from=aborted_from,
         cleaned_offset=min(summary.cleaned_offset, segments[-1].end_offset) if summary else Offset(0),
     )
+
+
+def _is_sparse(known: SegmentSummary) -> bool:
+    """Whether a lookup might read the headers of very many batches between two entries of the index."""
+    entries = known.stored.offsets.size // OFFSET_ENTRY_SIZE + 1
+    return known.size // entries > _DENSE_BYTES and (known.end_offset - known.base_offset) // entries > _DENSE_RECORDS
+
+
+def _add_entries(segment: Segment) -> None:
+    """Earlier versions wrote an index with the interval in the topic's settings, however large."""
+    log.warning("%s: its index has few entries: rebuilt", segment.path(OFFSET_INDEX))
+    try:
+        segment.rebuild_indexes()
+    except LogCorruption as error:
+        # Whoever reads there gets the error, and nobody else.
+        log.warning("%s: its index stays as it is: %s", segment.path(OFFSET_INDEX), error)
 
 
 def _known_snapshots(offsets: list[Offset], summary: checkpoint.Summary | None) -> dict[Offset, Stored | None]:

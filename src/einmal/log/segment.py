@@ -181,10 +181,11 @@ class Segment:
             self.max_timestamp,
             self.max_timestamp_offset,
             stored,
-            self._fingerprinted(),
+            self.fingerprint(),
         )
 
-    def _fingerprinted(self) -> int | None:
+    def fingerprint(self) -> int | None:
+        """Of the whole file, which is read where it has grown since the last call; None: the disk fails."""
         size, fingerprint = self._fingerprint
         if size != self.size or fingerprint is None:
             try:
@@ -256,7 +257,7 @@ class Segment:
             if header.base_offset < self.base_offset or (is_entry and header.last_offset != entry_offset):
                 raise LogCorruption(f"{self.path(LOG)}: offset {header.base_offset} at {position}")
             if header.last_offset >= offset:
-                self._remember(header.base_offset, position)
+                self.remember(header.base_offset, position)
                 return position
         raise LogCorruption(f"{self.path(LOG)}: offset {offset} is missing")
 
@@ -275,7 +276,7 @@ class Segment:
         data = self.file.read(start, end - start)
         if start < self._trusted_from and not self._verified.cover(start, end):
             _naming(self, lambda: self._verify(data, start, end))
-        self._remember(next_offset, end)
+        self.remember(next_offset, end)
         return data
 
     def _boundary(self, start: int, limit: int, min_one: bool) -> tuple[int, Offset]:
@@ -291,7 +292,8 @@ class Segment:
             boundary, next_offset = following, header.next_offset
         return boundary, next_offset or self.end_offset
 
-    def _remember(self, offset: Offset, position: int) -> None:
+    def remember(self, offset: Offset, position: int) -> None:
+        """The batch that begins there has this offset, or a higher one: somebody may come back for it."""
         known = self._known
         if offset not in known and len(known) >= _KNOWN_POSITIONS:
             del known[next(iter(known))]
@@ -348,7 +350,7 @@ class Segment:
         times = _load(self._disk, self.path(TIME_INDEX), self.stored.times)
         if offsets is None or times is None:
             log.warning("%s: an index does not match the checkpoint: rebuilt", self.path(LOG))
-            self._rebuild_indexes()
+            self.rebuild_indexes()
             return
         self._offset_index = OffsetIndex.decode(self.base_offset, offsets)
         self._time_index = TimeIndex.decode(self.base_offset, times)
@@ -363,22 +365,21 @@ class Segment:
             self.stored = self.stored._replace(aborted=NOTHING_STORED)
         return data is not None
 
-    def _rebuild_indexes(self) -> None:
-        """Rebuild both indexes from the batches' headers."""
-        size = self.size
-        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-        self._bytes_since_entry = 0
-        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+    def rebuild_indexes(self) -> None:
+        """Rebuild both indexes from the batches' headers. Raises LogCorruption or OSError; then nothing has changed."""
+        rebuilt = Segment(self._disk, self._directory, self.base_offset, self._index_interval_bytes)
+        for position, header in self.headers(0):
+            rebuilt.include(position, [place_of(header)])
+        self._offset_index, self._time_index = rebuilt._offset_index, rebuilt._time_index
+        self._bytes_since_entry = rebuilt._bytes_since_entry
+        self.max_timestamp, self.max_timestamp_offset = rebuilt.max_timestamp, rebuilt.max_timestamp_offset
         self.stored = StoredIndexes(aborted=self.stored.aborted)
-        batches = [place_of(header) for _, header in self.headers(0)]
-        self.size = 0
-        if batches:
-            self.include(0, batches)
-        assert self.size == size
 
     def index_writes(self) -> tuple[list[IndexWrite], StoredIndexes]:
         """The entries missing in the index files, and the stored state once they are written."""
         offsets, times, aborted = self.stored
+        if self._offset_index is None and len(self.aborted_index) * ABORTED_ENTRY_SIZE == aborted.size:
+            return [], self.stored
         parts = [(ABORTED_INDEX, aborted, self.aborted_index.encode(aborted.size // ABORTED_ENTRY_SIZE))]
         if self._offset_index is not None and self._time_index is not None:
             self._time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
@@ -392,7 +393,7 @@ class Segment:
         for suffix, stored, data in parts:
             # Apache Kafka wants the first two files even when they are empty.
             if data or (not stored.size and suffix != ABORTED_INDEX):
-                writes.append(IndexWrite(self.path(suffix), stored.size, data))
+                writes.append(IndexWrite(file_name(self.base_offset, suffix), stored.size, data))
             after[suffix] = Stored(stored.size + len(data), extend_crc(stored.crc, data))
         return writes, StoredIndexes(*after.values())
 

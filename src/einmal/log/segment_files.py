@@ -6,7 +6,6 @@ snapshot bears the offset that it was taken at. All names are Apache Kafka's.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
@@ -53,7 +52,7 @@ class StoredIndexes(NamedTuple):
 class IndexWrite(NamedTuple):
     """Bytes that make an index file complete: keep its first ``position`` bytes, then ``data``."""
 
-    path: PurePosixPath
+    name: str
     position: int
     data: bytes
 

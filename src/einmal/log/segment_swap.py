@@ -50,9 +50,9 @@ def create(disk: Disk, directory: PurePosixPath, base_offset: Offset, index_inte
 def finish(disk: Disk, segment: Segment) -> None:
     """The segment is complete: write its three indexes, and flush. Raises OSError."""
     writes, stored = segment.index_writes()
-    contents = {write.path: write.data for write in writes}
+    contents = {write.name: write.data for write in writes}
     for suffix in (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX):
-        write_from(disk, segment.path(suffix + CLEANED), 0, contents.get(segment.path(suffix), b""))
+        write_from(disk, segment.path(suffix + CLEANED), 0, contents.get(segment.path(suffix).name, b""))
     segment.stored = stored
     segment.sync()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -26,6 +27,10 @@ from einmal.wire.fetch import AbortedTransaction
 
 _WARM_SEGMENTS: Final = 2
 """Old segments whose file stays open, and whose indexes stay in memory, after a read."""
+
+
+SEARCHED_AT_ONCE: Final = 1_000
+"""Batches whose headers one turn of a search by time reads: a few milliseconds."""
 
 
 class Segments:
@@ -108,19 +113,25 @@ class Segments:
                 break
         return sorted(found, key=lambda transaction: transaction.first_offset)
 
-    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | None:
+    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | Offset | None:
         """In the first batch from ``start`` on whose header promises a record that is not older than ``timestamp``.
 
-        Raises LogCorruption or OSError.
+        An offset: there is none before it, and the search continues from there in another turn. A time index has no
+        entries where later batches are older than earlier ones. Raises LogCorruption or OSError.
         """
-        for segment in self.in_order:
+        passed = 0
+        for segment in islice(self.in_order, max(0, bisect_right(self._bases, start) - 1), None):
             if segment.max_timestamp < timestamp or segment.end_offset <= start:
                 continue
             first = max(segment.time_index.lookup(timestamp), start)
-            for _position, header in segment.headers(segment.position_of(first)):
+            for position, header in segment.headers(segment.position_of(first)):
                 if header.max_timestamp >= timestamp:
                     data = segment.read(header.base_offset, header.size, segment.end_offset, True)
                     return TimeSearch(data, header, timestamp, first)
+                passed += 1
+                if passed == SEARCHED_AT_ONCE:
+                    segment.remember(header.next_offset, position + header.size)
+                    return header.next_offset
         return None
 
     # --- growing -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ from typing import Final
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
+SEGMENT_BYTES_MIN: Final = 1024 * 1024
+"""Each segment has files and memory of its own, and a client decides how many there are (KIP-1030)."""
+INTERNAL_SEGMENT_BYTES: Final = "internal.segment.bytes"
+"""Above ``segment.bytes``, and without its bound."""
 _THROTTLED: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 """Replicas as ``partition:broker,...``."""
 
@@ -22,7 +26,8 @@ class TopicSetting:
     """``broker_key``: the broker's setting that applies if the topic has none; else ``default`` applies.
 
     ``kind``: Kafka's type name, as DescribeConfigs reports it. ``only``: the one value that is supported, and why.
-    ``docs/topic-settings.md`` lists those without effect.
+    ``is_internal``: for tests, and described only where it is set. ``docs/topic-settings.md`` lists those without
+    effect.
     """
 
     kind: str
@@ -33,6 +38,7 @@ class TopicSetting:
     one_of: tuple[str, ...] = ()
     only: tuple[str, str] | None = None
     pattern: str | None = None
+    is_internal: bool = False
 
     def problem(self, value: str) -> str | None:
         """Why ``value`` is invalid; None: it is valid."""
@@ -41,10 +47,8 @@ class TopicSetting:
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
             return f"{value!r} is not of the form {self.pattern}"
         if self.kind in ("INT", "LONG"):
-            bound = _INT32_MAX if self.kind == "INT" else _INT64_MAX
-            low, high = -bound if self.low is None else self.low, self.high or bound
-            if not _WHOLE_NUMBER.fullmatch(value) or not low <= int(value) <= high:
-                return f"{value!r} is not a whole number between {low} and {high}"
+            if not _WHOLE_NUMBER.fullmatch(value) or not self.least <= int(value) <= self.most:
+                return f"{value!r} is not a whole number between {self.least} and {self.most}"
         elif self.kind == "DOUBLE":
             try:
                 number = float(value)
@@ -58,6 +62,17 @@ class TopicSetting:
         elif self.one_of and any(item.strip() not in self.one_of for item in self._items(value)):
             return f"{value!r} is not of {', '.join(self.one_of)}"
         return None
+
+    @property
+    def least(self) -> int:
+        """The smallest INT or LONG."""
+        bound = -_INT32_MAX if self.kind == "INT" else -_INT64_MAX
+        return bound - 1 if self.low is None else self.low
+
+    @property
+    def most(self) -> int:
+        """The largest INT or LONG."""
+        return self.high or (_INT32_MAX if self.kind == "INT" else _INT64_MAX)
 
     def _items(self, value: str) -> list[str]:
         if self.kind != "LIST":
@@ -84,6 +99,7 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     ),
     "follower.replication.throttled.replicas": TopicSetting("LIST", pattern=_THROTTLED),
     "index.interval.bytes": TopicSetting("INT", "log.index.interval.bytes", low=0),
+    INTERNAL_SEGMENT_BYTES: TopicSetting("INT", low=1, is_internal=True),
     "leader.replication.throttled.replicas": TopicSetting("LIST", pattern=_THROTTLED),
     "local.retention.bytes": TopicSetting("LONG", default="-2", low=-2),
     "local.retention.ms": TopicSetting("LONG", default="-2", low=-2),
@@ -106,7 +122,7 @@ TOPIC_SETTINGS: Final[Mapping[str, TopicSetting]] = {
     "remote.storage.enable": TopicSetting("BOOLEAN", default="false", only=("false", "there is no tiered storage")),
     "retention.bytes": TopicSetting("LONG", "log.retention.bytes"),
     "retention.ms": TopicSetting("LONG", "log.retention.ms", low=-1),
-    "segment.bytes": TopicSetting("INT", "log.segment.bytes", low=14),
+    "segment.bytes": TopicSetting("INT", "log.segment.bytes", low=SEGMENT_BYTES_MIN),
     "segment.index.bytes": TopicSetting("INT", default="10485760", low=4),
     "segment.jitter.ms": TopicSetting("LONG", default="0", low=0),
     "segment.ms": TopicSetting("LONG", "log.roll.ms", low=1),

@@ -14,6 +14,7 @@ from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, SEGMENT_BYTES_MIN
 from einmal.metadata.topics import name_problem
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
@@ -78,7 +79,7 @@ class TopicCreation:
             configs = {
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
+                **_segment_bytes(config.offsets_topic_segment_bytes),
             }
         elif name == TRANSACTION_STATE:
             partitions = config.transaction_state_log_num_partitions
@@ -87,7 +88,7 @@ class TopicCreation:
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "min.insync.replicas": str(config.transaction_state_log_min_isr),
-                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                **_segment_bytes(config.transaction_state_log_segment_bytes),
                 "unclean.leader.election.enable": "false",
             }
         return {
@@ -101,3 +102,8 @@ class TopicCreation:
     def stop(self) -> None:
         for task in list(self._creating.values()):
             task.cancel()
+
+
+def _segment_bytes(size: int) -> dict[str, str]:
+    """A small size, which tests have, under the name that allows it."""
+    return {"segment.bytes" if size >= SEGMENT_BYTES_MIN else INTERNAL_SEGMENT_BYTES: str(size)}

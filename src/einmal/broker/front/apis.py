@@ -258,6 +258,7 @@ APIS: Final = (
         lambda parts: CreateTopicsHandler(
             parts.access,
             parts.controller,
+            parts.partitions,
             SettingDescriptions(parts.config, parts.metadata),
             parts.new_uuid,
             parts.throttles,
@@ -348,7 +349,7 @@ APIS: Final = (
     _entry(
         _BOTH,
         CreatePartitionsHandler.api,
-        lambda parts: CreatePartitionsHandler(parts.access, parts.controller, parts.throttles),
+        lambda parts: CreatePartitionsHandler(parts.access, parts.controller, parts.partitions, parts.throttles),
         is_forwarded=True,
     ),
     _entry(_BROKERS, DeleteGroupsHandler.api, lambda parts: DeleteGroupsHandler(parts.access, parts.groups)),

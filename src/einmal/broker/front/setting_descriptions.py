@@ -37,15 +37,15 @@ class SettingDescriptions:
         names = None if names is None else frozenset(names)
         entries = []
         for name, described in TOPIC_SETTINGS.items():
-            if names is not None and name not in names:
+            if (names is not None and name not in names) or (described.is_internal and name not in own):
                 continue
             synonyms = []
             if name in own:
                 synonyms.append(DescribeConfigsSynonym(name, own[name], _DYNAMIC_TOPIC))
-            if described.broker_key is None:
-                synonyms.append(DescribeConfigsSynonym(name, described.default, _DEFAULT))
-            else:
+            if described.broker_key is not None:
                 synonyms += self._of_broker(described.broker_key, setting(self.config, {}, name))
+            elif not described.is_internal:
+                synonyms.append(DescribeConfigsSynonym(name, described.default, _DEFAULT))
             entries.append(_entry(name, synonyms, _TYPES[described.kind], read_only=False))
         return entries
 

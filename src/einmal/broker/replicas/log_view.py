@@ -82,8 +82,11 @@ class LogView:
         """What the batches between two offsets take, counted no further than ``at_most``: see ``Segments``."""
         return self._log.segments.bytes_between(offset, below, at_most)
 
-    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | None:
-        """In the first batch from ``start`` on with a record that is not older. Raises LogCorruption or OSError."""
+    def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | Offset | None:
+        """In the first batch from ``start`` on with a record that is not older: see ``Segments``.
+
+        Raises LogCorruption or OSError.
+        """
         return self._log.search_by_time(timestamp, start)
 
     @property

@@ -61,13 +61,8 @@ class Partitions:
         """Of the whole cluster."""
         self._metadata: Partition | None = None
         """The metadata log. Not among the others: no client's request may reach it."""
-        self._offline: dict[TopicPartition, bool] = {}
-        """Replicas that could not be opened; True: the disk may have recovered by the next try.
-
-        Not after a failed sync: the next one would seem to succeed, and data that is not on disk would be acknowledged.
-        """
-        self._damaged: dict[TopicPartition, LogCorruption] = {}
-        """Those of them whose files cannot be trusted."""
+        self.offline: dict[TopicPartition, OSError | LogCorruption] = {}
+        """Replicas that could not be opened, and why. Changed here only."""
         self._unopened: dict[TopicPartition, None] = {}
         """Replicas of topics with many new partitions, which are opened in steps: ``catch_up``."""
         self._has_applied = False
@@ -77,7 +72,7 @@ class Partitions:
 
     def error_of_missing(self, topic_partition: TopicPartition) -> ErrorCode:
         """The error to answer if ``get`` returns None."""
-        if topic_partition in self._offline:
+        if topic_partition in self.offline:
             return ErrorCode.kafka_storage_error
         topic = self._topics.get(topic_partition.topic)
         if topic is not None and 0 <= topic_partition.partition < len(topic.partitions):
@@ -88,12 +83,12 @@ class Partitions:
     @property
     def may_open_more(self) -> bool:
         """Whether it is worth while to retry opening the failed replicas."""
-        return any(self._offline.values())
+        return any(map(_may_pass, self.offline.values()))
 
     @property
     def is_whole(self) -> bool:
         """Whether all written data can still be flushed."""
-        return not self._offline and not self.is_disk_broken
+        return not self.offline and not self.is_disk_broken
 
     @property
     def is_disk_broken(self) -> bool:
@@ -183,8 +178,8 @@ class Partitions:
 
     def check_internal(self) -> None:
         """Raises LogCorruption where a coordinator's log is damaged: it would forget its promises."""
-        for topic_partition, error in self._damaged.items():
-            if topic_partition.topic in INTERNAL_TOPICS:
+        for topic_partition, error in self.offline.items():
+            if isinstance(error, LogCorruption) and topic_partition.topic in INTERNAL_TOPICS:
                 raise error
 
     def open_all(self, image: ClusterImage) -> None:
@@ -196,20 +191,18 @@ class Partitions:
         self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str], leader_epoch: LeaderEpoch
     ) -> Partition | None:
         partition = self._partitions.get(topic_partition)
-        if partition is not None or self._offline.get(topic_partition) is False:
+        failure = self.offline.get(topic_partition)
+        if partition is not None or (failure is not None and not _may_pass(failure)):
             return partition
         self._removals.free_name(topic_partition)
         try:
             partition = self.opener.open(topic_partition, topic_id, configs, leader_epoch)
         except (OSError, LogCorruption) as error:
-            if topic_partition not in self._offline:
+            if failure is None:
                 log.error("partition %s is offline: %s", topic_partition, error)
-            if isinstance(error, LogCorruption):
-                self._damaged[topic_partition] = error
-            self._offline[topic_partition] = isinstance(error, OSError) and not isinstance(error, SyncFailed)
+            self.offline[topic_partition] = error
             return None
-        self._offline.pop(topic_partition, None)
-        self._damaged.pop(topic_partition, None)
+        self.offline.pop(topic_partition, None)
         self._partitions[topic_partition] = partition
         return partition
 
@@ -272,7 +265,7 @@ class Partitions:
             else:
                 self._retire(topic_partition, partition)
                 self._removals.postpone(topic_partition, partition)
-        self._offline = {key: again for key, again in self._offline.items() if key.topic != name}
+        self.offline = {key: error for key, error in self.offline.items() if key.topic != name}
 
     def _retire(self, topic_partition: TopicPartition, partition: Partition) -> None:
         del self._partitions[topic_partition]
@@ -337,3 +330,11 @@ class Partitions:
         self._partitions.clear()
         if failures:
             raise OSError(failures[0].errno, f"{len(failures)} logs could not be flushed, the first: {failures[0]}")
+
+
+def _may_pass(failure: OSError | LogCorruption) -> bool:
+    """Whether the disk may have recovered by the next try.
+
+    Not after a failed sync: the next one would seem to succeed, and data that is not on disk would be acknowledged.
+    """
+    return isinstance(failure, OSError) and not isinstance(failure, SyncFailed)

@@ -8,7 +8,7 @@ from typing import Final
 from einmal.broker.config import BrokerConfig
 from einmal.log.config import LogConfig
 from einmal.metadata.image import ClusterImage
-from einmal.metadata.topic_configs import TOPIC_SETTINGS
+from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS
 
 INDEX_INTERVAL_BYTES_MAX: Final = 64 * 1024
 """Of any log: a lookup walks the batches of one interval on the event loop, and a batch may have 70 bytes."""
@@ -41,7 +41,7 @@ def log_config(config: BrokerConfig, configs: Mapping[str, str]) -> LogConfig:
     # Records that must be compacted within some time must be in a closed segment by then (KIP-354).
     lag_max_ms = number("max.compaction.lag.ms")
     return LogConfig(
-        segment_bytes=number("segment.bytes"),
+        segment_bytes=int(configs.get(INTERNAL_SEGMENT_BYTES) or setting(config, configs, "segment.bytes")),
         segment_ms=min(number("segment.ms"), lag_max_ms) if "compact" in cleanup_policy else number("segment.ms"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),

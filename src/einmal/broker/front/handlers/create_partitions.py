@@ -15,8 +15,10 @@ from einmal.broker.front.access import Access
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.broker.front.made_partitions import MadePartitions
 from einmal.broker.front.mutation_quota import MutationQuota
 from einmal.broker.front.permitted_items import permitted_items
+from einmal.broker.replicas.partitions import Partitions
 from einmal.metadata.topics import NewPartitions, TopicResult
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
@@ -36,6 +38,7 @@ class CreatePartitionsHandler:
     api: ClassVar = API
     access: Access
     controller: ControllerRuntime
+    partitions: Partitions
     throttles: ClientThrottles
 
     async def handle(self, context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
@@ -55,6 +58,7 @@ class CreatePartitionsHandler:
             for topic in asked.permitted
         ]
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
+        made = MadePartitions(self.partitions)
         results = await self.controller.submit(
             lambda shard, _: shard.create_partitions(topics, validate_only=request.validate_only, admits=quota.admits)
         )
@@ -63,5 +67,8 @@ class CreatePartitionsHandler:
         results = asked.merge(results, lambda topic, refused: TopicResult(name=topic.name, error=refused))
         return CreatePartitionsResponse(
             quota.throttle_ms,
-            [CreatePartitionsTopicResult(result.name or "", result.error, result.message) for result in results],
+            [
+                CreatePartitionsTopicResult(result.name or "", result.error, result.message)
+                for result in map(made.result, results)
+            ],
         )

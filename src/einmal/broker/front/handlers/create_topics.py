@@ -2,7 +2,7 @@
 
 API: 19. Versions: 2-7.
 Access: CREATE on Cluster, or CREATE on Topic; DESCRIBE_CONFIGS on Topic for the settings in the answer.
-Behaviour: answered when the topics are committed in the metadata log and can be written to.
+Behaviour: answered when the topics are committed in the metadata log and can be written to, or with the reason why not.
 Version notes: v4 -1 for the cluster's default counts; v5 the answer has counts and settings; v6 refuses topics
 beyond a quota; v7 topic ids.
 """
@@ -18,9 +18,11 @@ from einmal.broker.front.access import Access
 from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.broker.front.made_partitions import MadePartitions
 from einmal.broker.front.mutation_quota import MutationQuota
 from einmal.broker.front.permitted_items import permitted_items
 from einmal.broker.front.setting_descriptions import SettingDescriptions
+from einmal.broker.replicas.partitions import Partitions
 from einmal.metadata.topics import NewTopic, TopicResult
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
@@ -42,6 +44,7 @@ class CreateTopicsHandler:
     api: ClassVar = API
     access: Access
     controller: ControllerRuntime
+    partitions: Partitions
     settings: SettingDescriptions
     new_uuid: Callable[[], UUID]
     throttles: ClientThrottles
@@ -63,13 +66,14 @@ class CreateTopicsHandler:
             async for topic in context.paced(asked.permitted)
         ]
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
+        made = MadePartitions(self.partitions)
         results = await self.controller.submit(
             lambda shard, _: shard.create_topics(topics, validate_only=request.validate_only, admits=quota.admits)
         )
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
         results = asked.merge(results, lambda topic, refused: TopicResult(name=topic.name, error=refused))
-        answers = [self._result(context, result) async for result in context.paced(results)]
+        answers = [self._result(context, made.result(result)) async for result in context.paced(results)]
         return CreateTopicsResponse(quota.throttle_ms, answers)
 
     def _refusal(self, context: RequestContext, name: str) -> ErrorCode | None:

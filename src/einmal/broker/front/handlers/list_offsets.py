@@ -13,6 +13,7 @@ needed here; v11 -6.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import ClassVar, Final, NamedTuple
 
 from einmal.broker.front.access import Access
@@ -23,6 +24,7 @@ from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
 from einmal.log.errors import LogCorruption
+from einmal.log.time_search import TimeSearch
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import NO_LEADER_EPOCH, NO_OFFSET, ErrorCode, IsolationLevel, LeaderEpoch, TopicPartition
 from einmal.wire.api.list_offsets import (
@@ -111,7 +113,13 @@ class ListOffsetsHandler:
             timestamp = partition.max_timestamp
         if timestamp < 0:
             return _Found()
-        while (search := partition.search_by_time(timestamp, start)) is not None:
+        async for _ in context.paced(count()):
+            search = partition.search_by_time(timestamp, start)
+            if search is None:
+                break
+            if not isinstance(search, TimeSearch):
+                start = search
+                continue
             if not search.is_decided:
                 await self.batch_checks.run(search.decide, context.sender)
             if search.found is not None:
