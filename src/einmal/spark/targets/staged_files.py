@@ -23,6 +23,7 @@ Supported are local file systems, and shared ones that the driver and all execut
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -50,6 +51,8 @@ _ROWS_PER_GROUP: Final = 128 * 1024
 _CHUNK: Final = 1024 * 1024
 _REMOVALS_MAX: Final = 10
 """A task that is still writing may add a file while its directory is being removed."""
+_NAN: Final = "einmal.nan"
+"""In the metadata of a file: see ``columns_with_nan``."""
 _REPORT: Final = "partition int, attempt bigint, count bigint, size bigint, crc bigint"
 
 
@@ -289,11 +292,14 @@ def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
     from pyarrow import Table, parquet
 
     count, waiting = 0, [first]
+    with_nan: set[tuple[str, ...]] = set()
     # Without Arrow's own schema, which has the session's time zone: Parquet has times in UTC.
     with parquet.ParquetWriter(sink, first.schema, store_schema=False) as writer:
 
         def flush() -> None:
-            writer.write_table(Table.from_batches(waiting), row_group_size=_ROWS_PER_GROUP)
+            table = Table.from_batches(waiting)
+            with_nan.update(_with_nan(table.schema, table.columns))
+            writer.write_table(table, row_group_size=_ROWS_PER_GROUP)
             waiting.clear()
 
         rows = first.num_rows
@@ -307,7 +313,27 @@ def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
         if waiting:
             count += rows
             flush()
+        if with_nan:
+            writer.add_key_value_metadata({_NAN: json.dumps(sorted(with_nan))})
     return count
+
+
+def _with_nan(fields: Any, columns: Any) -> Iterator[tuple[str, ...]]:
+    """The columns that have one, fields of structs, too."""
+    from pyarrow import compute, types
+
+    for field, values in zip(fields, columns, strict=True):
+        if types.is_struct(field.type):
+            inner = [compute.struct_field(values, at) for at in range(field.type.num_fields)]
+            yield from ((field.name, *names) for names in _with_nan(field.type, inner))
+        elif types.is_floating(field.type) and compute.any(compute.is_nan(values)).as_py():
+            yield (field.name,)
+
+
+def columns_with_nan(footer: Any) -> frozenset[tuple[str, ...]]:
+    """The names of columns of a staged file that have a NaN, fields of structs, too. A footer's bounds are those of the
+    other values, and many readers take a NaN for the largest one."""
+    return frozenset(map(tuple, json.loads((footer.metadata or {}).get(_NAN.encode(), b"[]"))))
 
 
 class _CountedFile:
