@@ -406,9 +406,27 @@ def test_an_error_that_is_no_rows_fails_the_batch_although_other_rows_are_reject
     assert query.rows("count(*)") == [(0,)]
 
 
-def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.rows("CREATE TABLE t (id bigint CHECK (id % 20 <> 3))")
-    query = Tolerant(rig)
+@pytest.mark.parametrize("name", ["numbers", "code", "start", "errors", "number"])
+def test_columns_may_have_the_names_of_what_the_search_uses(rig: Rig, name: str) -> None:
+    rig.rows(f"CREATE TABLE t ({name} bigint PRIMARY KEY CHECK ({name} % 10 <> 3), stop text NOT NULL)")
+    query = Tolerant(rig, mode="upsert", key=name)
+    rejected = query.rejected(f"SELECT id AS {name}, IF(id % 10 = 4, null, 'ok') AS stop, id AS at FROM range(100)")
+    assert rejected == {
+        each: "check_violation" if each % 10 == 3 else "not_null_violation"
+        for each in range(100)
+        if each % 10 in (3, 4)
+    }
+    assert query.rows("count(*)") == [(80,)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "scd2"])
+def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    rig.rows(
+        "CREATE TABLE t (id bigint CHECK (id % 20 <> 3), n bigint CHECK (n % 20 <> 7), valid_from timestamp,"
+        " valid_to timestamp, is_current boolean)"
+    )
+    rig.rows(f"CREATE UNIQUE INDEX ON t (id) {'WHERE is_current' if mode == 'scd2' else ''}")
+    query = Tolerant(rig, mode=mode, **({} if mode == "append" else {"key": "id"}))
     messages = 0
     execute = psycopg.Connection.execute
 
@@ -418,9 +436,12 @@ def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: 
         return execute(*arguments, **named)
 
     monkeypatch.setattr(psycopg.Connection, "execute", counting)
-    assert len(query.rejected("SELECT id, id AS at FROM range(2000)")) == 100
-    # An attempt, and what undoes it, for each; by halves alone they are about 900.
-    assert messages < 300
+    rejected = query.rejected(
+        "SELECT id, id AS n, TIMESTAMP_NTZ '2026-01-01 00:00:00' AS valid_from, id AS at FROM range(2000)"
+    )
+    assert set(rejected) == {each for each in range(2000) if each % 20 in (3, 7)}
+    # An attempt, and what undoes it, for each of the two reasons; one for each row would be 400, halves about 1,800.
+    assert messages < 80
 
 
 def test_a_slow_search_ends_before_a_statement_timeout(rig: Rig) -> None:
@@ -448,3 +469,12 @@ def test_keys_of_scd2_are_rejected_among_many(rig: Rig) -> None:
     )
     assert set(rejected) == set(range(3, 400, 10))
     assert query.rows("count(*)") == [(360,)]
+    # Some keys change, some stay as they are, some are rejected with both of their rows, and stay current.
+    rejected = query.rejected(
+        "SELECT id % 400 AS id, CASE WHEN id % 10 = 4 AND id > 399 THEN 'Nowhere' WHEN id % 10 < 6 THEN 'Bonn'"
+        " ELSE 'Ulm' END AS city, TIMESTAMP_NTZ '2026-01-02 00:00:00' + make_dt_interval(0, id) AS valid_from,"
+        " id AS at FROM range(800) WHERE id % 10 <> 3"
+    )
+    assert set(rejected) == {each for each in range(800) if each % 10 == 4}
+    counted = "SELECT city, is_current, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2"
+    assert rig.rows(counted) == [("Bonn", True, 160), ("Ulm", False, 160), ("Ulm", True, 200)]

@@ -24,10 +24,12 @@ _RAISING: Final = frozenset({"exec_stmt_raise", "PLy_output", "do_util_elog", "p
 _LANGUAGES: Final = ("pl_", "plpy", "plperl", "pltcl")
 """How the source files of procedural languages begin: their errors have the text of a function's author."""
 _UNIQUE: Final = "23505"
+DEPENDS: Final = "23503"
+"""foreign_key_violation: a row may need another one of its batch, as where a trigger raises an exception."""
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 """transaction_resolution_unknown, statement_completion_unknown."""
 _FATAL: Final = frozenset({"FATAL", "PANIC"})
-_SAY_NO_VALUES: Final = frozenset({"22001", "22003", "22021", "22P05", "23502", "23503", "23505", "23514", "23P01"})
+SAY_NO_VALUES: Final = frozenset({"22001", "22003", "22021", "22P05", "23502", "23503", "23505", "23514", "23P01"})
 """Their primary message may name columns, constraints and types; others quote the value."""
 _WITH_VALUE: Final = re.compile(r'^value ".*" is out', re.DOTALL)
 _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MULTILINE)
@@ -102,7 +104,7 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
         return " ".join(str(error).split()) or type(error).__name__
     diag = error.diag
     text = (diag.message_primary or "").strip()
-    if is_of_rows(error) and (error.sqlstate not in _SAY_NO_VALUES or _WITH_VALUE.match(text)):
+    if is_of_rows(error) and (error.sqlstate not in SAY_NO_VALUES or _WITH_VALUE.match(text)):
         text = ""
     if error.sqlstate.startswith("P0") or _is_of_language(error):
         # It may have values, whatever its SQLSTATE is.
