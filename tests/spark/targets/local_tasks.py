@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import pyarrow
 import pytest
+from pyarrow import compute
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, LongType, Row, StringType, StructType
@@ -105,7 +106,13 @@ def _schema(columns: str) -> StructType:
 
 @dataclass(frozen=True)
 class _Column:
+    """``field``: of the column, a struct."""
+
     name: str
+    field: str | None = None
+
+    def __getitem__(self, field: str) -> _Column:
+        return _Column(self.name, field)
 
     def alias(self, name: str) -> _Column:
         assert name == self.name
@@ -122,7 +129,8 @@ class _Frame:
     functions: tuple[_Function, ...] = ()
 
     def __getitem__(self, name: str) -> _Column:
-        return _Column(name.strip("`"))
+        is_quoted = name.startswith("`")
+        return _Column(name[1:-1].replace("``", "`") if is_quoted else name)
 
     def coalesce(self, tasks: int) -> _Frame:
         return replace(self, tasks=tasks)
@@ -131,10 +139,16 @@ class _Frame:
         assert name not in self.schema.names
         return self
 
+    def withColumns(self, columns: dict[str, _Column]) -> _Frame:
+        table = self.table
+        for name, column in columns.items():
+            values = compute.struct_field(self.table.column(column.name), column.field)
+            table = table.append_column(name, values)
+        return replace(self, schema=from_arrow_schema(table.schema), table=table)
+
     def select(self, *columns: _Column) -> _Frame:
         names = [column.name for column in columns]
-        assert names == self.schema.names
-        return self
+        return replace(self, schema=StructType([self.schema[name] for name in names]), table=self.table.select(names))
 
     def mapInArrow(self, function: _Function, schema: str | StructType) -> _Frame:
         # As it reaches an executor.

@@ -79,7 +79,9 @@ def test_text_goes_into_types_that_spark_does_not_have(rig: Rig) -> None:
         ("n int, m int NOT NULL", "1 AS n", 'column "m" of public.t is NOT NULL and has no default', "add it"),
         ("n int GENERATED ALWAYS AS IDENTITY", "1 AS n", 'column "n" of public.t is generated', "drop it"),
         ("n interval", "INTERVAL '1' DAY AS n", "which has no counterpart", "cast it"),
-        ('"N" int, "n" int', "1 AS n, 2 AS N", "same name, but for case", "rename"),
+        ('"N" int, "n" int', "1 AS n, 2 AS N", 'but for case: "n", "N"', "rename"),
+        ("n name", "'1' AS n", "public.t has name", "cast it"),
+        ("n interval[]", "array('1 day') AS n", "public.t has interval[]", "cast it"),
     ],
 )  # fmt: skip
 def test_a_column_that_does_not_fit_is_refused_before_anything_is_acquired(

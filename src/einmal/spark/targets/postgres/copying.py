@@ -87,7 +87,7 @@ def copy_rows(frame: DataFrame, staged: Staged, connecting: Connecting, pipeline
     )
     if staged.tolerates:
         # The record's fields are columns of the staging table.
-        fields = {f"{RECORD}_{name}": functions.col(RECORD)[name] for name in RECORD_FIELDS}
+        fields = {f"{RECORD}_{name}": frame[RECORD][name] for name in RECORD_FIELDS}
         frame = frame.withColumns(fields)
     rows = frame.select(*(_prepared(frame, each.source).alias(each.source) for each in staged.columns))
     return [Copied(**row.asDict()) for row in rows.mapInArrow(_copies(task), _COPIED).collect()]
