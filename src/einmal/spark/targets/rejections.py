@@ -9,7 +9,7 @@ in a table, the later one is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from einmal.schemas.settings import LIMIT, TOLERANCE, ErrorSettings
@@ -172,16 +172,25 @@ class Rejections:
 HINT: Final = f"SELECT ..., struct(topic, partition, offset) AS {RECORD}, of the record that the row is made of"
 
 
-def record_problems(errors: ErrorSettings, schema: StructType) -> list[tuple[str, str]]:
-    """What is wrong with the column that names a row's record."""
+def record_problems(
+    errors: ErrorSettings, schema: StructType, own: Collection[str] = (REFUSAL,)
+) -> list[tuple[str, str]]:
+    """What is wrong with the column that names a row's record, and with columns of names that the search for rejected
+    rows needs for its ``own``."""
     if not errors.tolerates:
         return []
+    found = [
+        (f"with {TOLERANCE}=all no column of the query can be named {field.name!r}", "rename it")
+        for field in schema.fields
+        if field.name.lower() in own
+    ]
     kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
     wanted = f"struct<{','.join(f'{name}:{kind}' for name, kind in RECORD_FIELDS.items())}>"
-    if kinds.get(RECORD) == wanted:
-        return []
-    what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
-    return [(f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}", HINT)]
+    if kinds.get(RECORD) != wanted:
+        what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
+        made = f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}"
+        found.append((made, HINT))
+    return found
 
 
 def stored_schema(schema: StructType) -> StructType:
