@@ -214,6 +214,8 @@ class Campaign:
         report = self._report
         report.records = len(records)
         ((report.transactions,),) = self._server.rows("SELECT n FROM ledger")
+        if not (report.records and report.transactions):
+            report.wrong.append("nothing was written: nothing is shown")
         report.wrong += list(problems(self._server, records))[:20]
         report.fenced = self._log().count("another ingester has started")
         if PASSWORD in self._log():
