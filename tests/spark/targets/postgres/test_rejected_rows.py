@@ -10,6 +10,8 @@ import pytest
 from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.spark.targets.target import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
+from tests.spark.targets.postgres.server import PASSWORD
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -373,6 +375,78 @@ def test_every_kind_of_error_is_found_among_many_rows(rig: Rig, statement: str, 
     assert set(rejected) == set(range(3, 200, 10))
     assert all(f"SQLSTATE {expected}" in each and "secret" not in each for each in query.messages)
     assert query.rows("count(*)") == [(180,)]
+
+
+_LONG = "array_join(transform(sequence(1, 3000), x -> sha2(CAST(x AS string), 256)), 'secret')"
+_LOOKUP = [
+    "CREATE TABLE known (v text, n int)",
+    "INSERT INTO known VALUES ('secret', 1), ('secret', 2)",
+    "CREATE FUNCTION look(text) RETURNS int LANGUAGE sql AS 'SELECT (SELECT n FROM known WHERE v = $1)'",
+]
+
+
+@pytest.mark.parametrize(
+    ("statements", "value", "state"),
+    [
+        ([*_LOOKUP, "CREATE TABLE t (v text CHECK (look(v) IS NULL))"], "'secret'", "21000"),
+        (["CREATE TABLE t (v varchar(5))"], "'secret'", "22001"),
+        (["CREATE TABLE t (v jsonb)"], "'\"secret\\\\u0000\"'", "22P05"),
+        (["CREATE TABLE t (v text CHECK (length(v) = 0 OR v::date > '2000-01-01'))"], "'2026-02-30'", "22008"),
+        (["CREATE TABLE t (v text CHECK (length(v) = 0 OR v::xml IS DOCUMENT))"], "'<secret'", "2200N"),
+        (["CREATE TABLE t (v text, EXCLUDE USING btree (v WITH =))"], "'secret'", "23P01"),
+        (["CREATE TABLE t (v text NOT NULL)"], "nullif('secret', 'secret')", "23502"),
+        (["CREATE TABLE t (v text) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF t FOR VALUES IN ('')"],
+         "'secret'", "23514"),
+        (["CREATE TABLE t (v text)", "CREATE INDEX ON t (v)"], _LONG, "54000"),
+        (["CREATE TABLE t (v tsvector)"], _LONG, "54000"),
+        (["CREATE TABLE t (v jsonb)"], "repeat('[', 1000000)", "54001"),
+    ],
+)  # fmt: skip
+def test_every_class_of_errors_that_a_row_can_cause_makes_a_dead_letter(
+    rig: Rig, statements: list[str], value: str, state: str
+) -> None:
+    for each in statements:
+        rig.rows(each)
+    good = "'1'" if "jsonb" in statements[-1] else "''"
+    if state == "23P01":
+        good = "nullif('', '')"
+        rig.rows("INSERT INTO t VALUES ('secret')")
+    rows = f"SELECT IF(id = 3, {value}, {good}) AS v, id AS at FROM range(20)"
+    query = Tolerant(rig)
+    assert set(query.rejected(rows)) == {3}
+    assert f"SQLSTATE {state}" in query.messages[0] and "secret" not in query.messages[0]
+    strict = Query(rig)
+    with pytest.raises(Exception, match=f"SQLSTATE {state}") as caught:
+        strict.write(f"SELECT v FROM ({rows})")
+    assert "secret" not in str(caught.value)
+    assert not isinstance(caught.value, TargetFailed) or caught.value.will_again
+
+
+def test_a_row_that_a_policy_of_the_table_forbids_is_rejected_and_a_missing_permission_is_not(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (v text)")
+    rig.rows("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    rig.rows("CREATE POLICY p ON t USING (true) WITH CHECK (v <> 'secret')")
+    role = unique("loader").replace("-", "_")
+    rig.rows(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+    rig.rows(f"GRANT ALL ON SCHEMA public TO {role}")
+    rig.rows(f"GRANT ALL ON DATABASE {rig.database} TO {role}")
+    rig.rows(f"GRANT SELECT, INSERT ON t TO {role}")
+    query = Tolerant(rig, user=role)
+    rows = "SELECT IF(id % 10 = 3, 'secret', 'x') AS v, id AS at FROM range(40)"
+    assert query.rejected(rows) == dict.fromkeys((3, 13, 23, 33), "insufficient_privilege")
+    assert all("row-level security policy" in each and "secret" not in each for each in query.messages)
+    rig.rows(f"REVOKE INSERT ON t FROM {role}")
+    with pytest.raises(TargetFailed, match="permission denied") as caught:
+        query.rejected(rows)
+    assert caught.value.will_again
+
+
+def test_a_sequence_that_has_come_to_its_end_is_no_row_s_fault(rig: Rig) -> None:
+    rig.rows("CREATE SEQUENCE s MAXVALUE 10")
+    rig.rows("CREATE TABLE t (v text CHECK (v <> '3'), n int DEFAULT nextval('s'))")
+    query = Tolerant(rig)
+    with pytest.raises(TargetFailed, match="2200H"):
+        query.rejected("SELECT CAST(id AS string) AS v, id AS at FROM range(20)")
 
 
 def test_a_server_without_plpgsql_rejects_rows_too(rig: Rig) -> None:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from einmal.spark.targets.postgres.modes import WRITING
-from einmal.spark.targets.postgres.refusals import DEPENDS, OF_ROWS, SAY_NO_VALUES
+from einmal.spark.targets.postgres.refusals import DEPENDS, NOT_OF_ROWS, OF_ROWS, SAY_NO_VALUES
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.rejections import Rows
 
@@ -53,7 +53,7 @@ BEGIN
             SET CONSTRAINTS ALL IMMEDIATE;
             start := start + size;
         EXCEPTION WHEN OTHERS OR assert_failure THEN
-            IF left(SQLSTATE, 2) <> ALL ({classes}) AND SQLSTATE <> ALL ({states}) THEN
+            IF (left(SQLSTATE, 2) <> ALL ({classes}) OR SQLSTATE = ANY ({others})) AND SQLSTATE <> ALL ({states}) THEN
                 RAISE;
             END IF;
             stop := start + size - 1;
@@ -126,6 +126,7 @@ class Narrowing:
             numbers=sql.Literal(list(rows)),
             work=self._work,
             classes=_texts({*OF_ROWS, _RAISED}),
+            others=_texts({*NOT_OF_ROWS}),
             states=_texts(self._states),
             plain=_texts({*SAY_NO_VALUES}),
             depends=sql.Literal(DEPENDS),
