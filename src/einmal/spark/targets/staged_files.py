@@ -26,7 +26,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google_crc32c import extend as crc32c_extend
 
 from einmal.pipeline.claims import Output
+from einmal.spark.targets.numbered import named, numbered
 from einmal.spark.targets.rejections import RECORD, REFUSAL
 from einmal.spark.targets.target import Identity, TargetFailed
 from einmal.spark.text import check_text, rows_without_text
@@ -104,7 +105,8 @@ class StagedFiles:
             flush_directory(directory.parent)
         except OSError as error:
             raise TargetFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
-        reports = frame.mapInArrow(_stages(str(directory), strict=self._strict), _REPORT).collect()
+        stages = _stages(str(directory), frame.schema.names, strict=self._strict)
+        reports = numbered(frame).mapInArrow(stages, _REPORT).collect()
         staged = sorted((row["partition"], row["attempt"], row["count"], row["size"], row["crc"]) for row in reports)
         self._reported[identity] = tuple(
             StagedFile(directory / _file_name(partition, attempt), count, size, crc)
@@ -220,7 +222,7 @@ def _file_name(partition: int, attempt: int) -> str:
     return f"part-{partition:05d}-{attempt}.parquet"
 
 
-def _stages(directory: str, *, strict: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _stages(directory: str, names: Sequence[str], *, strict: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for ``mapInArrow``: rows in, one report out, or none where there are no rows."""
 
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
@@ -230,7 +232,7 @@ def _stages(directory: str, *, strict: bool) -> Callable[[Iterator[Any]], Iterat
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        if (file := stage_file(Path(directory), partition, attempt, batches, strict=strict)) is not None:
+        if (file := stage_file(Path(directory), partition, attempt, named(batches, names), strict=strict)) is not None:
             values = (partition, attempt, file.count, file.size, file.crc)
             kinds = (pyarrow.int32(), *(pyarrow.int64(),) * 4)
             arrays = [pyarrow.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
