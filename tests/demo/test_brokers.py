@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from einmal.client import Producer
-from einmal.demo.brokers import Brokers, coordinator
-
-pytestmark = pytest.mark.system
+from einmal.client.metadata_cache import PartitionMetadata, TopicMetadata
+from einmal.demo.brokers import Brokers, coordinator, is_whole
 
 Told = list[tuple[str, int]]
 
@@ -28,6 +28,25 @@ def running(folder: Path) -> Iterator[tuple[Brokers, Told]]:
         brokers.end()
 
 
+def topic(name: str, *in_sync: tuple[int, ...]) -> TopicMetadata:
+    """Of these partitions, each with three replicas."""
+    partitions = {at: PartitionMetadata(at, 1, 1, (1, 2, 3), isr) for at, isr in enumerate(in_sync)}
+    return TopicMetadata(name, UUID(int=1), partitions)
+
+
+def test_a_cluster_is_whole_only_if_all_topics_that_must_be_there_are() -> None:
+    whole = topic("t", (3, 2, 1), (1, 2, 3))
+    assert is_whole({"t": 2}, {"t": whole, "__x": topic("__x", (1, 2, 3))})
+    assert not is_whole({"t": 2}, {})
+    assert not is_whole({}, {})
+    assert not is_whole({"t": 2}, {"__x": whole})
+    assert not is_whole({"t": 2}, {"t": topic("t")})
+    assert not is_whole({"t": 2}, {"t": topic("t", (1, 2, 3))})
+    assert not is_whole({"t": 2}, {"t": topic("t", (1, 2, 3), (1, 2))})
+    assert not is_whole({"t": 2}, {"t": whole, "__x": topic("__x", (1, 2))})
+
+
+@pytest.mark.system
 def test_the_leader_is_killed_and_what_is_sent_meanwhile_arrives(tmp_path: Path) -> None:
     with running(tmp_path) as (brokers, told):
         before = brokers.leaders("t")
@@ -42,6 +61,7 @@ def test_the_leader_is_killed_and_what_is_sent_meanwhile_arrives(tmp_path: Path)
         assert victim not in brokers.leaders("t")
 
 
+@pytest.mark.system
 def test_the_coordinator_is_killed_and_the_transaction_that_it_had_open_commits(tmp_path: Path) -> None:
     with running(tmp_path) as (brokers, told), brokers.admin() as admin:
         with Producer(bootstrap_servers=brokers.bootstrap_servers, transactional_id="name") as producer:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,20 @@ class Report:
     records: int = 0
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
+
+
+def wrong_with(written: Sequence[str], found: Iterable[str]) -> list[str]:
+    """What a topic lacks of what was written, each of which it must have once, and what it has beside it."""
+    if not written:
+        return ["nothing was written: nothing is shown"]
+    wanted, counts = Counter(written), Counter(found)
+    kinds = {
+        "written twice": [each for each, count in wanted.items() if count > 1],
+        "lost": [each for each in wanted if not counts[each]],
+        "duplicated": [each for each, count in counts.items() if count > 1],
+        "invented": [each for each in counts if each not in wanted],
+    }
+    return [f"{len(each)} {kind}: {[one[:20] for one in each[:5]]}" for kind, each in kinds.items() if each]
 
 
 class Campaign:
@@ -104,7 +118,7 @@ class Campaign:
         self._server.start()
         self._server.rows(LateRows.SCHEMA)
         self._declare(type="table", url=self._server.url, password=PASSWORD, table="public.events", column="id")
-        return LateRows(self._server, seed), lambda row: str(json.loads(row)["id"])
+        return LateRows(self._server, seed), bytes.decode
 
     def _declare(self, **options: str) -> None:
         lines = [f'kafka.bootstrap.servers = "{self._broker.bootstrap}"', f"[ingest.{NAME}]", 'topic = "out"']
@@ -170,15 +184,10 @@ class Campaign:
 
     def _verdict(self, written: list[str], value: Callable[[bytes], str]) -> None:
         found = committed(self._broker.bootstrap, "out", _PARTITIONS)
-        counts = Counter(value(each) for values in found for each in values)
-        lost = [each[:20] for each in written if not counts[each]]
-        duplicated = [each[:20] for each, count in counts.items() if count > 1]
-        invented = [each[:20] for each in set(counts) - set(written)]
+        values = [value(each) for place in found for each in place]
         report = self._report
-        report.records = counts.total()
-        for kind, values in (("lost", lost), ("duplicated", duplicated), ("invented", invented)):
-            if values:
-                report.wrong.append(f"{len(values)} {kind}: {values[:5]}")
+        report.records = len(values)
+        report.wrong += wrong_with(written, values)
         for forbidden in (PASSWORD, "Traceback"):
             if forbidden in self._log():
                 report.wrong.append(f"{forbidden!r} is in the ingesters' log")

@@ -182,4 +182,4 @@ class LateRows(WritingThread):
                 session.close()
 
     def expected(self) -> list[str]:
-        return [str(number) for (number,) in self._server.rows("SELECT id FROM events")]
+        return [f'{{"id":{number}}}' for (number,) in self._server.rows("SELECT id FROM events")]

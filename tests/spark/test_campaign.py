@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +35,7 @@ def outputs_of(name: str) -> list[tuple[str, str]]:
     if name == "state":
         return chain([[each] for each in (*range(COUNT), closing_number(COUNT))])
     if name == "copy":
-        return [(key_of(each), f"{each}:draw") for each in (*range(COUNT), closing_number(COUNT))]
+        return [(key_of(each), f"{each}:{uuid.UUID(int=each)}") for each in (*range(COUNT), closing_number(COUNT))]
     return [("key", value) for value in expected(name, COUNT).elements()]
 
 
@@ -74,6 +75,18 @@ def test_an_output_that_is_there_twice_is_seen(name: str) -> None:
 def test_outputs_of_one_key_in_another_order_are_seen() -> None:
     outputs = outputs_of("copy")
     outputs[0], outputs[5] = outputs[5], outputs[0]
+    assert verdict.wrong_with_output("copy", outputs, COUNT)
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [("k3", "3:"), ("k3", "3"), ("k3", "3:0000"), ("", f"3:{uuid.UUID(int=3)}"), ("k3", f"3:{uuid.UUID(int=4)}")],
+    ids=["no draw", "number alone", "part of a draw", "no key", "draw of another one"],
+)
+def test_an_output_that_is_not_whole_is_seen(torn: tuple[str, str]) -> None:
+    outputs = outputs_of("copy")
+    assert outputs[3] == (key_of(3), f"3:{uuid.UUID(int=3)}")
+    outputs[3] = torn
     assert verdict.wrong_with_output("copy", outputs, COUNT)
 
 

@@ -60,7 +60,7 @@ async def _collect() -> None:
 
 
 def _resident_bytes() -> int:
-    """0 where the system does not say: only the time counts then."""
+    """0 where the system does not report it: only the time counts then."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -135,7 +135,7 @@ def describe_producers(
 
 
 def _report_unseen(unseen: Mapping[TopicPartition, KafkaError]) -> None:
-    """Status 1 where a partition could not be asked: what is there is not known."""
+    """Status 1 where a partition could not be asked: its producers are not known."""
     for each, error in unseen.items():
         print(f"warning: {each} is not among these: {printable(str(error))}", file=sys.stderr)
     if unseen:

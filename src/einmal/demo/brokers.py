@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from einmal.client import Admin, NewTopic
 from einmal.client.errors import UnknownTopic
+from einmal.client.metadata_cache import TopicMetadata
 from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import BrokerFailed, LocalCluster
 
@@ -41,6 +42,8 @@ class Brokers:
         self._admin = self.admin()
         self.ids = tuple(self._cluster.brokers)
         self._has_ended = False
+        self._partitions: dict[str, int] = {}
+        """Of the topics that this made."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -62,6 +65,7 @@ class Brokers:
     def create_topics(self, names: tuple[str, ...], partitions: int) -> None:
         configs = {"min.insync.replicas": str(IN_SYNC)}
         self._admin.create_topics([NewTopic(name, partitions, REPLICAS, configs) for name in names])
+        self._partitions |= dict.fromkeys(names, partitions)
 
     # --- kills ------------------------------------------------------------------------------------------------------
 
@@ -134,8 +138,19 @@ class Brokers:
 
     def _is_whole(self) -> bool:
         topics = self._admin.describe_topics(self._admin.list_topics(include_internal=True))
-        partitions = [each for topic in topics.values() for each in topic.partitions.values()]
-        return all(sorted(each.isr) == sorted(each.replicas) for each in partitions)
+        return is_whole(self._partitions, topics)
+
+
+def is_whole(expected: Mapping[str, int], topics: Mapping[str, TopicMetadata]) -> bool:
+    """Whether every replica is in sync. ``expected``: how many partitions the topics have that must be there: a broker
+    that has just started may know none, which is no proof."""
+    found = {name: len(topic.partitions) for name, topic in topics.items()}
+    partitions = [each for topic in topics.values() for each in topic.partitions.values()]
+    return (
+        bool(expected)
+        and all(found.get(name) == count for name, count in expected.items())
+        and all(each.replicas and sorted(each.isr) == sorted(each.replicas) for each in partitions)
+    )
 
 
 def leaders(admin: Admin, topic: str) -> Counter[int]:

@@ -34,7 +34,7 @@ from einmal.demo.report import Report
 from einmal.demo.text import count_words
 from einmal.demo.timeline import Moment, Timeline
 from einmal.demo.topics import read
-from einmal.demo.verdict import Comparison, compare, verdict
+from einmal.demo.verdict import compare_counts, compare_sentences, verdict
 from einmal.demo.watch import watching
 
 PARTITIONS: Final = 4
@@ -260,12 +260,12 @@ class Demo:
     def _compare(self, expected: Counter[str]) -> Report:
         self._begin("compare", "comparing, word by word", 3)
         servers = self._brokers.bootstrap_servers
-        keys = Counter(key for key, _value in read(servers, SENTENCES))
-        loaded = compare({str(number): 1 for number in range(len(self._lines))}, keys)
+        loaded = compare_sentences(self._lines, read(servers, SENTENCES))
         self._show(1)
-        counted, visible = self._compare_counts(EXACTLY_ONCE, expected)
+        visible = list(read(servers, EXACTLY_ONCE))
+        counted = compare_counts(expected, visible)
         self._show(2)
-        control, _visible = self._compare_counts(CONTROL, expected)
+        control = compare_counts(expected, read(servers, CONTROL))
         written = sum(1 for _record in read(servers, EXACTLY_ONCE, "read_uncommitted"))
         self._show(3)
         return Report(
@@ -277,19 +277,11 @@ class Demo:
             control=control,
             killed=tuple(self._killed),
             replayed_batches=self._replayed,
-            aborted_records=written - visible,
+            aborted_records=written - len(visible),
             seconds=self._now(),
             verdict=verdict(loaded, counted, control, self._killed, VICTIMS),
             environment=self._environment,
         )
-
-    def _compare_counts(self, topic: str, expected: Counter[str]) -> tuple[Comparison, int]:
-        seen: Counter[str] = Counter()
-        records = 0
-        for word, count in read(self._brokers.bootstrap_servers, topic):
-            seen[word] += int(count)
-            records += 1
-        return compare(expected, seen), records
 
     # --- progress -------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from einmal.client import Consumer
+from einmal.demo.verdict import Record
 
 
 def reader(bootstrap_servers: str, topic: str, isolation: str = "read_committed") -> Consumer:
@@ -17,12 +18,11 @@ def reader(bootstrap_servers: str, topic: str, isolation: str = "read_committed"
     return consumer
 
 
-def read(bootstrap_servers: str, topic: str, isolation: str = "read_committed") -> Iterator[tuple[str, bytes]]:
+def read(bootstrap_servers: str, topic: str, isolation: str = "read_committed") -> Iterator[Record]:
     """Key and value of every record up to the end."""
     with reader(bootstrap_servers, topic, isolation) as consumer:
         partitions = consumer.assignment()
         ends = consumer.end_offsets(*partitions)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             for record in consumer.poll(1_000):
-                assert record.key is not None and record.value is not None
-                yield record.key.decode(), record.value
+                yield record.key, record.value

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+Record = tuple[bytes | None, bytes | None]
+"""Key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,27 @@ def compare(expected: Mapping[str, int], seen: Mapping[str, int], examples_max: 
             differences[what, wanted, got] = abs(wanted - got)
     examples = tuple(item for item, _size in differences.most_common(examples_max))
     return Comparison(sum(expected.values()), sum(seen.values()), lost, duplicated, examples)
+
+
+def compare_sentences(lines: Sequence[str], records: Iterable[Record]) -> Comparison:
+    """Every line once under its number: the whole record counts, not its key alone."""
+    expected = {_shown((str(number).encode(), line.encode())): 1 for number, line in enumerate(lines)}
+    return compare(expected, Counter(map(_shown, records)))
+
+
+def compare_counts(expected: Mapping[str, int], records: Iterable[Record]) -> Comparison:
+    """The sum of the counts of each word. What is no word with a count, nobody has expected."""
+    seen: Counter[str] = Counter()
+    for key, value in records:
+        if key is not None and value is not None and value.isdigit() and int(value):
+            seen[key.decode(errors="backslashreplace")] += int(value)
+        else:
+            seen[_shown((key, value))] += 1
+    return compare(expected, seen)
+
+
+def _shown(record: Record) -> str:
+    return ": ".join("NULL" if each is None else each.decode(errors="backslashreplace") for each in record)
 
 
 def verdict(

@@ -257,6 +257,8 @@ class Campaign:
         report.records = len(records)
         report.transactions = self._number()
         ((report.truncated,),) = self._server.rows("SELECT count(*) FROM history WHERE op = 'TRUNCATE'")
+        if not (report.records and report.transactions):
+            report.wrong.append("nothing was written: nothing is shown")
         report.wrong += list(problems(self._server, records))[:20]
         report.fenced = self._log().count("another ingester has started")
         if PASSWORD in self._log():

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ from einmal.types import TopicPartition
 from tests.interop.cluster import Cluster, apache_cluster, einmal_cluster
 from tests.mirroring.campaign.bank import BILLED, PARTITIONS, TRANSFERS, Billing, Ledger, Teller
 from tests.mirroring.campaign.mirrors import LONELY, UNCOPIED, MirrorMaker, OurMirror
+from tests.mirroring.campaign.verdict import compared
 
 _FAULTS: Final = {
     "mirror": 5,
@@ -77,6 +78,7 @@ class Report:
     reordered: int = 0
     billed_never: int = 0
     billed_twice: int = 0
+    billed_wrong: int = 0
     failovers: int = 0
     ready: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -291,7 +293,6 @@ class Campaign:
         self._mirror.kill()
         self._audit()
         self._compare(origin)
-        self._compare_billed(origin)
 
     def _wait_until_billed(self, total: int) -> None:
         deadline = time.monotonic() + _PROGRESS_S / 3
@@ -307,25 +308,17 @@ class Campaign:
         return found
 
     def _compare(self, origin: Ledger) -> None:
-        report, copy = self._report, self._copy
-        expected = {value for values in origin.values.values() for value in values}
-        copied = Counter(value for values in copy.values.values() for value in values)
-        report.records, report.transfers = len(expected), len(origin.parts)
-        report.lost = len(expected - copied.keys())
-        report.surplus = len(copied.keys() - expected)
-        report.doubled = len(copy.doubled)
-        report.reordered = sum(copy.values[each] != values for each, values in origin.values.items())
+        report = self._report
+        difference = compared(origin.values, self._copy.values, self._billed())
+        for each in fields(difference):
+            setattr(report, each.name, getattr(difference, each.name))
+        report.transfers = len(origin.parts)
+        report.wrong += difference.wrong
         acknowledged = {name for teller in self._tellers for name in teller.committed}
         if absent := acknowledged - origin.parts.keys():
             report.wrong.append(f"{len(absent)} acknowledged transfers are not at the source")
         if origin.torn or origin.doubled:
             report.wrong.append("the source itself is torn, or has a record twice")
-
-    def _compare_billed(self, origin: Ledger) -> None:
-        billed = self._billed()
-        expected = {value for values in origin.values.values() for value in values}
-        self._report.billed_never = len(expected - billed.keys())
-        self._report.billed_twice = sum(count > 1 for count in billed.values())
 
 
 def _cluster(kind: str, directory: Path, nodes: int) -> Cluster:
@@ -367,7 +360,7 @@ def main() -> None:
     if arguments.peer:
         print(json.dumps(asdict(_run(arguments, peer=True))))
     faults = (ours.torn, ours.unbalanced, ours.lost, ours.doubled, ours.surplus, ours.reordered)
-    if any((*faults, ours.billed_never, ours.billed_twice, ours.wrong)):
+    if any((*faults, ours.billed_never, ours.billed_twice, ours.billed_wrong, ours.wrong)):
         sys.exit(1)
 
 

@@ -164,7 +164,8 @@ class Ledger:
     def _take(self, partition: int, value: bytes | None) -> None:
         assert value is not None
         part = json.loads(value)
-        self.values[partition].append(f"{part['transfer']}/{part['part']}")
+        # The whole record: an amount that differs is another one.
+        self.values[partition].append(value.decode())
         self.parts[part["transfer"]] += 1
         self.sizes[part["transfer"]] = part["parts"]
         self.balance += part["amount"]

@@ -6,6 +6,7 @@ Every function returns what is wrong, in words; nothing is right.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 from tests.spark.campaign.pipelines import NAMES, SOURCES, closing_number, expected, is_in, key_of
 
 _SHOWN: Final = 5
+_COPY: Final = re.compile(r"(?P<number>\d+):(?P<draw>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 _MISSED_MAX: Final = 8
 """Of moments that come at all, a third does not come in time on a busy machine."""
 
@@ -47,8 +49,13 @@ def wrong_with_output(name: str, outputs: Outputs, count: int) -> list[str]:
         return wrong_with_chain(outputs, count)
     if name != "copy":
         return missing_and_extra(name, Counter(value for _, value in outputs), expected(name, count))
-    numbers = [int(value.partition(":")[0]) for _, value in outputs]
+    whole = [(key, found) for key, value in outputs if (found := _COPY.fullmatch(value))]
+    numbers = [int(found["number"]) for key, found in whole if key == key_of(int(found["number"]))]
     wrong = missing_and_extra(name, Counter(map(str, numbers)), expected(name, count))
+    if len(numbers) < len(outputs):
+        wrong.append(f"{name}: {len(outputs) - len(numbers)} outputs are torn, or have the key of another one")
+    if len({found["draw"] for _, found in whole}) < len(whole):
+        wrong.append(f"{name}: outputs have the same draw")
     last: dict[str, int] = {}
     for number in numbers:
         key = key_of(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,9 +17,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import pyarrow
 import pytest
+from pyarrow import compute
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, LongType, Row, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    Row,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from einmal.testing.targets import TargetTests, fencing
 from einmal.testing.targets.campaign import STEPS
@@ -105,11 +117,17 @@ def _schema(columns: str) -> StructType:
 
 @dataclass(frozen=True)
 class _Column:
-    name: str
+    """``field``: of the column, a struct; ``title``: what it is called from now on."""
 
-    def alias(self, name: str) -> _Column:
-        assert name == self.name
-        return self
+    name: str
+    field: str | None = None
+    title: str | None = None
+
+    def __getitem__(self, field: str) -> _Column:
+        return replace(self, field=field)
+
+    def alias(self, title: str) -> _Column:
+        return replace(self, title=title)
 
 
 @dataclass(frozen=True)
@@ -122,7 +140,8 @@ class _Frame:
     functions: tuple[_Function, ...] = ()
 
     def __getitem__(self, name: str) -> _Column:
-        return _Column(name.strip("`"))
+        assert re.fullmatch(r"\w+", name), "Spark reads other names as SQL"
+        return _Column(name)
 
     def coalesce(self, tasks: int) -> _Frame:
         return replace(self, tasks=tasks)
@@ -131,13 +150,33 @@ class _Frame:
         assert name not in self.schema.names
         return self
 
+    def toDF(self, *names: str) -> _Frame:
+        schema = StructType([StructField(name, field.dataType) for name, field in zip(names, self.schema, strict=True)])
+        return self._then(schema, lambda batch: batch.rename_columns(list(names)))
+
     def select(self, *columns: _Column) -> _Frame:
-        names = [column.name for column in columns]
-        assert names == self.schema.names
-        return self
+        schema = StructType()
+        for column in columns:
+            kind = self.schema[column.name].dataType
+            kind = kind if column.field is None else cast("StructType", kind)[column.field].dataType
+            schema.add(column.title or column.name, kind)
+
+        def select(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+            found = [batch.column(column.name) for column in columns]
+            fields = [
+                values if column.field is None else compute.struct_field(values, column.field)
+                for column, values in zip(columns, found, strict=True)
+            ]
+            return pyarrow.RecordBatch.from_arrays(fields, names=schema.names)
+
+        return self._then(schema, select)
+
+    def _then(self, schema: StructType, function: Callable[[pyarrow.RecordBatch], pyarrow.RecordBatch]) -> _Frame:
+        return replace(self, schema=schema, functions=(*self.functions, lambda batches: map(function, batches)))
 
     def mapInArrow(self, function: _Function, schema: str | StructType) -> _Frame:
         # As it reaches an executor.
+        assert all(re.fullmatch(r"\w+", name) for name in self.schema.names), "mapInArrow reads other names as SQL"
         sent: _Function = cloudpickle.loads(cloudpickle.dumps(function))  # type: ignore[no-untyped-call]
         return replace(
             self,

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import datetime
+import math
+import shutil
+import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import pyarrow
 import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import types
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from einmal.spark.targets.embedded import EmbeddedDestination
+from einmal.spark.targets.embedded import EmbeddedDestination, quoted
+from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.lake import LakeDestination, LakeState
+from einmal.spark.targets.rejections import RECORD
+from einmal.spark.targets.sqlite import _values
 from einmal.spark.targets.staged_files import stage_file
 from einmal.spark.targets.target import Identity, TargetError
+from einmal.testing.targets.driving import RunUnderTest
 from einmal.types import ProducerEpoch, ProducerId
-from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks
+from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
+from tests.spark.targets.local_tasks import local_session
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +39,7 @@ TARGETS: Final = (DeltaHooks(), IcebergHooks(), SQLiteHooks(), DuckDBHooks())
 NAMES: Final = (
     *("a.b", "a b", "a,b", "a;b", "a{b}", "a(b)", "a\nb", "a=b", "`a`", '"a"', "a'b", "%s", "ä", "_x", "select"),
     *("", "\0a", "x" * 300, "rowid", "filename", "file_row_number", "einmal_kept", "a/b"),
+    *("einmal_file", "Einmal_Number", "einmal_refused", "c0", "sqlite_x", "oid", "_rowid_"),
 )
 NEVER: Final = (
     *(types.NullType(), types.ArrayType(types.NullType()), StructType().add("x", types.NullType()), StructType()),
@@ -136,3 +150,206 @@ def test_no_columns_and_columns_of_the_same_name_are_refused(
 ) -> None:
     schema = StructType([types.StructField(name, types.LongType()) for name in names])
     assert not is_accepted(hooks, tmp_path / "t", schema)
+
+
+# --- several columns, through the whole target, also into tables that exist -------------------------------------------
+
+_TIMES: Final = (
+    datetime.datetime(1, 1, 1),
+    datetime.datetime(9999, 12, 31, 23, 59, 59, 999999),
+    datetime.datetime(2026, 1, 1, 0, 0, 0, 1),
+)
+_KINDS: Final[tuple[tuple[Any, tuple[Any, ...]], ...]] = (
+    (pyarrow.bool_(), (True, False)),
+    (pyarrow.int8(), (-(2**7), 2**7 - 1)),
+    (pyarrow.int16(), (-(2**15), 2**15 - 1)),
+    (pyarrow.int32(), (-(2**31), 2**31 - 1)),
+    (pyarrow.int64(), (-(2**63), 2**63 - 1, 2**53 + 1)),
+    (pyarrow.float32(), (1.5, -math.inf)),
+    (pyarrow.float64(), (0.1, math.inf, 1e300)),
+    (pyarrow.decimal128(5, 2), (Decimal("999.99"), Decimal("-999.99"))),
+    (pyarrow.decimal128(38, 10), (Decimal("9" * 28 + "." + "9" * 10), Decimal("-0.0000000001"))),
+    (pyarrow.string(), ("", "007", "1e5", "ä'\"\\\n", "\0", "x" * 5000)),
+    (pyarrow.binary(), (b"", b"\x00\xff", b"12")),
+    (pyarrow.date32(), (datetime.date(1, 1, 1), datetime.date(9999, 12, 31))),
+    (pyarrow.timestamp("us", "UTC"), tuple(each.replace(tzinfo=datetime.UTC) for each in _TIMES)),
+    (pyarrow.timestamp("us"), _TIMES),
+    (pyarrow.list_(pyarrow.int64()), ([], [1, None])),
+    (pyarrow.struct({"a.b": pyarrow.string(), "c": pyarrow.list_(pyarrow.float64())}), ({"a.b": "x", "c": [1.5]},)),
+    (pyarrow.map_(pyarrow.string(), pyarrow.int32()), ([("a", 1)], [])),
+    (pyarrow.null(), (None,)),
+)
+_DECLARED: Final = {
+    "sqlite": (
+        *(
+            "INTEGER",
+            "TEXT",
+            "REAL",
+            "BLOB",
+            "NUMERIC",
+            "VARCHAR(3)",
+            "BOOLEAN",
+            "DATETIME",
+            "",
+            "BIGINT",
+            "DECIMAL(5,2)",
+        ),
+        *("TEXT COLLATE NOCASE", "INTEGER NOT NULL DEFAULT 1", "TEXT GENERATED ALWAYS AS ('x') STORED"),
+        *("TEXT GENERATED ALWAYS AS ('x') VIRTUAL", "TEXT AS ('x')"),
+    ),
+    "duckdb": (
+        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "FLOAT", "DOUBLE", "VARCHAR"),
+        *("DECIMAL(5,2)", "DECIMAL(38,10)", "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMPTZ", "BLOB", "JSON", "UUID"),
+        *("VARCHAR COLLATE NOCASE", "BIGINT DEFAULT 7", "VARCHAR GENERATED ALWAYS AS ('x')", "VARCHAR(3)", "BIGINT[]"),
+        *("ENUM ('x', '')", "VARCHAR NOT NULL DEFAULT 'x'"),
+    ),
+}
+_EXTRA: Final = ("", ', "x0" INTEGER', ', "x0" INTEGER NOT NULL', ', "x0" INTEGER NOT NULL DEFAULT 7')
+
+
+@dataclass(frozen=True)
+class Case:
+    """``columns``: name, kind, values, and the type in a table that exists. ``extra``: what else this has."""
+
+    hooks: OwnHooks
+    columns: tuple[tuple[str, Any, tuple[Any, ...], str], ...]
+    exists: bool
+    extra: str
+    tolerates: bool
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    hooks = draw(st.sampled_from(TARGETS))
+    declared = _DECLARED.get(hooks.kind, ())
+    names = st.sampled_from([each for each in NAMES if len(each) < 100]) | st.text(
+        st.characters(codec="utf-8"), min_size=1, max_size=20
+    )
+    columns = draw(
+        st.lists(
+            st.tuples(names, st.sampled_from(_KINDS), st.sampled_from(declared or ("",))),
+            min_size=1,
+            max_size=4,
+            unique_by=lambda each: each[0],
+        )
+    )
+    return Case(
+        hooks=hooks,
+        columns=tuple((name, kind, values, each) for name, (kind, values), each in columns),
+        exists=bool(declared) and draw(st.booleans()),
+        extra=draw(st.sampled_from(_EXTRA)),
+        tolerates=bool(declared) and draw(st.booleans()),
+    )
+
+
+class _Tolerant:
+    """A target that tolerates rejected rows."""
+
+    def __init__(self, hooks: OwnHooks) -> None:
+        self.hooks = hooks
+
+    def destination(self, location: Path) -> Any:
+        options = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "bad"}
+        return destination(self.hooks.kind, self.hooks.options(location) | options)
+
+
+@settings(max_examples=200, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(case=cases())
+def test_tables_that_are_accepted_are_written_twice_and_others_name_the_column(
+    tmp_path_factory: pytest.TempPathFactory, case: Case
+) -> None:
+    location = tmp_path_factory.mktemp("table")
+    try:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            if not case.exists or exists(case, location):
+                through_the_target(case, location, local_session(monkeypatch))
+    finally:
+        shutil.rmtree(location)
+
+
+def exists(case: Case, location: Path) -> bool:
+    """Whether the database can have such a table."""
+    listed = ", ".join(f"{quoted(name)} {kind}" for name, _, _, kind in case.columns)
+    module: Any = sqlite3 if case.hooks.kind == "sqlite" else duckdb
+    try:
+        with closing(module.connect(str(location / "rows.db"))) as connection:
+            connection.execute(f"CREATE TABLE words ({listed}{case.extra})")
+            connection.commit()
+    except (module.Error, ValueError, UnicodeError):
+        return False
+    return True
+
+
+def through_the_target(case: Case, location: Path, spark: Any) -> None:
+    hooks: Any = _Tolerant(case.hooks) if case.tolerates else case.hooks
+    rows = [table_of(case, number) for number in range(2)]
+    schema = from_arrow_schema(rows[0].schema)
+    try:
+        found = hooks.destination(location).problems("name", schema)
+    except TargetError as error:
+        found = [(str(error), "")]
+    if found:
+        event(f"{case.hooks.kind} refuses")
+        said = " ".join(f"{what} {hint}" for what, hint in found).lower()
+        names = [name for name, *_ in case.columns] + ["x0"]
+        assert any(each.lower() in said for name in names for each in (name or "''", repr(name)[1:-1] or "''")), said
+        return
+    event(f"{case.hooks.kind} accepts")
+    run = RunUnderTest(hooks, location, "name", None)
+    run.start()
+    for number, each in enumerate(rows):
+        run.stage_frame(number, spark.createDataFrame(each).coalesce(2))
+        run.record(number)
+        run.commit()
+        assert not case.tolerates or not run.target.rejected(number)
+    run.die()
+    expected = pyarrow.concat_tables(rows).select([name for name, *_ in case.columns])
+    assert comparable(read_back(case, location, expected)) == comparable(as_stored(case, expected))
+
+
+def table_of(case: Case, number: int) -> pyarrow.Table:
+    """The second batch has the values in another order, and a NULL where the table can have one."""
+    arrays, names = [], []
+    for name, kind, values, declared in case.columns:
+        every = [*values, *((None,) if "NOT NULL" not in declared else ())] * 6
+        arrays.append(pyarrow.array(every[number : number + 5], kind))
+        names.append(name)
+    if case.tolerates:
+        records = [{"topic": "in", "partition": number, "offset": offset} for offset in range(5)]
+        kind = pyarrow.struct({"topic": pyarrow.string(), "partition": pyarrow.int32(), "offset": pyarrow.int64()})
+        arrays.append(pyarrow.array(records, kind))
+        names.append(RECORD)
+    return pyarrow.Table.from_arrays(arrays, names=names)
+
+
+def read_back(case: Case, location: Path, expected: pyarrow.Table) -> list[list[Any]]:
+    if case.hooks.kind in _DECLARED:
+        module: Any = sqlite3 if case.hooks.kind == "sqlite" else duckdb
+        listed = ", ".join(map(quoted, expected.column_names))
+        with closing(module.connect(str(location / "rows.db"))) as connection:
+            if case.hooks.kind == "duckdb":
+                connection.execute("SET TimeZone = 'UTC'")
+                table = connection.execute(f"SELECT {listed} FROM words").to_arrow_table()
+                return [column.to_pylist() for column in table.columns]
+            rows = connection.execute(f"SELECT {listed} FROM words").fetchall()
+            return [list(each) for each in zip(*rows, strict=True)]
+    if case.hooks.kind == "delta":
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(location / "words")).to_pyarrow_table()
+    else:
+        table = table_at(location).scan().to_arrow()
+    return [table.column(name).to_pylist() for name in expected.column_names]
+
+
+def as_stored(case: Case, expected: pyarrow.Table) -> list[list[Any]]:
+    """SQLite has text for decimals and times: test_exact_values has how it is written."""
+    columns = [column.combine_chunks() for column in expected.columns]
+    if case.hooks.kind == "sqlite":
+        return [_values("", column) for column in columns]
+    return [column.to_pylist() for column in columns]
+
+
+def comparable(columns: list[list[Any]]) -> list[list[str]]:
+    """In no order of the rows."""
+    return sorted(list(each) for each in zip(*([repr(value) for value in column] for column in columns), strict=True))

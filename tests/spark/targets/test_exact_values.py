@@ -8,11 +8,13 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from einmal.spark.targets.target import TargetFailed
 from einmal.testing.targets.driving import RunUnderTest
-from tests.spark.targets.hooks import DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
+from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -101,3 +103,20 @@ def test_timestamps_of_any_session_time_zone_are_in_utc_in_iceberg(tmp_path: Pat
         spark.conf.set("spark.sql.session.timeZone", str(zone))
     [row] = table_at(tmp_path).scan().to_arrow().to_pylist()
     assert row["at"].isoformat() == "2026-03-29T01:30:00+00:00"
+
+
+@pytest.mark.parametrize("hooks", [SQLiteHooks(), DeltaHooks()], ids=["sqlite", "delta"])
+def test_columns_whose_names_spark_reads_as_sql_come_through_its_tasks(
+    tmp_path: Path, spark: SparkSession, hooks: OwnHooks
+) -> None:
+    names = ["a.b", "a`b", "`a`", "*", "a", "%s"]
+    schema = StructType([StructField(name, LongType()) for name in names])
+    write(hooks, tmp_path, spark.createDataFrame([tuple(range(len(names)))], schema))
+    if hooks.kind == "sqlite":
+        with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+            cursor = connection.execute("SELECT * FROM words")
+            assert [column for column, *_ in cursor.description] == names
+            assert cursor.fetchall() == [tuple(range(len(names)))]
+    else:
+        rows = DeltaTable(str(tmp_path / "words")).to_pyarrow_table().to_pylist()
+        assert rows == [{name: number for number, name in enumerate(names)}]

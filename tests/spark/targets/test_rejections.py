@@ -61,11 +61,12 @@ def test_a_search_that_narrows_few_rows_down_rejects_the_same_kind_of_rows(data:
     values = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
     table = Table(data.draw(st.sets(rows)), values, data.draw(st.dictionaries(rows, rows)))
 
-    def narrow(some: Rows) -> tuple[Rows, Rows] | None:
+    def narrow(some: Rows) -> tuple[list[tuple[int, str]], Rows] | None:
         if data.draw(st.integers(0, 4)) == 0:
             return None
         tried = data.draw(st.integers(1, len(some)))
-        return [row for row in some[:tried] if table.attempt([row]) is not None], some[tried:]
+        suspects = [(row, why) for row in some[:tried] if (why := table.attempt([row])) is not None]
+        return [(row, "" if why == "missing" else why) for row, why in suspects], some[tried:]
 
     error = table.attempt(range(count))
     found = {} if error is None else find_rejected(
@@ -84,14 +85,15 @@ def test_of_many_rows_only_few_at_a_time_are_narrowed_down() -> None:
         lengths.append(len(some))
         return "bad" if bad.intersection(some) else None
 
-    def narrow(some: Rows) -> tuple[Rows, Rows]:
+    def narrow(some: Rows) -> tuple[list[tuple[int, str]], Rows]:
         assert 1 < len(some) <= NARROW_MAX
-        return [row for row in some if row in bad], []
+        return [(row, f"bad {row % 3}") for row in some if row in bad], []
 
     found = find_rejected(range(100_000), "bad", attempt, narrow=narrow)
     assert set(found) == bad
-    # One for each suspect, and those that halve 100,000 rows.
-    assert len(lengths) <= len(bad) + 4 * 100_000 // NARROW_MAX
+    # One for each reason, and those that are narrowed down.
+    assert sorted(lengths)[:4] == [1, 1, 1, 100_000 % NARROW_MAX]
+    assert len(lengths) == 3 + -(-100_000 // NARROW_MAX)
 
 
 @given(st.integers(1, 5_000), st.lists(st.integers(0, 4_999), max_size=20, unique=True))

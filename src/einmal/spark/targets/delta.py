@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.spark.options import OptionError, Options
 from einmal.spark.reasons import HopVerdict, Reason
+from einmal.spark.targets.delta_statistics import COLUMNS_DEFAULT, COLUMNS_SETTING, statistics
 from einmal.spark.targets.lake import (
     STAGING,
     LakeDestination,
@@ -122,7 +123,8 @@ class DeltaLakeTable(LakeTable):
             max_commit_retries=0,
             app_transactions=[Transaction(f"{_PREFIX}{name}", version, state.timestamp_ms)],
         )
-        actions = [self._action(file) for file in files]
+        columns = _columns_with_statistics(snapshot.metadata().configuration)
+        actions = [self._action(file, columns) for file in files]
         try:
             snapshot.create_write_transaction(actions, "append", snapshot.schema(), commit_properties=properties)
         except CommitFailedError as error:
@@ -161,12 +163,12 @@ class DeltaLakeTable(LakeTable):
             if not column["nullable"]
         ]
 
-    def _action(self, file: StagedFile) -> Any:
+    def _action(self, file: StagedFile, columns: int) -> Any:
         from deltalake.transaction import AddAction
 
         status = file.path.stat()
         path = file.path.relative_to(self._path).as_posix()
-        stats = json.dumps({"numRecords": file.count})
+        stats = statistics(file.path, file.count, columns)
         return AddAction(path, status.st_size, {}, status.st_mtime_ns // 1_000_000, True, stats)
 
     def _record_path(self, name: str, version: int) -> Path:
@@ -235,6 +237,14 @@ def _protocol_problems(snapshot: Any) -> list[tuple[str, str]]:
         if name in field.get("metadata", {})
     ]
     return problems + [(f"the table has the rule {rule}", "einmal does not check rules of tables") for rule in rules]
+
+
+def _columns_with_statistics(configuration: Mapping[str, str]) -> int:
+    """The table's own number where it is one."""
+    try:
+        return int(configuration.get(COLUMNS_SETTING, COLUMNS_DEFAULT))
+    except ValueError:
+        return COLUMNS_DEFAULT
 
 
 def _without_nullability(kind: Any) -> Any:

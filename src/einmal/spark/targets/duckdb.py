@@ -39,6 +39,8 @@ _TYPES: Final = {
 
 
 class DuckDB(Database):
+    own_columns = frozenset({REFUSAL, "file_row_number", "einmal_file", "einmal_kept", "einmal_number"})
+
     def __init__(self, path: Path, busy_timeout_ms: int) -> None:
         super().__init__(path)
         self._busy_timeout_ms = busy_timeout_ms

@@ -34,6 +34,7 @@ from einmal.spark.errors import PipelineRefused
 from einmal.spark.options import OptionError, Options, error_options
 from einmal.spark.targets import stored_record
 from einmal.spark.targets.rejections import (
+    REFUSAL,
     REJECTED,
     Rejections,
     as_columns,
@@ -94,6 +95,9 @@ class Column(NamedTuple):
 
 class Database(ABC):
     """One kind of database, and the file of one."""
+
+    own_columns: ClassVar[frozenset[str]] = frozenset({REFUSAL})
+    """Names, in lower case, of the columns by which rejected rows are found."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -298,7 +302,7 @@ class EmbeddedTarget(Target):
 
     def _check(self, schema: StructType) -> None:
         with self._connection() as connection:
-            problems = record_problems(self._tolerated, schema)
+            problems = record_problems(self._tolerated, schema, self._database.own_columns)
             problems += prepare_table(self._database, connection, self._table, stored_schema(schema))
         if problems:
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
@@ -417,7 +421,7 @@ class EmbeddedDestination(Destination):
                 connection.execute("COMMIT")
             if schema is None:
                 return []
-            found = record_problems(self._errors, schema)
+            found = record_problems(self._errors, schema, self._database.own_columns)
             return found + prepare_table(self._database, connection, self._table, stored_schema(schema))
 
     @contextlib.contextmanager
@@ -443,7 +447,13 @@ def prepare_table(database: Database, connection: Any, table: str, schema: Struc
 def _columns_without_type(database: Database, schema: StructType) -> list[tuple[str, str]]:
     lower = [field.name.lower() for field in schema]
     twice = sorted({each for each in lower if lower.count(each) > 1})
-    return [(f"there are two columns {each!r}: the database ignores case", "rename one") for each in twice] + [
+    problems = [(f"there are two columns {each!r}: the database ignores case", "rename one") for each in twice]
+    problems += [
+        (f"no column can be named {field.name!r}", "rename it")
+        for field in schema
+        if not field.name or "\0" in field.name
+    ]
+    return problems + [
         (
             f"column {field.name!r} has type {field.dataType.simpleString()}, which no column of the database can have",
             f"select parts of it, or to_json({field.name})",

@@ -9,7 +9,7 @@ in a table, the later one is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from einmal.schemas.settings import LIMIT, TOLERANCE, ErrorSettings
@@ -37,9 +37,10 @@ E = TypeVar("E")
 Rows = Sequence[int]
 Attempt = Callable[[Rows], E | None]
 """Puts these rows into the open transaction; or changes nothing, and returns why one of them is rejected."""
-Narrow = Callable[[Rows], tuple[Rows, Rows] | None]
-"""Puts those of these rows into the open transaction that it can: those that failed alone, and rows at the end that
-were not tried. None, and then nothing has changed: this search cannot be used for these rows."""
+Narrow = Callable[[Rows], tuple[Sequence[tuple[int, str]], Rows] | None]
+"""Puts those of these rows into the open transaction that it can. Those that failed alone, each with what all rows have
+in common that are rejected for the same reason, whatever is added later (empty: it may be another reason then); and
+rows at the end that were not tried. None, and then nothing has changed: this search cannot be used for these rows."""
 NARROW_MAX: Final = 1_024
 """Rows of one search by ``Narrow``: it has few of them in memory, and ends soon."""
 
@@ -57,8 +58,8 @@ def find_rejected(
 
     ``error``: what all of them together failed with. ``depends``: whether a row may be rejected only because of rows
     that come later, as by a foreign key between rows of one batch; it is then tried again. ``check`` is called with
-    the number of rejected rows, and raises where they are too many. ``narrow``: a faster search among few rows, whose
-    suspects are tried again one by one.
+    the number of rejected rows, and raises where they are too many. ``narrow``: a faster search among few rows; of its
+    suspects one for each reason is tried again.
     """
     found: dict[int, E] = {}
     _halve(rows, error, attempt, found, check, narrow)
@@ -82,6 +83,7 @@ def _halve(
 ) -> None:
     # Rows, and what they are known to fail with.
     waiting: list[tuple[Rows, E | None]] = [(rows, error)]
+    reasons: dict[str, E] = {}
     while waiting:
         some, known = waiting.pop()
         failed = attempt(some) if some and known is None else known
@@ -91,10 +93,22 @@ def _halve(
             found[some[0]] = failed
             check(len(found))
             continue
-        if narrow is not None and len(some) <= NARROW_MAX and (narrowed := narrow(some)) is not None:
+        if narrow is not None and len(some) > NARROW_MAX:
+            # Not by halves: where each of these has a rejected row, all rows would be tried at every level.
+            starts = range(0, len(some), NARROW_MAX)
+            waiting += [(some[start : start + NARROW_MAX], None) for start in reversed(starts)]
+            continue
+        if narrow is not None and (narrowed := narrow(some)) is not None:
             suspects, untried = narrowed
+            waiting.append((untried, None))
             # Suspects come first: rows are tried in their order.
-            waiting += [(untried, None), *(([row], None) for row in reversed(suspects))]
+            for row, why in suspects:
+                alone = reasons.get(why) or attempt([row])
+                if alone is not None:
+                    found[row] = alone
+                    check(len(found))
+                    if why:
+                        reasons[why] = alone
             continue
         middle = len(some) // 2
         first, second = some[:middle], some[middle:]
@@ -158,16 +172,25 @@ class Rejections:
 HINT: Final = f"SELECT ..., struct(topic, partition, offset) AS {RECORD}, of the record that the row is made of"
 
 
-def record_problems(errors: ErrorSettings, schema: StructType) -> list[tuple[str, str]]:
-    """What is wrong with the column that names a row's record."""
+def record_problems(
+    errors: ErrorSettings, schema: StructType, own: Collection[str] = (REFUSAL,)
+) -> list[tuple[str, str]]:
+    """What is wrong with the column that names a row's record, and with columns of names that the search for rejected
+    rows needs for its ``own``."""
     if not errors.tolerates:
         return []
+    found = [
+        (f"with {TOLERANCE}=all no column of the query can be named {field.name!r}", "rename it")
+        for field in schema.fields
+        if field.name.lower() in own
+    ]
     kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
     wanted = f"struct<{','.join(f'{name}:{kind}' for name, kind in RECORD_FIELDS.items())}>"
-    if kinds.get(RECORD) == wanted:
-        return []
-    what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
-    return [(f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}", HINT)]
+    if kinds.get(RECORD) != wanted:
+        what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
+        made = f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}"
+        found.append((made, HINT))
+    return found
 
 
 def stored_schema(schema: StructType) -> StructType:

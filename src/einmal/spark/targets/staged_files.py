@@ -23,9 +23,10 @@ Supported are local file systems, and shared ones that the driver and all execut
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google_crc32c import extend as crc32c_extend
 
 from einmal.pipeline.claims import Output
+from einmal.spark.targets.numbered import named, numbered
 from einmal.spark.targets.rejections import RECORD, REFUSAL
 from einmal.spark.targets.target import Identity, TargetFailed
 from einmal.spark.text import check_text, rows_without_text
@@ -50,6 +52,8 @@ _ROWS_PER_GROUP: Final = 128 * 1024
 _CHUNK: Final = 1024 * 1024
 _REMOVALS_MAX: Final = 10
 """A task that is still writing may add a file while its directory is being removed."""
+_NAN: Final = "einmal.nan"
+"""In the metadata of a file: see ``columns_with_nan``."""
 _REPORT: Final = "partition int, attempt bigint, count bigint, size bigint, crc bigint"
 
 
@@ -101,7 +105,8 @@ class StagedFiles:
             flush_directory(directory.parent)
         except OSError as error:
             raise TargetFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
-        reports = frame.mapInArrow(_stages(str(directory), strict=self._strict), _REPORT).collect()
+        stages = _stages(str(directory), frame.schema.names, strict=self._strict)
+        reports = numbered(frame).mapInArrow(stages, _REPORT).collect()
         staged = sorted((row["partition"], row["attempt"], row["count"], row["size"], row["crc"]) for row in reports)
         self._reported[identity] = tuple(
             StagedFile(directory / _file_name(partition, attempt), count, size, crc)
@@ -217,7 +222,7 @@ def _file_name(partition: int, attempt: int) -> str:
     return f"part-{partition:05d}-{attempt}.parquet"
 
 
-def _stages(directory: str, *, strict: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _stages(directory: str, names: Sequence[str], *, strict: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for ``mapInArrow``: rows in, one report out, or none where there are no rows."""
 
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
@@ -227,7 +232,7 @@ def _stages(directory: str, *, strict: bool) -> Callable[[Iterator[Any]], Iterat
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        if (file := stage_file(Path(directory), partition, attempt, batches, strict=strict)) is not None:
+        if (file := stage_file(Path(directory), partition, attempt, named(batches, names), strict=strict)) is not None:
             values = (partition, attempt, file.count, file.size, file.crc)
             kinds = (pyarrow.int32(), *(pyarrow.int64(),) * 4)
             arrays = [pyarrow.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
@@ -289,11 +294,14 @@ def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
     from pyarrow import Table, parquet
 
     count, waiting = 0, [first]
+    with_nan: set[tuple[str, ...]] = set()
     # Without Arrow's own schema, which has the session's time zone: Parquet has times in UTC.
     with parquet.ParquetWriter(sink, first.schema, store_schema=False) as writer:
 
         def flush() -> None:
-            writer.write_table(Table.from_batches(waiting), row_group_size=_ROWS_PER_GROUP)
+            table = Table.from_batches(waiting)
+            with_nan.update(_with_nan(table.schema, table.columns))
+            writer.write_table(table, row_group_size=_ROWS_PER_GROUP)
             waiting.clear()
 
         rows = first.num_rows
@@ -307,7 +315,27 @@ def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
         if waiting:
             count += rows
             flush()
+        if with_nan:
+            writer.add_key_value_metadata({_NAN: json.dumps(sorted(with_nan))})
     return count
+
+
+def _with_nan(fields: Any, columns: Any) -> Iterator[tuple[str, ...]]:
+    """The columns that have one, fields of structs, too."""
+    from pyarrow import compute, types
+
+    for field, values in zip(fields, columns, strict=True):
+        if types.is_struct(field.type):
+            inner = [compute.struct_field(values, at) for at in range(field.type.num_fields)]
+            yield from ((field.name, *names) for names in _with_nan(field.type, inner))
+        elif types.is_floating(field.type) and compute.any(compute.is_nan(values)).as_py():
+            yield (field.name,)
+
+
+def columns_with_nan(footer: Any) -> frozenset[tuple[str, ...]]:
+    """The names of columns of a staged file that have a NaN, fields of structs, too. A footer's bounds are those of the
+    other values, and many readers take a NaN for the largest one."""
+    return frozenset(map(tuple, json.loads((footer.metadata or {}).get(_NAN.encode(), b"[]"))))
 
 
 class _CountedFile:

@@ -23,13 +23,19 @@ from einmal.spark.targets.postgres.table import find_table
 from einmal.spark.targets.rejections import Rejections
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
 
-_TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, n bigint CHECK (n >= 0), note text)"
+_TABLE = """
+    CREATE TABLE t (id bigint PRIMARY KEY, n bigint CHECK (n >= 0), note text);
+    CREATE TABLE history (id bigint, n bigint CHECK (n >= 0), note text, valid_from timestamp, valid_to timestamp,
+        is_current boolean NOT NULL);
+    CREATE UNIQUE INDEX ON history (id) WHERE is_current;
+    CREATE INDEX ON history (id, valid_to)
+"""
 _COLUMNS = (
-    StagingColumn("id", sql.SQL("bigint"), "id", "id"),
-    StagingColumn("n", sql.SQL("bigint"), "n", "n"),
-    StagingColumn("note", sql.SQL("text"), "note", "note"),
-    *RECORD_COLUMNS,
+    StagingColumn("c0", sql.SQL("bigint"), "id", "id"),
+    StagingColumn("c1", sql.SQL("bigint"), "n", "n"),
+    StagingColumn("c2", sql.SQL("text"), "note", "note"),
 )
+_SINCE = StagingColumn("c3", sql.SQL("timestamp"), "valid_from", "valid_from")
 
 
 def main() -> None:
@@ -39,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with running() as server:
         server.rows(_TABLE)
-        for mode in ("append", "upsert"):
+        for mode in ("append", "upsert", "scd2"):
             for rejected in arguments.rejected:
                 seconds, of_cpu = measured(server, mode, arguments.rows, rejected)
                 print(
@@ -50,28 +56,31 @@ def main() -> None:
 
 def measured(server: PostgresServer, mode: str, rows: int, rejected: int) -> tuple[float, float]:
     """Seconds for one batch, and those of the CPU, for client and server, which depend less on other programs."""
-    server.rows("DROP TABLE IF EXISTS staged; CREATE UNLOGGED TABLE staged (id bigint, n bigint, note text,"
-                " record_topic text, record_partition integer, record_offset bigint, refusal text,"
+    server.rows("DROP TABLE IF EXISTS staged; CREATE UNLOGGED TABLE staged (c0 bigint, c1 bigint, c2 text,"
+                " c3 timestamp, record_topic text, record_partition integer, record_offset bigint, refusal text,"
                 " attempt bigint DEFAULT 1)")  # fmt: skip
     every = rows // rejected if rejected else rows + 1
     server.rows(
-        f"INSERT INTO staged SELECT n, CASE WHEN n % {every} = {every} - 1 THEN -1 ELSE n END, 'note ' || n, 'in', 0, n"
-        f" FROM generate_series(0, {rows - 1}) AS n"
+        f"INSERT INTO staged SELECT n, CASE WHEN n % {every} = {every} - 1 THEN -1 ELSE n END,"
+        f" 'note ' || n, '2026-01-01', 'in', 0, n FROM generate_series(0, {rows - 1}) AS n"
     )
-    upserts = {"mode": "upsert", "key": "id"} if mode == "upsert" else {}
-    options = postgres_options(Options({"url": server.url, "password": PASSWORD, "table": "public.t", **upserts}))
+    table, columns = ("history", (*_COLUMNS, _SINCE)) if mode == "scd2" else ("t", _COLUMNS)
+    keyed = {} if mode == "append" else {"mode": mode, "key": "id"}
+    options = postgres_options(Options({"url": server.url, "password": PASSWORD, "table": f"public.{table}", **keyed}))
     session = Session(options.connecting, options.schema, "bench")
     try:
         session.begin("measuring")
         shape = find_table(session, options.table)
         assert shape is not None
         rejections = Rejections("bench", ErrorSettings(), 0, rows)
-        staged = Staged("public", "staged", _COLUMNS, tolerates=True, counts={1: rows})
+        staged = Staged("public", "staged", (*columns, *RECORD_COLUMNS), tolerates=True, counts={1: rows})
         ((pid,),) = session.execute("measuring", sql.SQL("SELECT pg_backend_pid()")).fetchall()
         began, of_cpu = time.perf_counter(), _of_cpu(pid)
         apply_and_reject(session, options, shape, staged, rejections)
         taken = time.perf_counter() - began, _of_cpu(pid) - of_cpu
-        ((kept,),) = session.execute("measuring", sql.SQL("SELECT count(*) FROM t")).fetchall()
+        ((kept,),) = session.execute(
+            "measuring", sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))
+        ).fetchall()
         assert (kept, len(rejections.found)) == (rows - rejected, rejected)
         return taken
     finally:

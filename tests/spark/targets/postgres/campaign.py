@@ -20,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import psycopg
@@ -48,6 +49,19 @@ class Report:
     rows: dict[str, int] = field(default_factory=dict)
     fenced: int = 0
     wrong: list[str] = field(default_factory=list)
+
+
+def wrong_with(name: str, found: Iterable[tuple[Any, ...]], count: int) -> list[str]:
+    """Of a pipeline's table after ``count`` rows: each of them once, or for each key the last one."""
+    expected = Counter(
+        (number,) if name == "append" else (number, number % KEYS)
+        for number in range(0 if name == "append" else max(0, count - KEYS), count)
+    )
+    seen = Counter(found)
+    missing, surplus = expected - seen, seen - expected
+    if not missing and not surplus:
+        return []
+    return [f"{name}: missing {sorted(missing)[:5]}, too many {sorted(surplus, key=str)[:5]}"]
 
 
 class Campaign:
@@ -207,14 +221,10 @@ class Campaign:
                 report.wrong.append(f"{name}: the record of batch {batch_id} counts {records} rows")
             if end is None or [each["offset"] for each in end] != [count]:
                 report.wrong.append(f"{name}: the record of batch {batch_id} ends at {end}")
-            found = rows(f"SELECT n FROM {name} ORDER BY n")
-            expected = range(count) if name == "append" else range(max(0, count - KEYS), count)
-            if [n for (n,) in found] != list(expected):
-                counts = Counter(n for (n,) in found)
-                missing = sorted(set(expected) - set(counts))[:5]
-                twice = sorted(n for n, times in counts.items() if times > 1)[:5]
-                surplus = sorted(set(counts) - set(expected))[:5]
-                report.wrong.append(f"{name}: missing {missing}, twice {twice}, surplus {surplus}")
+            columns = "n" if name == "append" else "n, key"
+            report.wrong += wrong_with(name, rows(f"SELECT {columns} FROM {name}"), count)
+        if unwritten := set(NAMES) - report.batches.keys():
+            report.wrong.append(f"{sorted(unwritten)} have committed nothing: nothing is shown")
         if left := rows("SELECT relname FROM pg_class WHERE relname LIKE 'einmal_staging%'"):
             report.wrong.append(f"staging tables are left: {left}")
         if PASSWORD in self._log():

@@ -15,6 +15,7 @@ def column(base: str, modifier: int) -> TableColumn:
         definition=base,
         base=base,
         category="D",
+        element_category="D",
         modifier=modifier,
         is_required=False,
         has_default=False,

@@ -10,6 +10,8 @@ import pytest
 from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.spark.targets.target import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
+from tests.spark.targets.postgres.server import PASSWORD
+from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -375,6 +377,78 @@ def test_every_kind_of_error_is_found_among_many_rows(rig: Rig, statement: str, 
     assert query.rows("count(*)") == [(180,)]
 
 
+_LONG = "array_join(transform(sequence(1, 3000), x -> sha2(CAST(x AS string), 256)), 'secret')"
+_LOOKUP = [
+    "CREATE TABLE known (v text, n int)",
+    "INSERT INTO known VALUES ('secret', 1), ('secret', 2)",
+    "CREATE FUNCTION look(text) RETURNS int LANGUAGE sql AS 'SELECT (SELECT n FROM known WHERE v = $1)'",
+]
+
+
+@pytest.mark.parametrize(
+    ("statements", "value", "state"),
+    [
+        ([*_LOOKUP, "CREATE TABLE t (v text CHECK (look(v) IS NULL))"], "'secret'", "21000"),
+        (["CREATE TABLE t (v varchar(5))"], "'secret'", "22001"),
+        (["CREATE TABLE t (v jsonb)"], "'\"secret\\\\u0000\"'", "22P05"),
+        (["CREATE TABLE t (v text CHECK (length(v) = 0 OR v::date > '2000-01-01'))"], "'2026-02-30'", "22008"),
+        (["CREATE TABLE t (v text CHECK (length(v) = 0 OR v::xml IS DOCUMENT))"], "'<secret'", "2200N"),
+        (["CREATE TABLE t (v text, EXCLUDE USING btree (v WITH =))"], "'secret'", "23P01"),
+        (["CREATE TABLE t (v text NOT NULL)"], "nullif('secret', 'secret')", "23502"),
+        (["CREATE TABLE t (v text) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF t FOR VALUES IN ('')"],
+         "'secret'", "23514"),
+        (["CREATE TABLE t (v text)", "CREATE INDEX ON t (v)"], _LONG, "54000"),
+        (["CREATE TABLE t (v tsvector)"], _LONG, "54000"),
+        (["CREATE TABLE t (v jsonb)"], "repeat('[', 1000000)", "54001"),
+    ],
+)  # fmt: skip
+def test_every_class_of_errors_that_a_row_can_cause_makes_a_dead_letter(
+    rig: Rig, statements: list[str], value: str, state: str
+) -> None:
+    for each in statements:
+        rig.rows(each)
+    good = "'1'" if "jsonb" in statements[-1] else "''"
+    if state == "23P01":
+        good = "nullif('', '')"
+        rig.rows("INSERT INTO t VALUES ('secret')")
+    rows = f"SELECT IF(id = 3, {value}, {good}) AS v, id AS at FROM range(20)"
+    query = Tolerant(rig)
+    assert set(query.rejected(rows)) == {3}
+    assert f"SQLSTATE {state}" in query.messages[0] and "secret" not in query.messages[0]
+    strict = Query(rig)
+    with pytest.raises(Exception, match=f"SQLSTATE {state}") as caught:
+        strict.write(f"SELECT v FROM ({rows})")
+    assert "secret" not in str(caught.value)
+    assert not isinstance(caught.value, TargetFailed) or caught.value.will_again
+
+
+def test_a_row_that_a_policy_of_the_table_forbids_is_rejected_and_a_missing_permission_is_not(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (v text)")
+    rig.rows("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    rig.rows("CREATE POLICY p ON t USING (true) WITH CHECK (v <> 'secret')")
+    role = unique("loader").replace("-", "_")
+    rig.rows(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+    rig.rows(f"GRANT ALL ON SCHEMA public TO {role}")
+    rig.rows(f"GRANT ALL ON DATABASE {rig.database} TO {role}")
+    rig.rows(f"GRANT SELECT, INSERT ON t TO {role}")
+    query = Tolerant(rig, user=role)
+    rows = "SELECT IF(id % 10 = 3, 'secret', 'x') AS v, id AS at FROM range(40)"
+    assert query.rejected(rows) == dict.fromkeys((3, 13, 23, 33), "insufficient_privilege")
+    assert all("row-level security policy" in each and "secret" not in each for each in query.messages)
+    rig.rows(f"REVOKE INSERT ON t FROM {role}")
+    with pytest.raises(TargetFailed, match="permission denied") as caught:
+        query.rejected(rows)
+    assert caught.value.will_again
+
+
+def test_a_sequence_that_has_come_to_its_end_is_no_row_s_fault(rig: Rig) -> None:
+    rig.rows("CREATE SEQUENCE s MAXVALUE 10")
+    rig.rows("CREATE TABLE t (v text CHECK (v <> '3'), n int DEFAULT nextval('s'))")
+    query = Tolerant(rig)
+    with pytest.raises(TargetFailed, match="2200H"):
+        query.rejected("SELECT CAST(id AS string) AS v, id AS at FROM range(20)")
+
+
 def test_a_server_without_plpgsql_rejects_rows_too(rig: Rig) -> None:
     rig.rows("DROP EXTENSION plpgsql")
     rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 3))")
@@ -406,9 +480,27 @@ def test_an_error_that_is_no_rows_fails_the_batch_although_other_rows_are_reject
     assert query.rows("count(*)") == [(0,)]
 
 
-def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.rows("CREATE TABLE t (id bigint CHECK (id % 20 <> 3))")
-    query = Tolerant(rig)
+@pytest.mark.parametrize("name", ["numbers", "code", "start", "errors", "number"])
+def test_columns_may_have_the_names_of_what_the_search_uses(rig: Rig, name: str) -> None:
+    rig.rows(f"CREATE TABLE t ({name} bigint PRIMARY KEY CHECK ({name} % 10 <> 3), stop text NOT NULL)")
+    query = Tolerant(rig, mode="upsert", key=name)
+    rejected = query.rejected(f"SELECT id AS {name}, IF(id % 10 = 4, null, 'ok') AS stop, id AS at FROM range(100)")
+    assert rejected == {
+        each: "check_violation" if each % 10 == 3 else "not_null_violation"
+        for each in range(100)
+        if each % 10 in (3, 4)
+    }
+    assert query.rows("count(*)") == [(80,)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "scd2"])
+def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    rig.rows(
+        "CREATE TABLE t (id bigint CHECK (id % 20 <> 3), n bigint CHECK (n % 20 <> 7), valid_from timestamp,"
+        " valid_to timestamp, is_current boolean)"
+    )
+    rig.rows(f"CREATE UNIQUE INDEX ON t (id) {'WHERE is_current' if mode == 'scd2' else ''}")
+    query = Tolerant(rig, mode=mode, **({} if mode == "append" else {"key": "id"}))
     messages = 0
     execute = psycopg.Connection.execute
 
@@ -418,9 +510,12 @@ def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: 
         return execute(*arguments, **named)
 
     monkeypatch.setattr(psycopg.Connection, "execute", counting)
-    assert len(query.rejected("SELECT id, id AS at FROM range(2000)")) == 100
-    # An attempt, and what undoes it, for each; by halves alone they are about 900.
-    assert messages < 300
+    rejected = query.rejected(
+        "SELECT id, id AS n, TIMESTAMP_NTZ '2026-01-01 00:00:00' AS valid_from, id AS at FROM range(2000)"
+    )
+    assert set(rejected) == {each for each in range(2000) if each % 20 in (3, 7)}
+    # An attempt, and what undoes it, for each of the two reasons; one for each row would be 400, halves about 1,800.
+    assert messages < 80
 
 
 def test_a_slow_search_ends_before_a_statement_timeout(rig: Rig) -> None:
@@ -448,3 +543,12 @@ def test_keys_of_scd2_are_rejected_among_many(rig: Rig) -> None:
     )
     assert set(rejected) == set(range(3, 400, 10))
     assert query.rows("count(*)") == [(360,)]
+    # Some keys change, some stay as they are, some are rejected with both of their rows, and stay current.
+    rejected = query.rejected(
+        "SELECT id % 400 AS id, CASE WHEN id % 10 = 4 AND id > 399 THEN 'Nowhere' WHEN id % 10 < 6 THEN 'Bonn'"
+        " ELSE 'Ulm' END AS city, TIMESTAMP_NTZ '2026-01-02 00:00:00' + make_dt_interval(0, id) AS valid_from,"
+        " id AS at FROM range(800) WHERE id % 10 <> 3"
+    )
+    assert set(rejected) == {each for each in range(800) if each % 10 == 4}
+    counted = "SELECT city, is_current, count(*) FROM t GROUP BY 1, 2 ORDER BY 1, 2"
+    assert rig.rows(counted) == [("Bonn", True, 160), ("Ulm", False, 160), ("Ulm", True, 200)]

@@ -79,7 +79,9 @@ def test_text_goes_into_types_that_spark_does_not_have(rig: Rig) -> None:
         ("n int, m int NOT NULL", "1 AS n", 'column "m" of public.t is NOT NULL and has no default', "add it"),
         ("n int GENERATED ALWAYS AS IDENTITY", "1 AS n", 'column "n" of public.t is generated', "drop it"),
         ("n interval", "INTERVAL '1' DAY AS n", "which has no counterpart", "cast it"),
-        ('"N" int, "n" int', "1 AS n, 2 AS N", "same name, but for case", "rename"),
+        ('"N" int, "n" int', "1 AS n, 2 AS N", 'but for case: "n", "N"', "rename"),
+        ("n name", "'1' AS n", "public.t has name", "cast it"),
+        ("n interval[]", "array('1 day') AS n", "public.t has interval[]", "cast it"),
     ],
 )  # fmt: skip
 def test_a_column_that_does_not_fit_is_refused_before_anything_is_acquired(
@@ -171,3 +173,23 @@ def test_a_row_that_the_table_rejects_fails_the_batch_and_no_message_has_its_val
     driver.abort()
     driver.batch(0, rig.spark.sql("SELECT CAST(null AS string) AS v WHERE false"))
     assert rig.staging() == []
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "scd2"])
+def test_nested_columns_and_odd_names_are_written_twice_in_every_mode(rig: Rig, mode: str) -> None:
+    """Through Spark: test_accepted_columns has all others without it."""
+    name = "o'dd. \\ %s \" ``ö``"
+    query = Query(rig, mode=mode, **({} if mode == "append" else {"key": "the key"}))
+    for number, (key, value) in enumerate([("a", 1), ("a", 2), ("b", 2)]):
+        query.write(
+            f"SELECT '{key}' AS `the key`, named_struct('x.y', {value}, 'z', array({value})) AS `{name}`,"
+            f" map('k', {value}) AS `m%`, array(named_struct('n', {value})) AS `a.b`,"
+            f" parse_json('[{value}]') AS `*`,"
+            f" TIMESTAMP_NTZ '2026-01-0{number + 1} 00:00:00' AS valid_from"
+        )
+    expected = [("a", 1), ("a", 2), ("b", 2)]
+    columns = '"the key", "o\'dd. \\ %s "" `ö`", "m%", "a.b", "*"'
+    assert query.rows(columns, "valid_from") == [
+        (key, {"x.y": value, "z": [value]}, {"k": value}, [{"n": value}], [value])
+        for key, value in (expected[1:] if mode == "upsert" else expected)
+    ]

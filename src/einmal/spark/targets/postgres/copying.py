@@ -23,19 +23,22 @@ from pyspark.sql.types import StructType
 from einmal.pipeline.claims import Output
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.output.routing import RowRefused
+from einmal.spark.targets.numbered import named, numbered
 from einmal.spark.targets.postgres.copy_text import copy_text, data_of, text_of
 from einmal.spark.targets.postgres.mapping import is_json
 from einmal.spark.targets.postgres.names import application_name
 from einmal.spark.targets.postgres.options import Connecting
 from einmal.spark.targets.postgres.refusals import is_of_rows, reason
 from einmal.spark.targets.postgres.session import begin, open_connection
-from einmal.spark.targets.postgres.staging import ATTEMPT_SETTING, Staged
+from einmal.spark.targets.postgres.staging import ATTEMPT_SETTING, Staged, StagingColumn
 from einmal.spark.targets.postgres.uncopied import tolerant_text
 from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS
 from einmal.spark.text import NotText, check_text
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 """Rows are sent in pieces of about so many bytes: what a task holds at a time."""
+_RECORD: Final = {f"record_{name}": name for name in RECORD_FIELDS}
+"""Fields of the record, by their columns in the staging table."""
 _CONNECT_S: Final = 20.0
 _JSON: Final = {
     "ignoreNullFields": "false",
@@ -65,13 +68,14 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class _CopyTask:
-    """The input of every task: ``statement`` is COPY, ``titles`` the frame's columns by those of the staging table.
-    ``tolerates``: a row that COPY cannot take is staged as a refusal."""
+    """The input of every task: ``statement`` is COPY, ``titles`` the frame's columns by those of the staging table,
+    ``sources`` the same in order. ``tolerates``: a row that COPY cannot take is staged as a refusal."""
 
     connecting: Connecting
     session_name: str
     statement: str
     titles: dict[str, str]
+    sources: tuple[str, ...]
     tolerates: bool
 
 
@@ -83,19 +87,21 @@ def copy_rows(frame: DataFrame, staged: Staged, connecting: Connecting, pipeline
         session_name=application_name(staged.schema, pipeline, epoch),
         statement=sql.SQL("COPY {} ({}) FROM STDIN").format(staged.id, columns).as_string(),
         titles=staged.titles,
+        sources=tuple(each.source for each in staged.columns),
         tolerates=staged.tolerates,
     )
-    if staged.tolerates:
-        # The record's fields are columns of the staging table.
-        fields = {f"{RECORD}_{name}": functions.col(RECORD)[name] for name in RECORD_FIELDS}
-        frame = frame.withColumns(fields)
-    rows = frame.select(*(_prepared(frame, each.source).alias(each.source) for each in staged.columns))
+    places = {name: number for number, name in enumerate(frame.schema.names)}
+    plain = numbered(frame)
+
+    def column(each: StagingColumn) -> Any:
+        if each.name in _RECORD:
+            # A field of the record is a column of the staging table.
+            return plain[f"c{places[RECORD]}"][_RECORD[each.name]]
+        found = plain[f"c{places[each.source]}"]
+        return functions.to_json(found, _JSON) if is_json(frame.schema[each.source].dataType) else found
+
+    rows = plain.select(*(column(each).alias(f"c{number}") for number, each in enumerate(staged.columns)))
     return [Copied(**row.asDict()) for row in rows.mapInArrow(_copies(task), _COPIED).collect()]
-
-
-def _prepared(frame: DataFrame, name: str) -> Any:
-    column = frame["`" + name.replace("`", "``") + "`"]
-    return functions.to_json(column, _JSON) if is_json(frame.schema[name].dataType) else column
 
 
 def _copies(task: _CopyTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -105,7 +111,7 @@ def _copies(task: _CopyTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
         context = TaskContext.get()
         assert context is not None
         settle()
-        copied = _copy(task, context.partitionId(), context.taskAttemptId(), batches)
+        copied = _copy(task, context.partitionId(), context.taskAttemptId(), named(batches, task.sources))
         if copied.count:
             values = (copied.partition, copied.attempt, copied.count, copied.crc)
             kinds = (pyarrow.int32(), pyarrow.int64(), pyarrow.int64(), pyarrow.int64())

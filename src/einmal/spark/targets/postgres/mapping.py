@@ -62,6 +62,8 @@ _DIGITS: Final[dict[type[DataType], int]] = {
 _OF_TEXT: Final = "SEIU"
 """Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
 What is no value of theirs is rejected row by row."""
+_NOT_OF_TEXT: Final = frozenset({"name", *(each for fit in _FITS.values() for each in fit)})
+"""Of these categories all the same: what Spark has a type for, and what text is cut for without an error."""
 _TEXT: Final = "S"
 _TEXT_ARRAYS: Final = frozenset({"_text", "_varchar", "_bpchar"})
 _JSON: Final = frozenset({"json", "jsonb"})
@@ -113,7 +115,7 @@ def _has_no_mapping(data_type: DataType) -> bool:
 def fits(data_type: DataType, column: TableColumn) -> bool:
     """Whether every value of the type is one of the column's, lengths and syntax of text aside."""
     if isinstance(data_type, types.ArrayType) and column.base.startswith("_") and not is_json(data_type):
-        return _scalar_fits(data_type.elementType, column.base[1:], "U", column.modifier)
+        return _scalar_fits(data_type.elementType, column.base[1:], column.element_category, column.modifier)
     if isinstance(data_type, types.ArrayType) or is_json(data_type):
         return is_json(data_type) and created_type(data_type) is not None and column.base in _JSON
     return _scalar_fits(data_type, column.base, column.category, column.modifier)
@@ -121,7 +123,7 @@ def fits(data_type: DataType, column: TableColumn) -> bool:
 
 def _scalar_fits(data_type: DataType, base: str, category: str, modifier: int) -> bool:
     if isinstance(data_type, types.StringType):
-        return category in _OF_TEXT and base not in ("bytea", *(each for fit in _FITS.values() for each in fit))
+        return category in _OF_TEXT and base not in _NOT_OF_TEXT
     if base not in _FITS.get(type(data_type), ()):
         return False
     if base in _TIMES and 0 <= modifier < _MICROSECONDS:
@@ -213,8 +215,10 @@ def problems(schema: StructType, options: PostgresOptions, shape: TableShape | N
 def _problems_of_options(schema: StructType, options: PostgresOptions) -> list[tuple[str, str]]:
     names = {each.lower(): types for each, types in ((field.name, field.dataType) for field in schema.fields)}
     found = []
-    if len(names) < len(schema.fields):
-        found.append(("two columns of the query have the same name, but for case", "rename one of them"))
+    fields = [field.name for field in schema.fields]
+    for each in names:
+        if len(same := [f'"{name}"' for name in fields if name.lower() == each]) > 1:
+            found.append((f"columns of the query have the same name, but for case: {', '.join(same)}", "rename one"))
     wanted = [("key", each) for each in options.key] + [("order", each) for each in options.order]
     wanted += [("delete", options.delete)] if options.delete else []
     wanted += [("mode scd2", VALID_FROM)] if options.mode is Mode.SCD2 else []
@@ -234,6 +238,9 @@ def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShap
     name, kind = each.field.name, each.field.dataType
     if created_type(kind) is None:
         return [(f'column "{name}" has type {kind.simpleString()}, which has no counterpart', "cast it, or drop it")]
+    if not name or "\0" in name:
+        # The client would end the statement at a NUL.
+        return [(f"no column can be named {name!r}", "rename it")]
     if each.column is None:
         return []
     if options.mode is Mode.SCD2 and each.column in (VALID_TO, IS_CURRENT):

@@ -7,6 +7,7 @@ MERGE fires the triggers of what it does; INSERT ... ON CONFLICT would fire thos
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from psycopg import sql
@@ -20,7 +21,7 @@ from einmal.spark.targets.target import TargetFailed
 
 _VALID_FROM: Final = "valid_from"
 _DELETES: Final = "deletes"
-_VERSIONS: Final = sql.Identifier("pg_temp", "einmal_versions")
+VERSIONS: Final = sql.Identifier("pg_temp", "einmal_versions")
 """A temporary table, gone with the transaction. A search_path may have other schemas before that of this."""
 WRITING: Final = "writing the rows"
 
@@ -58,7 +59,10 @@ def statements(options: PostgresOptions, shape: TableShape, rows: StagedRows) ->
         return [_append(shape, rows)]
     if options.mode is Mode.UPSERT:
         return [_upsert(shape, rows, places)]
-    return _version(shape, rows, places)
+    every = replace(rows, counted=sql.SQL("true"))
+    # The next rows of the same transaction have a table of their own.
+    drop = sql.SQL("DROP TABLE {}").format(VERSIONS)
+    return [versions(options, shape, rows, sql.SQL("0")), *changes(options, shape, every), drop]
 
 
 class Places:
@@ -144,54 +148,64 @@ def _upsert(shape: TableShape, rows: StagedRows, places: Places) -> sql.Composed
 # --- SCD type 2 -------------------------------------------------------------------------------------------------
 
 
-def _version(shape: TableShape, rows: StagedRows, which: Places) -> list[sql.Composed]:
-    """Each change of a key ends its current version and begins the next; a row that changes nothing is no version."""
-    stored = _stored(rows)
-    key, since = which.key, which.since
-    assert since is not None
-    attributes = [each for each in stored if each not in key and each is not since]
+def versions(options: PostgresOptions, shape: TableShape, rows: StagedRows, number: sql.Composable) -> sql.Composed:
+    """Each change of a key ends its current version and begins the next; a row that changes nothing is no version.
+    What makes a table of them. ``number``: of the rows of a key, in which all have the same."""
+    stored, which = _stored(rows), Places(options, rows)
+    assert which.since is not None
+    attributes = [each for each in stored if each not in which.key and each is not which.since]
     deletes = any(each.name == _DELETES for each in rows.columns)
-    gone = sql.SQL("coalesce({}, false)").format(sql.Identifier(_DELETES)) if deletes else sql.SQL("false")
-    places = {
-        "versions": _VERSIONS,
-        "table": shape.id,
-        "staged": rows.id,
-        "counted": rows.counted,
-        "names": names_of(stored),
-        "columns": _listed(sql.SQL("t.{}").format(_column(each)) for each in stored),
-        "all_columns": _columns(stored),
-        "key": names_of(key),
-        "order": names_of(which.order),
-        "since": sql.Identifier(since.name),
-        "gone": gone,
-        "same": _same(key, "t", "s"),
-        "attributes": sql.SQL("ROW({})").format(_listed(map(_exact, attributes))),
-    }
     # Number 0 is the current version in the table, the others are staged. A version that equals the one before it
     # changes nothing, and so does the end of what has ended.
-    versions = sql.SQL(
+    return sql.SQL(
         "CREATE TEMPORARY TABLE {versions} ON COMMIT DROP AS"
-        " WITH staged AS (SELECT {names}, {gone} AS gone, row_number() OVER (PARTITION BY {key} ORDER BY {order}) AS n"
-        " FROM {staged} WHERE {counted}),"
-        " all_versions AS (SELECT {names}, gone, n FROM staged UNION ALL"
-        " SELECT {columns}, false, 0 FROM {table} AS t WHERE t.is_current AND EXISTS"
+        " WITH staged AS (SELECT {names}, {gone} AS gone, row_number() OVER (PARTITION BY {key} ORDER BY {order}) AS n,"
+        " {number} AS number FROM {staged} WHERE {counted}),"
+        " all_versions AS (SELECT {names}, gone, n, number FROM staged UNION ALL"
+        " SELECT {columns}, false, 0, NULL FROM {table} AS t WHERE t.is_current AND EXISTS"
         " (SELECT FROM staged AS s WHERE {same})),"
-        " compared AS (SELECT *, lag(gone, 1, true) OVER w AS was_gone,"
-        " lag({attributes}) OVER w IS DISTINCT FROM {attributes} AS is_new FROM all_versions"
+        " compared AS (SELECT *, max(number) OVER (PARTITION BY {key}) AS all_number, lag(gone, 1, true) OVER w AS"
+        " was_gone, lag({attributes}) OVER w IS DISTINCT FROM {attributes} AS is_new FROM all_versions"
         " WINDOW w AS (PARTITION BY {key} ORDER BY n)),"
         " changed AS (SELECT * FROM compared WHERE n = 0 OR gone <> was_gone OR (NOT gone AND is_new))"
-        " SELECT {names}, gone, n, lead({since}) OVER (PARTITION BY {key} ORDER BY n) AS until FROM changed"
-    ).format(**places)
+        " SELECT {names}, gone, n, lead({since}) OVER (PARTITION BY {key} ORDER BY n) AS until, all_number AS number"
+        " FROM changed"
+    ).format(
+        versions=VERSIONS,
+        table=shape.id,
+        staged=rows.id,
+        counted=rows.counted,
+        number=number,
+        names=names_of(stored),
+        columns=_listed(sql.SQL("t.{}").format(_column(each)) for each in stored),
+        key=names_of(which.key),
+        order=names_of(which.order),
+        since=sql.Identifier(which.since.name),
+        gone=sql.SQL("coalesce({}, false)").format(sql.Identifier(_DELETES)) if deletes else sql.SQL("false"),
+        same=_same(which.key, "t", "s"),
+        attributes=sql.SQL("ROW({})").format(_listed(map(_exact, attributes))),
+    )
+
+
+def changes(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> list[sql.Composed]:
+    """What puts the versions into the table: those that the condition of ``rows`` selects, by their number."""
+    stored = _stored(rows)
+    places = {
+        "table": shape.id,
+        "versions": sql.SQL("(SELECT * FROM {} WHERE {})").format(VERSIONS, rows.counted),
+        "names": names_of(stored),
+        "columns": _columns(stored),
+        "same": _same(Places(options, rows).key, "t", "s"),
+    }
     ended = sql.SQL(
         "UPDATE {table} AS t SET valid_to = s.until, is_current = false FROM {versions} AS s"
         " WHERE t.is_current AND s.n = 0 AND s.until IS NOT NULL AND {same}"
     ).format(**places)
     begun = sql.SQL(
-        "INSERT INTO {table} ({all_columns}, valid_to, is_current)"
-        " SELECT {names}, until, until IS NULL FROM {versions} WHERE n > 0 AND NOT gone"
+        "INSERT INTO {table} ({columns}, valid_to, is_current)"
+        " SELECT {names}, until, until IS NULL FROM {versions} AS s WHERE n > 0 AND NOT gone"
     ).format(**places)
-    # The next rows of the same transaction have a table of their own.
-    return [versions, ended, begun, sql.SQL("DROP TABLE {versions}").format(**places)]
+    return [ended, begun]
 
 
 def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:

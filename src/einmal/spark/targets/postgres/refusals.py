@@ -10,10 +10,15 @@ import psycopg
 
 from einmal.spark.targets.target import OutcomeUnknown, TargetFailed
 
-OF_ROWS: Final = frozenset({"22", "23", "44"})
-"""Classes of SQLSTATE for rows that the table rejects: data exception, integrity constraint violation, WITH CHECK
-OPTION."""
-_WILL_AGAIN: Final = OF_ROWS | frozenset({"0A", "21", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
+OF_ROWS: Final = frozenset({"21", "22", "23", "44", "54"})
+"""Classes of SQLSTATE for rows that the table rejects: cardinality violation (a rule of the table looks for one row
+and finds two), data exception, integrity constraint violation, WITH CHECK OPTION, program limit exceeded (a value that
+is too long for an index, JSON that is too deep)."""
+NOT_OF_ROWS: Final = frozenset({"2200H", "22P04"})
+"""Of these classes all the same: a sequence has come to its end, COPY was not understood."""
+_ROW_SECURITY: Final = "ExecWithCheckOptions"
+"""Where the server finds that a policy does not allow a row, with the SQLSTATE of a missing permission."""
+_WILL_AGAIN: Final = OF_ROWS | frozenset({"0A", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
 """Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
 _PASSING: Final = ("08", "40", "53", "55P03", "57", "58")
 """What a function raises to be called again, as it would be without it: the state of the server, not of the row."""
@@ -24,10 +29,15 @@ _RAISING: Final = frozenset({"exec_stmt_raise", "PLy_output", "do_util_elog", "p
 _LANGUAGES: Final = ("pl_", "plpy", "plperl", "pltcl")
 """How the source files of procedural languages begin: their errors have the text of a function's author."""
 _UNIQUE: Final = "23505"
+_FORBIDDEN: Final = "42501"
+DEPENDS: Final = "23503"
+"""foreign_key_violation: a row may need another one of its batch, as where a trigger raises an exception."""
 _UNKNOWN: Final = frozenset({"08007", "40003"})
 """transaction_resolution_unknown, statement_completion_unknown."""
 _FATAL: Final = frozenset({"FATAL", "PANIC"})
-_SAY_NO_VALUES: Final = frozenset({"22001", "22003", "22021", "22P05", "23502", "23503", "23505", "23514", "23P01"})
+SAY_NO_VALUES: Final = frozenset(
+    {"22001", "22003", "22021", "22P05", "23502", "23503", "23505", "23514", "23P01", "42501"}
+)
 """Their primary message may name columns, constraints and types; others quote the value."""
 _WITH_VALUE: Final = re.compile(r'^value ".*" is out', re.DOTALL)
 _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MULTILINE)
@@ -35,7 +45,10 @@ _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]+, line \d+, column (\w+)", re.MU
 
 def is_of_rows(error: psycopg.Error) -> bool:
     """Whether a row is at fault, not the server or a permission."""
-    return (error.sqlstate or "")[:2] in OF_ROWS
+    state = error.sqlstate or ""
+    return (state[:2] in OF_ROWS and state not in NOT_OF_ROWS) or (
+        state == _FORBIDDEN and error.diag.source_function == _ROW_SECURITY
+    )
 
 
 def rejects_row(error: psycopg.Error) -> bool:
@@ -102,7 +115,7 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
         return " ".join(str(error).split()) or type(error).__name__
     diag = error.diag
     text = (diag.message_primary or "").strip()
-    if is_of_rows(error) and (error.sqlstate not in _SAY_NO_VALUES or _WITH_VALUE.match(text)):
+    if is_of_rows(error) and (error.sqlstate not in SAY_NO_VALUES or _WITH_VALUE.match(text)):
         text = ""
     if error.sqlstate.startswith("P0") or _is_of_language(error):
         # It may have values, whatever its SQLSTATE is.

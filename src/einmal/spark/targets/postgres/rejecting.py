@@ -27,10 +27,30 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from einmal.spark.targets.postgres.modes import WRITING, Places, counted, names_of, races, refuse_ambiguity, statements
+from einmal.spark.targets.postgres.modes import (
+    VERSIONS,
+    WRITING,
+    Places,
+    changes,
+    counted,
+    names_of,
+    races,
+    refuse_ambiguity,
+    statements,
+    versions,
+)
 from einmal.spark.targets.postgres.narrowing import AMONG_CHOSEN, Narrowing
 from einmal.spark.targets.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.refusals import cause, condition, failed, is_race, is_raised, reason, rejects_row
+from einmal.spark.targets.postgres.refusals import (
+    DEPENDS,
+    cause,
+    condition,
+    failed,
+    is_race,
+    is_raised,
+    reason,
+    rejects_row,
+)
 from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
 from einmal.spark.targets.postgres.table import TableShape
@@ -38,8 +58,6 @@ from einmal.spark.targets.rejections import NO_KEY, RECORD, RECORD_FIELDS, TOO_L
 
 KIND: Final = "postgres."
 """How the names of exceptions begin."""
-_DEPENDS: Final = "23503"
-"""foreign_key_violation: a row may need another one of its batch, as where a trigger raises an exception."""
 _CONVERTED: Final = sql.Identifier("pg_temp", "einmal_rows")
 _NUMBERED: Final = sql.Identifier("pg_temp", "einmal_numbered")
 """Temporary tables, gone with the transaction. A search_path may have other schemas before that of these."""
@@ -86,7 +104,13 @@ class _Rejecting:
                 for is_late, what in places.late(self._shape):
                     self._take(rows, is_late, TOO_LATE, sql.Literal(what))
             refuse_ambiguity(self._session, rows, places)
-        self._halved(rows, self._numbered, lambda some: statements(self._options, self._shape, some))
+        self._halved(rows, self._numbered, self._put)
+
+    def _put(self, some: StagedRows) -> list[sql.Composed]:
+        if self._options.mode is Mode.SCD2 and some.id == _NUMBERED:
+            # A key's versions do not depend on other keys: they are compared once, not in each attempt.
+            return changes(self._options, self._shape, some)
+        return statements(self._options, self._shape, some)
 
     def _take(self, rows: StagedRows, is_rejected: sql.Composable, exception: str, message: sql.Composable) -> None:
         """Remove rows that are rejected before they are tried. An empty ``exception`` is in the message, before a
@@ -154,7 +178,7 @@ class _Rejecting:
             range(1, total + 1),
             error,
             attempt,
-            depends=lambda each: each.sqlstate == _DEPENDS or is_raised(each),
+            depends=lambda each: each.sqlstate == DEPENDS or is_raised(each),
             check=self._rejections.check,
             narrow=narrowing.narrow if narrowing.is_allowed else None,
         )
@@ -184,7 +208,12 @@ class _Rejecting:
         places = Places(self._options, rows)
         if self._options.mode is Mode.UPSERT:
             return self._numbered_by("row_number()", RECORD_COLUMNS, places.last(rows))
-        return self._numbered_by("dense_rank()", places.key, _selected(rows))
+        total = self._numbered_by("dense_rank()", places.key, _selected(rows))
+        numbered = replace(rows, id=_NUMBERED, counted=_ALL)
+        self._session.execute(WRITING, versions(self._options, self._shape, numbered, _NUMBER))
+        # Few keys may have a version to end: to look for them takes an index, not the whole table.
+        self._index(VERSIONS, sql.Identifier("n"))
+        return total
 
     def _numbered_one_by_one(self, rows: StagedRows) -> int:
         return self._numbered_by("row_number()", RECORD_COLUMNS, _selected(rows))
@@ -196,13 +225,16 @@ class _Rejecting:
                 "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT *, {} OVER (ORDER BY {}) AS {} FROM ({}) AS rows"
             ).format(_NUMBERED, sql.SQL(function), names_of(order), _NUMBER, query),
         )
-        self._session.execute(WRITING, sql.SQL("CREATE INDEX ON {} ({})").format(_NUMBERED, _NUMBER))
-        # Without statistics, a hundred numbers seem to be half of the rows, and every attempt would read them all.
-        self._session.execute(WRITING, sql.SQL("ANALYZE {} ({})").format(_NUMBERED, _NUMBER))
+        self._index(_NUMBERED)
         ((most,),) = self._session.execute(
             WRITING, sql.SQL("SELECT coalesce(max({}), 0) FROM {}").format(_NUMBER, _NUMBERED)
         ).fetchall()
         return int(most)
+
+    def _index(self, table: sql.Identifier, *others: sql.Identifier) -> None:
+        self._session.execute(WRITING, sql.SQL("CREATE INDEX ON {} ({})").format(table, _NUMBER))
+        # Without statistics, a hundred numbers seem to be half of the rows, and every attempt would read them all.
+        self._session.execute(WRITING, sql.SQL("ANALYZE {} ({})").format(table, sql.SQL(", ").join([_NUMBER, *others])))
 
 
 def _selected(rows: StagedRows) -> sql.Composed:

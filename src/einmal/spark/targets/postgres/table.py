@@ -22,8 +22,8 @@ _COLUMNS: Final = sql.SQL(
     "  JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped"
     " UNION ALL SELECT b.attnum, t.oid, t.typtype, t.typbasetype, d.typtypmod FROM bases b"
     "  JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd')"
-    " SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typcategory::text, b.mod,"
-    " a.attnotnull OR d.typnotnull, a.atthasdef, a.attidentity::text, a.attgenerated::text,"
+    " SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, t.typcategory::text,"
+    " e.typcategory::text, b.mod, a.attnotnull OR d.typnotnull, a.atthasdef, a.attidentity::text, a.attgenerated::text,"
     " d.typtype = 'd', coalesce(c.name, ''),"
     # A default class of operators for a B-tree: its own, or that of a type that it is stored as.
     " EXISTS (SELECT FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod AND m.amname = 'btree' WHERE o.opcdefault"
@@ -69,6 +69,7 @@ class TableColumn:
     definition: str
     base: str
     category: str
+    element_category: str
     modifier: int
     is_required: bool
     has_default: bool
@@ -129,14 +130,15 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
                 definition=each[1],
                 base=each[2],
                 category=each[3],
-                modifier=each[4],
-                is_required=bool(each[5]),
-                has_default=each[6],
-                identity=each[7],
-                generated=each[8],
-                is_domain=each[9],
-                collation=each[10],
-                is_ordered=each[11],
+                element_category=each[4],
+                modifier=each[5],
+                is_required=bool(each[6]),
+                has_default=each[7],
+                identity=each[8],
+                generated=each[9],
+                is_domain=each[10],
+                collation=each[11],
+                is_ordered=each[12],
             )
             for each in columns
         ),
