@@ -18,7 +18,6 @@ from einmal.broker.coordinators.remote_markers import RemoteMarkers
 from einmal.broker.coordinators.shard_runtime import ShardRuntime
 from einmal.broker.front.consumer_fetch import ConsumerFetch
 from einmal.broker.front.context import Body, RequestContext
-from einmal.broker.front.handlers import fetch
 from einmal.broker.front.handlers.fetch import FetchHandler
 from einmal.broker.replicas import replica_sessions
 from einmal.broker.replicas.partition import Partition
@@ -402,7 +401,7 @@ def without_confirmed_ends(patch: pytest.MonkeyPatch) -> None:
         return
 
     async def tell_at_once(self: FetchHandler, context: RequestContext, each: ConsumerFetch) -> Body:
-        return fetch._encode(context, each, 0)
+        return self._encode(context, each)
 
     patch.setattr(FetchHandler, "_confirm", tell_at_once)
     patch.setattr(Cluster, "doubt", believe)

@@ -78,7 +78,7 @@ class ProducerDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class HangingTransactions:
+class HangingProducers:
     """``found``: the producers whose transactions hang; ``unseen``: partitions that could not be searched, and why."""
 
     found: Sequence[ProducerDescription]

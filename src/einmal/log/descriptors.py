@@ -189,7 +189,9 @@ class Descriptors:
         with self._lock:
             self._keep_open(new)
             os.replace(old, new)
-            for name in [each for each in self._by_path if each == old or each.startswith(f"{old}/")]:
+            # Only a folder's name is part of others: most renames are those of one of thousands of segments.
+            inside = [each for each in self._by_path if each.startswith(f"{old}/")] if os.path.isdir(new) else []
+            for name in [*inside, *([old] if old in self._by_path else ())]:
                 for file in self._by_path[name].copy():
                     self._forget_name(file)
                     file.path = new + name[len(old) :]

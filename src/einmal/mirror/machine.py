@@ -467,7 +467,7 @@ class MirrorMachine:
         if asked := groups_of(self._progress, cut, self._refused):
             groups = yield ReadTargetGroups(asked)
         if isinstance(groups, GroupRefused):
-            return self._refuse(groups)
+            return _refused(groups, self._refused)
         if isinstance(groups, EffectFailed):
             return protocol.Failed(groups.reason)
         assert isinstance(groups, TargetGroupsRead)
@@ -477,26 +477,7 @@ class MirrorMachine:
         except InvalidRun as error:
             return protocol.Failed(f"the target's answer contradicts what was copied: {error}", will_again=True)
         self._staged = batch
-        return (yield from self._save(identity, batch))
-
-    def _save(self, identity: ProducerIdAndEpoch, batch: StagedBatch) -> _Steps[MirrorEvent]:
-        steps: list[MirrorEffect] = []
-        if batch.changes:
-            steps.append(SaveMaps(identity, batch.changes))
-        if batch.offsets:
-            steps.append(CommitGroupOffsets(identity, batch.offsets))
-        for step in steps:
-            event = yield step
-            if isinstance(event, GroupRefused):
-                return self._refuse(event)
-            if not isinstance(event, protocol.Done):
-                return event
-        return protocol.Acknowledged(batch.outputs)
-
-    def _refuse(self, refusal: GroupRefused) -> protocol.Failed:
-        """The next run translates all other groups."""
-        self._refused[refusal.group] = " ".join(refusal.reason.split())[:_REASON_MAX]
-        return protocol.Failed(refusal.reason, will_again=True)
+        return (yield from _save(identity, batch, self._refused))
 
     def _copy(self, identity: ProducerIdAndEpoch, cut: Cut) -> _Steps[MirrorEvent]:
         progress = self._progress
@@ -514,3 +495,25 @@ class MirrorMachine:
                 {each: TopicPartition(topics[each.topic].target, each.partition) for each in ranges},
             )
         )
+
+
+def _save(identity: ProducerIdAndEpoch, batch: StagedBatch, refused: MutableMapping[str, str]) -> _Steps[MirrorEvent]:
+    """Write maps and group offsets."""
+    steps: list[MirrorEffect] = []
+    if batch.changes:
+        steps.append(SaveMaps(identity, batch.changes))
+    if batch.offsets:
+        steps.append(CommitGroupOffsets(identity, batch.offsets))
+    for step in steps:
+        event = yield step
+        if isinstance(event, GroupRefused):
+            return _refused(event, refused)
+        if not isinstance(event, protocol.Done):
+            return event
+    return protocol.Acknowledged(batch.outputs)
+
+
+def _refused(refusal: GroupRefused, groups: MutableMapping[str, str]) -> protocol.Failed:
+    """The next run translates all other groups."""
+    groups[refusal.group] = " ".join(refusal.reason.split())[:_REASON_MAX]
+    return protocol.Failed(refusal.reason, will_again=True)

@@ -16,9 +16,10 @@ from einmal.client.aio.acls import AclCalls
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.connections import DATA_LANE, decode_by
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
-from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
+from einmal.client.aio.leaders import LeaderRequest, ask_leaders
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets, list_offsets_each
+from einmal.client.aio.producer_calls import ProducerCalls
 from einmal.client.aio.quota_calls import QuotaCalls
 from einmal.client.aio.retry import Retry
 from einmal.client.aio.user_calls import UserCalls
@@ -30,10 +31,9 @@ from einmal.client.descriptions import (
     ConfigEntry,
     GroupDescription,
     GroupListing,
-    HangingTransactions,
+    HangingProducers,
     MemberDescription,
     NewTopic,
-    ProducerDescription,
     TransactionDescription,
     TransactionListing,
     decode_describe_transaction,
@@ -62,7 +62,7 @@ LIST_TRANSACTIONS_BY_DURATION: Final = 1
 """The first version that filters by duration."""
 
 
-class Admin(AclCalls, QuotaCalls, UserCalls):
+class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
     """Create it inside a running event loop; ``async with``, or ``await close()``."""
 
     def __init__(
@@ -231,19 +231,6 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
         """As ``list_offsets``; a partition that has no leader, or does not exist, has its error instead."""
         return await list_offsets_each(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
 
-    async def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
-        """Every producer that the leaders of these partitions remember: shows which ones hold the last stable offset
-        back."""
-        return _producers(await _of_leaders(self._cluster, _PRODUCERS, partitions))
-
-    async def describe_producers_each(
-        self, partitions: Iterable[TopicPartition]
-    ) -> tuple[list[ProducerDescription], dict[TopicPartition, KafkaError]]:
-        """As ``describe_producers``, and the errors of partitions that have no leader, do not exist or are refused."""
-        deadline = self._cluster.deadline()
-        answers = await ask_each_leader(self._cluster, _PRODUCERS, partitions, deadline=deadline)
-        return _producers(answers.found), answers.errors
-
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
 
@@ -351,7 +338,7 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
 
     async def find_hanging_transactions(
         self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
-    ) -> HangingTransactions:
+    ) -> HangingProducers:
         """Open transactions of partitions that no coordinator will end (KIP-664), in these topics or in all.
 
         Raises RetriableError where a coordinator is missing: see ``list_managed_transactions``.
@@ -366,12 +353,12 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
             if each.current_transaction_start_offset >= 0 and each.last_timestamp < last_timestamp_before
         ]
         if not suspects:
-            return HangingTransactions([], unseen)
+            return HangingProducers([], unseen)
         listed = await self.list_managed_transactions(sorted({each.producer_id for each in suspects}))
         known = await self.describe_transactions([each.transactional_id for each in listed])
         owned = {(each.producer_id, at): None for each in known.values() for at in each.partitions}
         found = [each for each in suspects if (each.producer_id, each.topic_partition) not in owned]
-        return HangingTransactions(found, unseen)
+        return HangingProducers(found, unseen)
 
     async def abort_transaction(
         self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
@@ -474,38 +461,6 @@ class Admin(AclCalls, QuotaCalls, UserCalls):
                     raise error_for(response.error_code, retry.what)
                 await retry.after_refusal(response.error_code)
         return answers
-
-
-def _producers_fields(partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-    topics = by_topic(partitions)
-    return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
-
-
-def _producers_results(response: Any) -> list[tuple[TopicPartition, Any]]:
-    return [
-        (TopicPartition(topic.name, each.partition_index), each)
-        for topic in response.topics
-        for each in topic.partitions
-    ]
-
-
-_PRODUCERS: Final = LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, _producers_fields, _producers_results)
-
-
-def _producers(found: Mapping[TopicPartition, Any]) -> list[ProducerDescription]:
-    return [
-        ProducerDescription(
-            topic_partition,
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.coordinator_epoch,
-            each.current_txn_start_offset,
-        )
-        for topic_partition, partition in found.items()
-        for each in partition.active_producers
-    ]
 
 
 async def _of_leaders(

@@ -14,7 +14,7 @@ from einmal.client.descriptions import (
     ConfigEntry,
     GroupDescription,
     GroupListing,
-    HangingTransactions,
+    HangingProducers,
     NewTopic,
     ProducerDescription,
     TransactionDescription,
@@ -132,7 +132,7 @@ class Admin(SecurityCalls):
 
     def find_hanging_transactions(
         self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
-    ) -> HangingTransactions:
+    ) -> HangingProducers:
         """Open transactions of partitions that no coordinator will end (KIP-664). See the asyncio twin."""
         return self._thread.run(
             lambda admin: admin.find_hanging_transactions(topics, last_timestamp_before=last_timestamp_before)

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from einmal.ingest.files.decompression import MAGIC_SIZE, Damaged, Decompression, Incomplete, Unsupported, codec_of
+from einmal.ingest.files.decompression import MAGIC_SIZE, Damaged, Decompression, Incomplete, UnsupportedCodec, codec_of
 
 EDGE: Final = 1024
 """Bytes at either end of a fingerprint."""
@@ -47,7 +47,7 @@ class NotAFile(Exception):
     path: str
 
 
-UNREADABLE: Final = (Incomplete, Damaged, Unsupported, NotAFile, OSError)
+UNREADABLE: Final = (Incomplete, Damaged, UnsupportedCodec, NotAFile, OSError)
 """Why the content of a file cannot be had."""
 
 
@@ -72,7 +72,7 @@ class Extract(NamedTuple):
 
 
 class Content:
-    """Every method may raise OSError, and for a compressed file Incomplete, Damaged and Unsupported."""
+    """Every method may raise OSError, and for a compressed file Incomplete, Damaged and UnsupportedCodec."""
 
     def __init__(self, path: str, *, is_as_stored: bool) -> None:
         """Open a regular file, or raise NotAFile, OSError, Incomplete. ``is_as_stored``: nothing is decompressed."""

@@ -52,7 +52,7 @@ class Damaged(Exception):
     """The bytes are not what the first ones promise."""
 
 
-class Unsupported(Exception):
+class UnsupportedCodec(Exception):
     """The codec is known, and cannot be read here."""
 
     def __init__(self, codec: str, what_to_do: str) -> None:
@@ -63,7 +63,7 @@ def _zstd() -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise Unsupported("Zstandard", install_command("zstd")) from error
+        raise UnsupportedCodec("Zstandard", install_command("zstd")) from error
     return zstandard.ZstdDecompressor().decompressobj()
 
 
@@ -89,10 +89,10 @@ class Decompression:
     """Sequential reads of one open file, which must not change meanwhile."""
 
     def __init__(self, descriptor: int, codec: str) -> None:
-        """Raises Unsupported."""
+        """Raises UnsupportedCodec."""
         self._descriptor = descriptor
         if codec not in _MEMBERS:
-            raise Unsupported(codec, "decompress it, or compress it with gzip, bzip2 or Zstandard")
+            raise UnsupportedCodec(codec, "decompress it, or compress it with gzip, bzip2 or Zstandard")
         self._new_member, self._step = _MEMBERS[codec]
         self._skips_zeros = codec == "gzip"
         self._member: Any = None
@@ -103,7 +103,7 @@ class Decompression:
         self._output = bytearray()
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes, fewer only at the end. Raises Incomplete, Damaged, Unsupported, OSError."""
+        """The next ``size`` bytes, fewer only at the end. Raises Incomplete, Damaged, UnsupportedCodec, OSError."""
         try:
             while len(self._output) < size and self._advance():
                 pass

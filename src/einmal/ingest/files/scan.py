@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from einmal.ingest.files.beginning import wide_encoding
 from einmal.ingest.files.content import UNREADABLE, Content, FileKey, FileState, NotAFile
-from einmal.ingest.files.decompression import Damaged, Incomplete, Unsupported
+from einmal.ingest.files.decompression import Damaged, Incomplete, UnsupportedCodec
 from einmal.ingest.files.tracking import Mark, RelatedPaths, SeenFile, TrackedFile
 from einmal.ingest.source import SourceNotice
 
@@ -251,7 +251,7 @@ class FileScanner:
                 if content.codec is not None:
                     # Now that all of it is decompressed.
                     self._remember(seen.key, seen.size, state, content.fingerprint(seen.size))
-        except (Incomplete, Damaged, Unsupported, _WideText) as error:
+        except (Incomplete, Damaged, UnsupportedCodec, _WideText) as error:
             looked = _Looked(state, None, state, problem=_problem(error))
             if isinstance(error, Incomplete) and (content is None or content.codec is None):
                 # Too short to have a codec, the beginning of a line perhaps; or compressed since it was opened.
@@ -357,7 +357,7 @@ def _problem(error: Exception) -> tuple[str, str]:
             return _INCOMPLETE, f"ends too early for a compressed file; finish it, or move it away; {_AS_STORED}"
         case Damaged():
             return "damaged", f"cannot be decompressed: {error}; restore it, or move it away; {_AS_STORED}"
-        case Unsupported():
+        case UnsupportedCodec():
             return "not supported", f"{error}; {_AS_STORED}"
         case _:
             return "encoding", f"is text in {error}, whose lines are not found; convert it to UTF-8; {_AS_STORED}"
