@@ -76,6 +76,42 @@ def test_a_bad_row_has_a_reason(raw: bytes, reason: type[BadRow]) -> None:
     assert type(raised.value) is reason
 
 
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+LONGS = {"type": "array", "items": "long"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "why"),
+    [
+        (["null", "long"], b"\x01\x04", "index -1 of 2 types"),
+        (["null", "long"], b"\x85\x01\x04", "index -67 of 2 types"),
+        (["null", "long"], b"\x04\x04", "index 2 of 2 types"),
+        (ENUM, b"\x01", "index -1 of 2 symbols"),
+        (ENUM, b"\x04", "index 2 of 2 symbols"),
+        ("boolean", b"\x02", "a boolean of the byte 2"),
+        ("int", b"\x80\x80\x80\x80\x10", "more than 32 bits"),
+        ("int", b"\x80\x80\x80\x80\x80\x00", "more than 32 bits"),
+        ("long", b"\x80" * 9 + b"\x02", "more than 64 bits"),
+        ("long", b"\x80" * 10 + b"\x00", "more than 64 bits"),
+        ("bytes", b"\x01abc", "a length of -1 where 3 bytes"),
+        ("string", b"\xfe\xff\xff\xff\x0fabc", "a length of 2,147,483,647 where 3 bytes"),
+        (LONGS, b"\xfe\xff\xff\xff\x0f\x02\x02\x00", "ends before"),
+        (LONGS, b"\x03\x02\x02\x04\x00", "a block of items that is not as long"),
+        ({"type": "map", "values": "long"}, b"\x01\x08\x02a\x04\x00", "a block of items that is not as long"),
+        ({"type": "fixed", "name": "F", "size": 4}, b"abc", "ends before"),
+        ("double", b"abc", "ends before"),
+    ],
+)
+def test_indexes_lengths_and_counts_that_lie_are_bad_rows(kind: Any, raw: bytes, why: str) -> None:
+    with pytest.raises(MalformedValue, match=why):
+        AvroDecoder(AvroSchema(json.dumps(kind))).decode(raw)
+
+
+def test_items_may_come_in_blocks_with_their_size() -> None:
+    decoder = AvroDecoder(AvroSchema(json.dumps(LONGS)))
+    assert decoder.decode(b"\x03\x04\x02\x04\x02\x06\x00").value == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -1,18 +1,18 @@
-"""Avro with fastavro, resolved from the schema that a record was written with to the declared one. Pure.
+"""Avro, whose schemas fastavro parses, read with the schema that a record was written with as the declared one. Pure.
 
-Recursive schemas are refused: the decoder recurses in C, and a record of a few kilobytes could end the process. So are
+Recursive schemas are refused: a record of a few kilobytes could have more levels than the stack. So are
 arrays whose items take no bytes, of which a record of ten bytes could have billions.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from einmal.schemas.avro_resolution import expanded, raw_schema, resolution
+from einmal.schemas.avro_binary import Read, read_all
+from einmal.schemas.avro_resolution import expanded, resolution
 from einmal.schemas.columns import (
     BIGINT,
     BINARY,
@@ -25,7 +25,6 @@ from einmal.schemas.columns import (
     STRING,
     TIMESTAMP,
     ColumnType,
-    Convert,
     Unknown,
     array,
     decimal_column,
@@ -33,7 +32,7 @@ from einmal.schemas.columns import (
     struct,
 )
 from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
-from einmal.schemas.errors import InvalidText, MalformedValue, SchemaError
+from einmal.schemas.errors import SchemaError
 
 _PRIMITIVES: Final = {
     "boolean": BOOLEAN,
@@ -89,7 +88,6 @@ class AvroSchema:
         self.known = known
         self.column = _column(self.parsed, _Named(known), ())
         self.node = expanded(self.parsed, known)
-        self.raw: Any = fastavro.parse_schema(raw_schema(self.node))
 
 
 class AvroDecoder:
@@ -98,7 +96,7 @@ class AvroDecoder:
     def __init__(self, schema: AvroSchema, limits: Limits | None = None) -> None:
         self._schema = schema
         self._limits = limits or Limits()
-        self._conversions: WeakKeyDictionary[AvroSchema, Convert] = WeakKeyDictionary()
+        self._reads: WeakKeyDictionary[AvroSchema, Read] = WeakKeyDictionary()
         """By the writer's schema."""
 
     @property
@@ -110,26 +108,11 @@ class AvroDecoder:
         self._limits.check_size(raw)
         if writer is None:
             writer = self._schema
-        convert = self._conversions.get(writer)
-        if convert is None:
-            convert = self._conversions[writer] = resolution(writer.node, self._schema.node)
+        read = self._reads.get(writer)
+        if read is None:
+            read = self._reads[writer] = resolution(writer.node, self._schema.node)
         unknown = Unknown()
-        return Decoded(convert(_read(raw, writer.raw), unknown), unknown.fields)
-
-
-def _read(raw: bytes, schema: Any) -> Any:
-    import fastavro
-
-    stream = io.BytesIO(raw)
-    try:
-        value = fastavro.schemaless_reader(stream, schema, None)
-    except UnicodeDecodeError as error:
-        raise InvalidText("text that is not UTF-8") from error
-    except (Exception, RecursionError) as error:
-        raise MalformedValue(f"not Avro of its schema ({type(error).__name__})") from error
-    if stream.tell() != len(raw):
-        raise MalformedValue(f"{len(raw) - stream.tell():,} bytes behind the value")
-    return value
+        return Decoded(read_all(raw, read, unknown), unknown.fields)
 
 
 def _json(text: str) -> Any:
