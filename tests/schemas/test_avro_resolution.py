@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
-from einmal.schemas.errors import BadRow, OutOfRange, UnusableSchema
+from einmal.schemas.errors import BadRow, OutOfRange, UnusableSchema, WrongType
 from tests.suite.cases import each_case
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -23,6 +23,8 @@ CLOCK = {"type": "long", "logicalType": "time-micros"}
 R = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}
 MORE = [{"name": "x", "type": "long"}, {"name": "y", "type": "int", "default": 3}]
 R_MORE = {"type": "record", "name": "R", "fields": MORE}
+WIDE = {"type": "record", "name": "W", "fields": [{"name": "x", "type": ["int", "string"]}]}
+NARROW = {"type": "record", "name": "N", "fields": [{"name": "x", "type": ["int", "null"]}]}
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 ENUM_LESS = {"type": "enum", "name": "E", "symbols": ["A"]}
 
@@ -78,6 +80,8 @@ RESOLUTIONS: list[tuple[str, Any, Any, Any, Any]] = [
     ("null where it is not", ["null", "int"], "int", None, UnusableSchema),
     ("of several declared types the same one", "int", ["string", "long", "int"], 7, "7"),
     ("a record as the text of a union", R, ["string", R_MORE], {"x": 1}, '{"x":1,"y":3}'),
+    ("a record of a union whose field was written as a wider union", WIDE, ["boolean", NARROW], {"x": 7}, '{"x":7}'),
+    ("a decimal of no bytes", number(2), number(2), b"", WrongType),
     ("a symbol", ENUM, ENUM_LESS, "A", "A"),
     ("a symbol that is not declared", ENUM, ENUM_LESS, "B", UnusableSchema),
     ("a symbol that is not declared, with a default", ENUM, ENUM_LESS | {"default": "A"}, "B", ("A", {"$": "B"})),

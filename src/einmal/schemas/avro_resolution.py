@@ -187,31 +187,31 @@ def _matching(writer: Node, branches: Sequence[Node]) -> Node | None:
         return next(iter(same), None) or next(wider, None)
     for fits in (
         lambda each: each["name"] == writer["name"],
-        lambda each: _same_name(writer, each) and _reads(writer, each),
-        lambda each: writer["type"] == "record" and _reads(writer, each),
+        lambda each: _same_name(writer, each) and _has_structure(writer, each),
+        lambda each: writer["type"] == "record" and _has_structure(writer, each),
     ):
         if (found := next(filter(fits, same), None)) is not None:
             return found
     return None
 
 
-def _reads(writer: Node, reader: Node) -> bool:
-    """Whether each value of the writer's schema can be read by the reader's, but for its symbols."""
+def _has_structure(writer: Node, reader: Node) -> bool:
+    """Whether the types agree, and those of the fields of a record. As in Java, what is deeper concerns the values that
+    have it."""
+    fields = _fields(writer, reader) if writer["type"] == "record" else []
+    return _agrees(writer, reader) and all(
+        written is None or _agrees(written["type"], each["type"]) for each, written in fields
+    )
+
+
+def _agrees(writer: Node, reader: Node) -> bool:
     if writer["type"] == "union":
-        return all(_reads(each, reader) for each in writer["branches"])
+        return True
     if reader["type"] == "union":
         return _matching(writer, reader["branches"]) is not None
     match writer["type"], reader["type"]:
         case "record", "record":
-            pairs = _fields(writer, reader)
-            return all(
-                "default" in each if written is None else _reads(written["type"], each["type"])
-                for each, written in pairs
-            )
-        case "array", "array":
-            return _reads(writer["items"], reader["items"])
-        case "map", "map":
-            return _reads(writer["values"], reader["values"])
+            return all(written is not None or "default" in each for each, written in _fields(writer, reader))
         case ("enum", "enum") | ("fixed", "fixed"):
             return _same_name(writer, reader) and writer.get("size") == reader.get("size")
         case written, declared:
@@ -481,6 +481,8 @@ def _decimal(scale: int) -> Callable[[bytes], decimal.Decimal]:
     unrounded = decimal.Context(prec=decimal.MAX_PREC)
 
     def number(value: bytes) -> decimal.Decimal:
+        if not value:
+            raise ValueError("a decimal has at least one byte")
         digits = int.from_bytes(value, "big", signed=True)
         return decimal.Decimal(digits).scaleb(-scale, context=unrounded)
 
