@@ -102,7 +102,7 @@ def test_text_that_is_not_utf_8_is_a_bad_row(syntax: str, kind: str) -> None:
 
 def test_a_field_with_the_number_0_is_a_bad_row() -> None:
     with pytest.raises(MalformedValue):
-        DECODER.decode(b"\x00\x31")
+        ProtobufDecoder(file_set(M=[])).decode(b"\x00\x31")
 
 
 def test_another_message_of_the_file_is_a_bad_row() -> None:
