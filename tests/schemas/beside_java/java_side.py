@@ -18,7 +18,6 @@ class JavaSide:
 
     def __init__(self) -> None:
         jars = classpath("formats", _HERE / "pom.xml")
-        # Deeply nested schemas are refused here and not there.
         options = (*JVM, "-Xmx512m", "-Dfile.encoding=UTF-8")
         self._process = subprocess.Popen(
             [java(), *options, "-cp", jars, str(_HERE / "Formats.java")],

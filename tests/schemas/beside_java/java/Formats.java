@@ -61,9 +61,18 @@ public final class Formats {
     PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       List<Object> answers = new ArrayList<>();
-      for (JsonNode each : JSON.readTree(line)) {
-        answers.add(each.has("writer") ? avro(each) : protobuf(each));
-      }
+      JsonNode cases = JSON.readTree(line);
+      // Avro keeps what it has made of each pair of schemas as long as the thread lives.
+      Thread thread =
+          new Thread(
+              () -> {
+                for (JsonNode each : cases) {
+                  answers.add(each.has("writer") ? avro(each) : protobuf(each));
+                }
+              });
+      thread.start();
+      thread.join();
+      if (answers.size() != cases.size()) throw new IllegalStateException("a case has ended the thread of its batch");
       out.println(JSON.writeValueAsString(answers));
       out.flush();
     }
