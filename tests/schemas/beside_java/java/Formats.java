@@ -43,17 +43,17 @@ import org.apache.avro.io.DecoderFactory;
  */
 public final class Formats {
   private static final ObjectMapper JSON = new ObjectMapper();
-  private static final GenericData PLAIN = new GenericData();
-  private static final GenericData LOGICAL = new GenericData();
 
-  static {
-    LOGICAL.addLogicalTypeConversion(new Conversions.DecimalConversion());
-    LOGICAL.addLogicalTypeConversion(new Conversions.UUIDConversion());
-    LOGICAL.addLogicalTypeConversion(new TimeConversions.DateConversion());
-    LOGICAL.addLogicalTypeConversion(new TimeConversions.TimeMillisConversion());
-    LOGICAL.addLogicalTypeConversion(new TimeConversions.TimeMicrosConversion());
-    LOGICAL.addLogicalTypeConversion(new TimeConversions.TimestampMillisConversion());
-    LOGICAL.addLogicalTypeConversion(new TimeConversions.TimestampMicrosConversion());
+  private static GenericData logical() {
+    GenericData made = new GenericData();
+    made.addLogicalTypeConversion(new Conversions.DecimalConversion());
+    made.addLogicalTypeConversion(new Conversions.UUIDConversion());
+    made.addLogicalTypeConversion(new TimeConversions.DateConversion());
+    made.addLogicalTypeConversion(new TimeConversions.TimeMillisConversion());
+    made.addLogicalTypeConversion(new TimeConversions.TimeMicrosConversion());
+    made.addLogicalTypeConversion(new TimeConversions.TimestampMillisConversion());
+    made.addLogicalTypeConversion(new TimeConversions.TimestampMicrosConversion());
+    return made;
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -62,12 +62,14 @@ public final class Formats {
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       List<Object> answers = new ArrayList<>();
       JsonNode cases = JSON.readTree(line);
-      // Avro keeps what it has made of each pair of schemas as long as the thread lives.
+      // Avro keeps what it has made of each pair of schemas as long as the thread lives, and the data.
       Thread thread =
           new Thread(
               () -> {
+                GenericData plain = new GenericData();
+                GenericData logical = logical();
                 for (JsonNode each : cases) {
-                  answers.add(each.has("writer") ? avro(each) : protobuf(each));
+                  answers.add(each.has("writer") ? avro(each, plain, logical) : protobuf(each));
                 }
               });
       thread.start();
@@ -84,7 +86,7 @@ public final class Formats {
 
   // --- Avro ----------------------------------------------------------------------------------------------------
 
-  private static Object avro(JsonNode asked) {
+  private static Object avro(JsonNode asked, GenericData plain, GenericData logical) {
     Schema writer;
     Schema reader;
     try {
@@ -102,9 +104,9 @@ public final class Formats {
       byte[] raw = HexFormat.of().parseHex(each.asText());
       values.add(
           Map.of(
-              "own", avroValue(writer, writer, PLAIN, raw),
-              "plain", avroValue(writer, reader, PLAIN, raw),
-              "logical", avroValue(writer, reader, LOGICAL, raw)));
+              "own", avroValue(writer, writer, plain, raw),
+              "plain", avroValue(writer, reader, plain, raw),
+              "logical", avroValue(writer, reader, logical, raw)));
     }
     return Map.of("values", values);
   }
