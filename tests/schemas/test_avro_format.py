@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
-from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, SchemaError, UnusableSchema
+from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, OutOfRange, SchemaError, UnusableSchema
 
 
 def record(*fields: dict[str, Any]) -> str:
@@ -121,11 +122,38 @@ def test_items_may_come_in_blocks_with_their_size() -> None:
         '{"type": "array", "items": "null"}',
         '{"type": "array", "items": {"type": "record", "name": "E", "fields": []}}',
         '{"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 2}',
+        '{"type": "fixed", "name": "F", "size": -1}',
+        '{"type": "fixed", "name": "F", "size": "many"}',
     ],
 )
 def test_a_schema_that_is_not_safe_to_decode_with_is_refused(schema: str) -> None:
     with pytest.raises(SchemaError):
         AvroSchema(schema)
+
+
+@pytest.mark.parametrize("digits", [{}, {"precision": 0}, {"precision": None, "scale": 2}])
+def test_a_decimal_without_digits_is_bytes(digits: dict[str, Any]) -> None:
+    try:
+        schema = AvroSchema(json.dumps({"type": "bytes", "logicalType": "decimal"} | digits))
+    except SchemaError:
+        # fastavro refuses some of them.
+        return
+    assert schema.column.ddl == "binary"
+    assert AvroDecoder(schema).decode(b"\x02a").value == b"a"
+
+
+def test_a_scale_of_null_is_none() -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": None}
+    assert AvroDecoder(AvroSchema(json.dumps(kind))).decode(b"\x02\x07").value == Decimal(7)
+
+
+def test_a_decimal_may_have_been_written_with_more_digits_than_a_column_has() -> None:
+    long, short = ({"type": "bytes", "logicalType": "decimal", "precision": each, "scale": 2} for each in (60, 38))
+    writer = AvroSchema(json.dumps(long), declared=False)
+    decoder = AvroDecoder(AvroSchema(json.dumps(short)))
+    assert decoder.decode(b"\x04\x30\x39", writer).value == Decimal("123.45")
+    with pytest.raises(OutOfRange):
+        decoder.decode(b"\x28" + b"\x7f" * 20, writer)
 
 
 def test_a_billion_items_in_ten_bytes_are_a_bad_row() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from einmal.schemas.avro_binary import Read, read_all
-from einmal.schemas.avro_resolution import expanded, resolution
+from einmal.schemas.avro_resolution import NO_DECIMAL, decimal_digits, expanded, resolution
 from einmal.schemas.columns import (
     BIGINT,
     BINARY,
@@ -59,9 +59,10 @@ _TYPES_MAX: Final = 10_000
 
 class _Named(dict[str, Any]):
     """Types by name, and how many types have been visited: a name stands for all of its type, so that a few kilobytes
-    of schema can have more columns than there is memory."""
+    of schema can have more columns than there is memory. ``declared``: whether there are columns at all."""
 
     visited = 0
+    declared = True
 
     def visit(self) -> None:
         self.visited += 1
@@ -72,8 +73,9 @@ class _Named(dict[str, Any]):
 class AvroSchema:
     """A parsed Avro schema that is safe to decode with."""
 
-    def __init__(self, text: str, named: Mapping[str, str] | None = None) -> None:
-        """``named``: the texts of the schemas that it refers to, in order. Raises SchemaError."""
+    def __init__(self, text: str, named: Mapping[str, str] | None = None, *, declared: bool = True) -> None:
+        """``named``: the texts of the schemas that it refers to, in order; ``declared``: its types are columns',
+        and not only what records were written with. Raises SchemaError."""
         import fastavro
 
         known: dict[str, Any] = {}
@@ -81,13 +83,14 @@ class AvroSchema:
             for each in (named or {}).values():
                 fastavro.parse_schema(_json(each), named_schemas=known)
             self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
+            visited = _Named(known)
+            visited.declared = declared
+            self.column = _column(self.parsed, visited, ())
+            self.node = expanded(self.parsed, known)
         except SchemaError:
             raise
         except (Exception, RecursionError) as error:
             raise SchemaError(f"not an Avro schema: {type(error).__name__}: {str(error)[:200]}") from error
-        self.known = known
-        self.column = _column(self.parsed, _Named(known), ())
-        self.node = expanded(self.parsed, known)
 
 
 class AvroDecoder:
@@ -158,11 +161,14 @@ def _column(schema: Any, known: _Named, above: tuple[str, ...]) -> ColumnType:
 
 def _scalar(schema: Mapping[str, Any], known: _Named, above: tuple[str, ...]) -> ColumnType:
     kind, logical = schema["type"], schema.get("logicalType")
+    if kind == "fixed" and not (isinstance(schema["size"], int) and schema["size"] >= 0):
+        raise SchemaError("an Avro fixed has a size that is no number of bytes")
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
-        if not 0 < precision <= _DECIMAL_MAX or not 0 <= scale <= precision:
+        precision, scale = decimal_digits(schema)
+        if precision > _DECIMAL_MAX and known.declared:
             raise SchemaError(f"an Avro decimal({precision},{scale}) is no decimal of Spark's")
-        return decimal_column(precision, scale)
+        if (precision, scale) != NO_DECIMAL:
+            return decimal_column(precision, scale)
     column = _LOGICAL.get((kind, str(logical)))
     if column is not None:
         return column

@@ -70,6 +70,7 @@ _TIMES: Final = {
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FIRST_DAY: Final = _EPOCH.date()
 _DAY: Final = 24 * 60 * 60 * 1_000_000
+NO_DECIMAL: Final = (0, 0)
 _EXACT: Final = 2**53
 _BOUNDS: Final = {"int": 2**31, "long": 2**63}
 _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -399,8 +400,7 @@ def _steps(writer: Node, reader: Node) -> list[Callable[[Any], Any]] | None:
     if not written:
         return [*steps, *finished]
     if written == declared == "decimal":
-        number = _decimal(int(writer.get("scale", 0)))
-        return [number, exact_decimal(int(reader["precision"]), int(reader.get("scale", 0)))]
+        return [_decimal(decimal_digits(writer)[1]), exact_decimal(*decimal_digits(reader))]
     if written == declared:
         return finished
     here, there = _TIMES.get((writer["type"], written)), _TIMES.get((reader["type"], declared))
@@ -414,9 +414,17 @@ def _logical(node: Node) -> str:
     name, kind = str(node.get("logicalType", "")), node["type"]
     if (kind, name) in _TIMES or (kind, name) in (("int", "date"), ("string", "uuid")):
         return name
-    is_decimal = name == "decimal" and kind in ("bytes", "fixed")
+    is_decimal = name == "decimal" and kind in ("bytes", "fixed") and decimal_digits(node) != NO_DECIMAL
     is_uuid = name == "uuid" and kind == "fixed" and node["size"] == 16
     return name if is_decimal or is_uuid else ""
+
+
+def decimal_digits(node: Node) -> tuple[int, int]:
+    """Precision and scale; NO_DECIMAL where a schema has none, or none that can be: the value is then bytes."""
+    precision, scale = node.get("precision"), node.get("scale") or 0
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+        return NO_DECIMAL
+    return precision, scale
 
 
 def _promotion(written: str, declared: str) -> list[Callable[[Any], Any]]:
@@ -450,7 +458,7 @@ def _finished(node: Node, logical: str) -> list[Callable[[Any], Any]]:
         case "date":
             return [_date]
         case "decimal":
-            precision, scale = int(node["precision"]), int(node.get("scale", 0))
+            precision, scale = decimal_digits(node)
             return [_decimal(scale), exact_decimal(precision, scale)]
         case "timestamp-millis":
             return [_rescaled(_UNITS["millis"], _UNITS["micros"]), _timestamp]
