@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import random
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
 from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, OutOfRange, SchemaError, UnusableSchema
+from tests.schemas.beside_java.avro_pairs import Generator, text
 
 
 def record(*fields: dict[str, Any]) -> str:
@@ -160,6 +163,57 @@ def test_a_billion_items_in_ten_bytes_are_a_bad_row() -> None:
     schema = AvroSchema('{"type": "array", "items": "long"}')
     with pytest.raises(MalformedValue):
         AvroDecoder(schema).decode(b"\x80\x94\xeb\xdc\x03\x02\x02")
+
+
+def parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        yield from parts(each, (*path, name))
+
+
+def spoilt(rng: random.Random, schema: str) -> str:
+    """With another value somewhere, or without it."""
+    document = json.loads(schema)
+    *path, last = rng.choice([each for each in parts({"schema": document}) if each])
+    target: Any = {"schema": document}
+    for name in path:
+        target = target[name]
+    if isinstance(target, dict) and path and rng.random() < 0.2:
+        del target[last]
+    else:
+        others = [None, True, 0, -1, 1.5, 2**70, "", "int", "record", [], {}, ["int"], [None], {"type": "fixed"}]
+        target[last] = rng.choice(others)
+    return json.dumps(target[last] if not path else document)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 2**32))
+def test_all_schemas_are_read_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    generator = Generator(rng)
+    written, declared = generator.pair()
+    raw = generator.written(written)
+    texts = [text(written), text(declared)]
+    at = rng.randrange(2)
+    texts[at] = spoilt(rng, texts[at])
+    try:
+        writer, reader = AvroSchema(texts[0], declared=False), AvroSchema(texts[1])
+        AvroDecoder(reader).decode(raw, writer)
+    except (SchemaError, BadRow) as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("kind", ["aliases", "symbols"])
+@pytest.mark.parametrize("names", [7, [7], [None], [[]], {"A": 1}])
+def test_names_that_are_none_are_refused(kind: str, names: Any) -> None:
+    schema = {"type": "enum", "name": "E", "symbols": ["A"]} | {kind: names}
+    with pytest.raises(SchemaError):
+        AvroSchema(json.dumps(schema))
+    with pytest.raises(SchemaError):
+        AvroSchema(record({"name": "a", "type": schema}))
+    if kind == "aliases":
+        with pytest.raises(SchemaError):
+            AvroSchema(record({"name": "a", "type": "int", "aliases": names}))
 
 
 @given(st.binary())

@@ -38,7 +38,7 @@ from einmal.schemas.avro_binary import (
     read_string,
 )
 from einmal.schemas.columns import JSON_TEXT, Convert, Unknown, exact_decimal
-from einmal.schemas.errors import InvalidText, OutOfRange, UnusableSchema, WrongType
+from einmal.schemas.errors import InvalidText, OutOfRange, SchemaError, UnusableSchema, WrongType
 
 Node = Mapping[str, Any]
 """A schema without references: each type is an object, a union has the type ``union`` and ``branches``."""
@@ -91,11 +91,12 @@ _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
 
 
 def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
-    """``schema``: as fastavro parses it, not recursive; ``known``: the types that it names."""
+    """``schema``: as fastavro parses it, not recursive; ``known``: the types that it names. Raises SchemaError."""
     if isinstance(schema, list):
         return {"type": "union", "branches": [expanded(each, known) for each in schema]}
     if isinstance(schema, str):
         return {"type": schema} if schema in PRIMITIVES else expanded(known[schema], known)
+    _check_names(schema)
     match schema["type"]:
         case "record" | "error":
             fields = [{**each, "type": expanded(each["type"], known)} for each in schema["fields"]]
@@ -108,6 +109,15 @@ def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
             return schema  # type: ignore[no-any-return]
         case kind:
             return expanded(kind, known)
+
+
+def _check_names(schema: Mapping[str, Any]) -> None:
+    """Of what fastavro takes as it comes."""
+    for what in (schema, *schema.get("fields", ())):
+        for kind in ("aliases", "symbols"):
+            names = what.get(kind, [])
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+                raise SchemaError(f"the {kind} of an Avro type are no names")
 
 
 def _tells(union: Node) -> bool:
