@@ -120,6 +120,18 @@ def test_an_older_record_has_the_default_of_an_added_field(kind: Any, default: A
     assert through(old, new, {"id": 1}) == {"id": 1, "z": expected}
 
 
+def test_a_field_that_is_not_declared_is_rescued_although_its_logical_type_does_not_have_its_value() -> None:
+    clock = {"type": "int", "logicalType": "time-millis"}
+    some = {"type": "array", "items": ["null", number(2, 3)]}
+    old: dict[str, Any] = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    more = [{"name": "t", "type": clock}, {"name": "n", "type": some}]
+    written = old | {"fields": [*more, *old["fields"]]}
+    value = {"id": 1, "t": 1_000, "n": [b"\x7b", None]}
+    assert through(written, old, value) == ({"id": 1}, {"$.t": "00:00:01", "$.n": [Decimal("1.23"), None]})
+    value = {"id": 1, "t": -1, "n": [b"\x7f\x7f", None]}
+    assert through(written, old, value) == ({"id": 1}, {"$.t": -1, "$.n": [b"\x7f\x7f", None]})
+
+
 def test_an_added_field_without_a_default_is_a_bad_row() -> None:
     old: dict[str, Any] = {"type": "record", "name": "Old", "fields": []}
     new = old | {"fields": [{"name": "z", "type": "long"}]}

@@ -260,7 +260,8 @@ def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
             inner = f"{path}.{known['name']}"
             steps.append((known["name"], "", _resolved(each["type"], known["type"], inner, as_json)))
         else:
-            steps.append(("", f"{path}.{each['name']}", _resolved(each["type"], each["type"], "", True)))
+            inner = f"{path}.{each['name']}"
+            steps.append(("", inner, _rescued(each["type"], inner)))
     added: list[tuple[str, bytes, Read]] = []
     for each, written in pairs:
         if written is None:
@@ -286,6 +287,32 @@ def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
         return row, at
 
     return read
+
+
+def _rescued(written: Node, path: str) -> Read:
+    """Of a field that is not declared: a value that its logical type does not have is rescued as it was written."""
+    plain = _without_logical_types(written)
+    typed, untyped = (_resolved(each, each, path, True) for each in (written, plain))
+
+    def read(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
+        try:
+            return typed(raw, at, unknown)
+        except (OutOfRange, WrongType):
+            return untyped(raw, at, unknown)
+
+    return read
+
+
+def _without_logical_types(node: Node) -> Node:
+    plain = {name: each for name, each in node.items() if name != "logicalType"}
+    for name in ("items", "values"):
+        if name in node:
+            plain[name] = _without_logical_types(node[name])
+    if "branches" in node:
+        plain["branches"] = [_without_logical_types(each) for each in node["branches"]]
+    if "fields" in node:
+        plain["fields"] = [{**each, "type": _without_logical_types(each["type"])} for each in node["fields"]]
+    return plain
 
 
 def _default(node: Node, given: Any) -> bytes:

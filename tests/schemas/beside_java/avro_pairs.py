@@ -286,8 +286,9 @@ class Generator:
                 return self._blocks([self.written(kind.parts[0]) for _ in range(rng.choice([0, 1, 2, 3]))])
             case "map":
                 keys = [each.encode() for each in rng.sample(["a", "b", "key", "ä"], rng.choice([0, 1, 2, 3]))]
-                # Text can be wrong in a value that is then replaced.
-                keys += keys[:1] if kind.parts[0].kind in ("int", "long") else []
+                # Texts and logical types can be wrong in a value that is then replaced.
+                is_plain = kind.parts[0].kind in ("int", "long") and not kind.parts[0].logical
+                keys += keys[:1] if is_plain else []
                 return self._blocks([self._sized(each) + self.written(kind.parts[0]) for each in keys])
             case "record":
                 return b"".join(self.written(each.type) for each in kind.fields)

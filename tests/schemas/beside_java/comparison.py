@@ -164,6 +164,10 @@ class Reason:
     holds: Callable[[Difference], bool]
 
 
+ALIGNED: Final = (
+    "names and aliases are compared without namespaces, and aliases of fields hold whatever their record is named"
+)
+"""The reason of a difference that is none where Java gets the schemas so."""
 LISTED: Final = (
     Reason(
         "text that is not UTF-8 is a bad row; Java replaces what is not",
@@ -200,6 +204,16 @@ LISTED: Final = (
     Reason(
         "an entry of a map with a field that is not declared is rescued as a whole; Java has it without that field",
         lambda each: "protobuf" in each.traits and not each.refused_by_us(Exception) and _has_rescued_entries(each),
+    ),
+    Reason(
+        "text in an entry of a map that another one replaces, or that is rescued, is not checked; Java checks it",
+        lambda each: "protobuf" in each.traits and each.refused_by_java("invalid UTF-8"),
+    ),
+    Reason(
+        ALIGNED,
+        lambda each: bool(
+            re.search("Found .*, expecting .*, missing required field r", " ".join(map(str, each.theirs)))
+        ),
     ),
     Reason(
         "a block of items is as long as was written; Java compares that only where it skips",
@@ -241,10 +255,6 @@ LISTED: Final = (
         lambda each: each.refused_by_us(SchemaError) and "take no bytes" in str(each.ours),
     ),
 )
-ALIGNED: Final = (
-    "names and aliases are compared without namespaces, and aliases of fields hold whatever their record is named"
-)
-"""The reason of a difference that is none where Java gets the schemas so."""
 
 
 def _lower(tree: Any) -> Any:
