@@ -392,7 +392,8 @@ def distinct(branches: list[Type]) -> tuple[Type, ...]:
 
 
 def text(schema: Type, *, logical: bool = True, aligned: bool = False) -> str:
-    """``logical``: with its logical types; ``aligned``: without namespaces, and every renamed record with an alias."""
+    """``logical``: with its logical types; ``aligned``: without namespaces, and an alias for each renamed record
+    that has aliases of fields."""
     return json.dumps(_json(schema, logical, aligned, set()))
 
 
@@ -407,7 +408,7 @@ def _json(node: Type, logical: bool, aligned: bool, defined: set[str]) -> Any:
             return short if aligned else node.name
         defined.add(node.name)
         options = {"name": short} | ({} if aligned else {"namespace": space}) | options
-        if aligned and (node.kind == "record" and node.was or "aliases" in options):
+        if aligned and node.was and ("aliases" in options or any("aliases" in each.options for each in node.fields)):
             options["aliases"] = [node.was.rpartition(".")[2]]
     match node.kind:
         case "array":

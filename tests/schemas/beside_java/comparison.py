@@ -176,12 +176,14 @@ LISTED: Final = (
         ),
     ),
     Reason(
-        "a value beyond its column's type is a bad row: years 1 to 9999, the precision of a decimal",
+        "a value beyond its column's type is a bad row (years 1 to 9999, the precision of a decimal), also in an "
+        "entry of a map that another one replaces",
         lambda each: (
             each.refused_by_us(OutOfRange)
             and (
                 isinstance(each.expected, NoValueHere)
                 or ("decimal" in str(each.ours) and '"decimal"' in json.dumps(each.theirs))
+                or ("[]" in str(each.ours) and '"map"' in json.dumps(each.theirs))
             )
         ),
     ),
@@ -206,8 +208,14 @@ LISTED: Final = (
         lambda each: "protobuf" in each.traits and not each.refused_by_us(Exception) and _has_rescued_entries(each),
     ),
     Reason(
-        "text in an entry of a map that another one replaces, or that is rescued, is not checked; Java checks it",
-        lambda each: "protobuf" in each.traits and each.refused_by_java("invalid UTF-8"),
+        "an entry of a map that another one replaces, or that is rescued, is not checked; Java checks texts and fields",
+        lambda each: (
+            "protobuf" in each.traits
+            and (
+                each.refused_by_java("invalid UTF-8")
+                or (each.refused_by_java("missing required fields") and "].value." in each.theirs[2])
+            )
+        ),
     ),
     Reason(
         ALIGNED,
@@ -298,5 +306,5 @@ def _masked(tree: Any) -> Any:
         )
     if isinstance(tree, list | tuple):
         return [_masked(each) for each in tree]
-    is_json_or_time = isinstance(tree, str) and tree[:1] in ("{", "[", '"', *"0123456789")
+    is_json_or_time = isinstance(tree, str) and tree[:1] in ("{", "[", '"', "-", *"0123456789")
     return "*" if is_json_or_time or (isinstance(tree, int) and not isinstance(tree, bool)) else tree
