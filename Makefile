@@ -24,6 +24,7 @@ NODES ?= 1
 CLUSTERS ?= einmal
 TARGETS ?= sqlite duckdb delta iceberg
 ROWS ?= 1000000
+PAIRS ?= 100000
 FRAMES ?= 1000000
 SEED ?= 20264
 SHARD ?=
@@ -35,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test static fast-tests tests test-changed durations test-long fix docs bench \
   bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills postgres-kills bank-kills target-kills \
-  mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz simulate simulate-determinism mutants requirements clean
+  mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz formats simulate simulate-determinism mutants requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -153,6 +154,9 @@ bad-row-kills: $(COMPILED)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kil
 
 fuzz: $(COMPILED)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency
 	$(BIN)/python -W ignore -m tests.fuzz --frames $(FRAMES) --seed $(SEED) --keep build/fuzz
+
+formats: $(COMPILED)  ## PAIRS=100000 random pairs of schemas, by SEED, of Avro and of Protobuf, decoded here and by their Java implementations
+	$(BIN)/python -W ignore -m tests.schemas.beside_java --pairs $(PAIRS) --seed $(SEED)
 
 simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol, a mirror, an ingester
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import random
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
-from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, SchemaError, UnusableSchema
+from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, OutOfRange, SchemaError, UnusableSchema
+from tests.schemas.beside_java.avro_pairs import Generator, text
 
 
 def record(*fields: dict[str, Any]) -> str:
@@ -76,6 +80,42 @@ def test_a_bad_row_has_a_reason(raw: bytes, reason: type[BadRow]) -> None:
     assert type(raised.value) is reason
 
 
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+LONGS = {"type": "array", "items": "long"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "why"),
+    [
+        (["null", "long"], b"\x01\x04", "index -1 of 2 types"),
+        (["null", "long"], b"\x85\x01\x04", "index -67 of 2 types"),
+        (["null", "long"], b"\x04\x04", "index 2 of 2 types"),
+        (ENUM, b"\x01", "index -1 of 2 symbols"),
+        (ENUM, b"\x04", "index 2 of 2 symbols"),
+        ("boolean", b"\x02", "a boolean of the byte 2"),
+        ("int", b"\x80\x80\x80\x80\x10", "more than 32 bits"),
+        ("int", b"\x80\x80\x80\x80\x80\x00", "more than 32 bits"),
+        ("long", b"\x80" * 9 + b"\x02", "more than 64 bits"),
+        ("long", b"\x80" * 10 + b"\x00", "more than 64 bits"),
+        ("bytes", b"\x01abc", "a length of -1 where 3 bytes"),
+        ("string", b"\xfe\xff\xff\xff\x0fabc", "a length of 2,147,483,647 where 3 bytes"),
+        (LONGS, b"\xfe\xff\xff\xff\x0f\x02\x02\x00", "ends before"),
+        (LONGS, b"\x03\x02\x02\x04\x00", "a block of items that is not as long"),
+        ({"type": "map", "values": "long"}, b"\x01\x08\x02a\x04\x00", "a block of items that is not as long"),
+        ({"type": "fixed", "name": "F", "size": 4}, b"abc", "ends before"),
+        ("double", b"abc", "ends before"),
+    ],
+)
+def test_indexes_lengths_and_counts_that_lie_are_bad_rows(kind: Any, raw: bytes, why: str) -> None:
+    with pytest.raises(MalformedValue, match=why):
+        AvroDecoder(AvroSchema(json.dumps(kind))).decode(raw)
+
+
+def test_items_may_come_in_blocks_with_their_size() -> None:
+    decoder = AvroDecoder(AvroSchema(json.dumps(LONGS)))
+    assert decoder.decode(b"\x03\x04\x02\x04\x02\x06\x00").value == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -85,6 +125,8 @@ def test_a_bad_row_has_a_reason(raw: bytes, reason: type[BadRow]) -> None:
         '{"type": "array", "items": "null"}',
         '{"type": "array", "items": {"type": "record", "name": "E", "fields": []}}',
         '{"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 2}',
+        '{"type": "fixed", "name": "F", "size": -1}',
+        '{"type": "fixed", "name": "F", "size": "many"}',
     ],
 )
 def test_a_schema_that_is_not_safe_to_decode_with_is_refused(schema: str) -> None:
@@ -92,10 +134,86 @@ def test_a_schema_that_is_not_safe_to_decode_with_is_refused(schema: str) -> Non
         AvroSchema(schema)
 
 
+@pytest.mark.parametrize("digits", [{}, {"precision": 0}, {"precision": None, "scale": 2}])
+def test_a_decimal_without_digits_is_bytes(digits: dict[str, Any]) -> None:
+    try:
+        schema = AvroSchema(json.dumps({"type": "bytes", "logicalType": "decimal"} | digits))
+    except SchemaError:
+        # fastavro refuses some of them.
+        return
+    assert schema.column.ddl == "binary"
+    assert AvroDecoder(schema).decode(b"\x02a").value == b"a"
+
+
+def test_a_scale_of_null_is_none() -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": None}
+    assert AvroDecoder(AvroSchema(json.dumps(kind))).decode(b"\x02\x07").value == Decimal(7)
+
+
+def test_a_decimal_may_have_been_written_with_more_digits_than_a_column_has() -> None:
+    long, short = ({"type": "bytes", "logicalType": "decimal", "precision": each, "scale": 2} for each in (60, 38))
+    writer = AvroSchema(json.dumps(long), declared=False)
+    decoder = AvroDecoder(AvroSchema(json.dumps(short)))
+    assert decoder.decode(b"\x04\x30\x39", writer).value == Decimal("123.45")
+    with pytest.raises(OutOfRange):
+        decoder.decode(b"\x28" + b"\x7f" * 20, writer)
+
+
 def test_a_billion_items_in_ten_bytes_are_a_bad_row() -> None:
     schema = AvroSchema('{"type": "array", "items": "long"}')
     with pytest.raises(MalformedValue):
         AvroDecoder(schema).decode(b"\x80\x94\xeb\xdc\x03\x02\x02")
+
+
+def parts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        yield from parts(each, (*path, name))
+
+
+def spoilt(rng: random.Random, schema: str) -> str:
+    """With another value somewhere, or without it."""
+    document = json.loads(schema)
+    *path, last = rng.choice([each for each in parts({"schema": document}) if each])
+    target: Any = {"schema": document}
+    for name in path:
+        target = target[name]
+    if isinstance(target, dict) and path and rng.random() < 0.2:
+        del target[last]
+    else:
+        others = [None, True, 0, -1, 1.5, 2**70, "", "int", "record", [], {}, ["int"], [None], {"type": "fixed"}]
+        target[last] = rng.choice(others)
+    return json.dumps(target[last] if not path else document)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 2**32))
+def test_all_schemas_are_read_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    generator = Generator(rng)
+    written, declared = generator.pair()
+    raw = generator.written(written)
+    texts = [text(written), text(declared)]
+    at = rng.randrange(2)
+    texts[at] = spoilt(rng, texts[at])
+    try:
+        writer, reader = AvroSchema(texts[0], declared=False), AvroSchema(texts[1])
+        AvroDecoder(reader).decode(raw, writer)
+    except (SchemaError, BadRow) as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("kind", ["aliases", "symbols"])
+@pytest.mark.parametrize("names", [7, [7], [None], [[]], {"A": 1}])
+def test_names_that_are_none_are_refused(kind: str, names: Any) -> None:
+    schema = {"type": "enum", "name": "E", "symbols": ["A"]} | {kind: names}
+    with pytest.raises(SchemaError):
+        AvroSchema(json.dumps(schema))
+    with pytest.raises(SchemaError):
+        AvroSchema(record({"name": "a", "type": schema}))
+    if kind == "aliases":
+        with pytest.raises(SchemaError):
+            AvroSchema(record({"name": "a", "type": "int", "aliases": names}))
 
 
 @given(st.binary())

@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
-from einmal.schemas.errors import BadRow, OutOfRange, UnusableSchema
+from einmal.schemas.errors import BadRow, OutOfRange, UnusableSchema, WrongType
 from tests.suite.cases import each_case
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
@@ -23,6 +23,8 @@ CLOCK = {"type": "long", "logicalType": "time-micros"}
 R = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}
 MORE = [{"name": "x", "type": "long"}, {"name": "y", "type": "int", "default": 3}]
 R_MORE = {"type": "record", "name": "R", "fields": MORE}
+WIDE = {"type": "record", "name": "W", "fields": [{"name": "x", "type": ["int", "string"]}]}
+NARROW = {"type": "record", "name": "N", "fields": [{"name": "x", "type": ["int", "null"]}]}
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 ENUM_LESS = {"type": "enum", "name": "E", "symbols": ["A"]}
 
@@ -78,6 +80,8 @@ RESOLUTIONS: list[tuple[str, Any, Any, Any, Any]] = [
     ("null where it is not", ["null", "int"], "int", None, UnusableSchema),
     ("of several declared types the same one", "int", ["string", "long", "int"], 7, "7"),
     ("a record as the text of a union", R, ["string", R_MORE], {"x": 1}, '{"x":1,"y":3}'),
+    ("a record of a union whose field was written as a wider union", WIDE, ["boolean", NARROW], {"x": 7}, '{"x":7}'),
+    ("a decimal of no bytes", number(2), number(2), b"", WrongType),
     ("a symbol", ENUM, ENUM_LESS, "A", "A"),
     ("a symbol that is not declared", ENUM, ENUM_LESS, "B", UnusableSchema),
     ("a symbol that is not declared, with a default", ENUM, ENUM_LESS | {"default": "A"}, "B", ("A", {"$": "B"})),
@@ -114,6 +118,18 @@ def test_an_older_record_has_the_default_of_an_added_field(kind: Any, default: A
     old: dict[str, Any] = {"type": "record", "name": "Old", "fields": [{"name": "id", "type": "long"}]}
     new = old | {"fields": [*old["fields"], {"name": "z", "type": kind, "default": default}]}
     assert through(old, new, {"id": 1}) == {"id": 1, "z": expected}
+
+
+def test_a_field_that_is_not_declared_is_rescued_although_its_logical_type_does_not_have_its_value() -> None:
+    clock = {"type": "int", "logicalType": "time-millis"}
+    some = {"type": "array", "items": ["null", number(2, 3)]}
+    old: dict[str, Any] = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    more = [{"name": "t", "type": clock}, {"name": "n", "type": some}]
+    written = old | {"fields": [*more, *old["fields"]]}
+    value = {"id": 1, "t": 1_000, "n": [b"\x7b", None]}
+    assert through(written, old, value) == ({"id": 1}, {"$.t": "00:00:01", "$.n": [Decimal("1.23"), None]})
+    value = {"id": 1, "t": -1, "n": [b"\x7f\x7f", None]}
+    assert through(written, old, value) == ({"id": 1}, {"$.t": -1, "$.n": [b"\x7f\x7f", None]})
 
 
 def test_an_added_field_without_a_default_is_a_bad_row() -> None:

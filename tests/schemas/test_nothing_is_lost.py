@@ -8,6 +8,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
 from einmal.schemas.columns import Unknown, rescued_text
+from einmal.schemas.debezium_format import DebeziumDecoder
 from einmal.schemas.decoder import Decoded
 from einmal.schemas.errors import BadRow
 from einmal.schemas.json_format import JsonDecoder
@@ -158,6 +160,15 @@ def through_protobuf(written: Shape, declared: Shape, value: Any) -> Decoded:
     return ProtobufDecoder(protobuf_files(declared), "t.M").decode(message.SerializeToString())
 
 
+def through_debezium(operation: str, _: Shape, declared: Shape, value: Any) -> Decoded:
+    """Columns of a table are plain: any other value is that of a field that is not declared, or of another type."""
+    kinds = {"long": "BIGINT", "string": "STRING"}
+    plain = [f"{name} {kinds[each.kind]}" for name, each in declared.fields if each.kind in kinds and not each.many]
+    row = "before" if operation == "d" else "after"
+    change = {"op": operation, "source": {"table": "t"}, "before": None, "after": None, row: value}
+    return DebeziumDecoder(", ".join([*plain, "other BIGINT"])).decode(json.dumps(change).encode())
+
+
 def all_bytes(value: Any) -> bytes:
     """The bytes of unknown fields, in which a message or a number of a list is as the wire has it."""
     if isinstance(value, bytes):
@@ -167,7 +178,15 @@ def all_bytes(value: Any) -> bytes:
     return b""
 
 
-@pytest.mark.parametrize("through", [through_avro, through_json, through_protobuf])
+@pytest.mark.parametrize(
+    "through",
+    [
+        through_avro,
+        through_json,
+        through_protobuf,
+        *(partial(through_debezium, operation) for operation in "crud"),
+    ],
+)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_each_value_is_in_the_row_or_unknown_or_makes_a_bad_row(through: Any, data: st.DataObject) -> None:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, MissingField, SchemaError, UnusableSchema
+from einmal.schemas.errors import (
+    BadRow,
+    InvalidText,
+    MalformedValue,
+    MissingField,
+    OutOfRange,
+    SchemaError,
+    UnusableSchema,
+)
 from einmal.schemas.protobuf_format import ProtobufDecoder
 from tests.schemas.protobuf_files import file_set, message_class
 
@@ -50,6 +58,51 @@ def test_a_required_field_that_is_missing_is_a_bad_row() -> None:
     decoder = ProtobufDecoder(file_set("proto2", Payment=[("id", 1, "required int64")]))
     with pytest.raises(MissingField, match="id"):
         decoder.decode(b"")
+
+
+def test_required_fields_that_are_missing_below_maps_do_not_end_the_process() -> None:
+    """The library's list of them did, with a key of 200 characters and two of them below it."""
+    files = file_set(
+        "proto2",
+        Row=[("f7", 7, "map fixed32 int64"), ("added", 90, "required uint32")],
+        Rows=[("f16", 16, "repeated Row")],
+        Inner=[("f11", 11, "Rows")],
+        Outer=[("f6", 6, "map string Inner")],
+    )
+    least = b"\x10" + b"\x80" * 9 + b"\x01"
+    entry, other = (b"\x3a\x10\x0d" + key + least for key in (b"\xff" * 4, b"\x01\0\0\0"))
+    rows = b"\x82\x01\x12" + entry + b"\x82\x01\x24" + entry + other
+    value = b"\x0a\xc8\x01" + b"x" * 200 + b"\x12\x3e\x5a\x3c" + rows
+    raw = b"\x32\x8b\x02" + value + b"\x32\x07\x0a\x01a\x12\x02\x5a\x00"
+    with pytest.raises(MissingField, match="added"):
+        ProtobufDecoder(files, "test.Outer").decode(raw)
+
+
+def test_keys_of_maps_are_text_as_in_the_json_of_protobuf() -> None:
+    files = file_set(M=[("flags", 1, "map bool string"), ("numbers", 2, "map uint64 string")])
+    raw = message_class(files, "test.M")(flags={True: "t", False: "f"}, numbers={2**64 - 1: "n"}).SerializeToString()
+    row = ProtobufDecoder(files).decode(raw).value
+    assert dict(row["flags"]) == {"true": "t", "false": "f"} and dict(row["numbers"]) == {str(2**64 - 1): "n"}
+
+
+def test_a_key_that_was_written_with_more_bits_is_a_bad_row() -> None:
+    wide, narrow = (file_set(M=[("m", 1, f"map {kind} string")]) for kind in ("int64", "int32"))
+    with pytest.raises(OutOfRange):
+        ProtobufDecoder(narrow).decode(message_class(wide, "test.M")(m={2**40 + 7: "x"}).SerializeToString())
+
+
+@pytest.mark.parametrize("kind", ["string", "repeated string", "map string int32", "map int32 string"])
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+def test_text_that_is_not_utf_8_is_a_bad_row(syntax: str, kind: str) -> None:
+    raw = {"map string int32": b"\x0a\x03\x0a\x01\xff", "map int32 string": b"\x0a\x03\x12\x01\xff"}
+    with pytest.raises(BadRow) as raised:
+        ProtobufDecoder(file_set(syntax, M=[("f", 1, kind)])).decode(raw.get(kind, b"\x0a\x01\xff"))
+    assert type(raised.value) is InvalidText
+
+
+def test_a_field_with_the_number_0_is_a_bad_row() -> None:
+    with pytest.raises(MalformedValue):
+        ProtobufDecoder(file_set(M=[])).decode(b"\x00\x31")
 
 
 def test_another_message_of_the_file_is_a_bad_row() -> None:

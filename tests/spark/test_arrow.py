@@ -84,6 +84,9 @@ def test_a_time_that_spark_has_is_the_records(timestamp: int) -> None:
 @pytest.mark.parametrize("timestamp", [(2**63 - 1) // 1_000 + 1, 1_700_000_000_000_000_000, 2**63 - 1])
 def test_a_time_that_spark_does_not_have_is_an_error_of_its_own(timestamp: int) -> None:
     batch = raw(encode_batch([NewRecord(b"k", b"v", 5), NewRecord(b"k", b"v", timestamp)]))
+    undated = RowBuilder(HERE, OffsetRange(Offset(0), Offset(9)), include_headers=False, undated=True)
+    undated.add(batch)
+    assert undated.take().column("timestamp").view("int64").to_pylist() == [5_000, None]
     with pytest.raises(FarTimestamp, match=rf"t-3 offset 1: the timestamp {timestamp} ms"):
         rows([batch])
     assert len(rows([batch], end=1)) == 1, "outside of what is read it does not matter"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.client import Producer
 from einmal.schemas.debezium_format import UNAVAILABLE
 from einmal.schemas.registry_server import RegistryServer, RestError, Schemas
 from einmal.schemas.wire_format import framed
@@ -62,6 +63,22 @@ def test_bad_rows_are_dead_letters_once_and_good_rows_are_written(spark: SparkSe
         if isinstance(event, events.DeadLettersWritten):
             counted.update(event.counts)
     assert counted == Counter({("VALUE_CONVERTER", kind): 4 for kind in KINDS})
+
+
+def test_a_record_whose_time_spark_does_not_have_is_a_dead_letter(spark: SparkSession, payments: Payments) -> None:
+    payments.settings = payments.tolerant
+    payments.topic = f"{payments.name}-far"
+    create(payments.bootstrap, payments.topic, settings={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    nanoseconds, microseconds = 1_700_000_000_000_000_000, 1_700_000_000_000_000
+    with Producer({"bootstrap.servers": payments.bootstrap}) as producer:
+        for value, timestamp in ((good(1), 0), (good(2), nanoseconds), (good(3), microseconds), (bad(1), nanoseconds)):
+            producer.send(payments.topic, value, b"k", timestamp=timestamp)
+    payments.run(spark)
+    assert sorted(payments.output()) == ["1", "3"]
+    letters = payments.dead()
+    assert {each.value for each in letters} == {good(2), bad(1)}
+    assert {each.reason for each in letters} == {"OutOfRange"}
+    assert all("timestamp" in each.context["__connect.errors.exception.message"] for each in letters)
 
 
 def test_a_bad_row_stops_the_pipeline_by_default_and_its_content_is_not_reported(

@@ -19,7 +19,7 @@ def client_of(bootstrap: Bootstrap) -> dict[str, str]:
     return {"bootstrap.servers": bootstrap} if isinstance(bootstrap, str) else dict(bootstrap)
 
 
-def create(bootstrap: Bootstrap, *topics: str, partitions: int = 2) -> None:
+def create(bootstrap: Bootstrap, *topics: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
     """Without retention, which would take the records of years ago that some tests write.
 
     The commit topic is made as a pipeline makes it: it is shared with all other tests on the broker.
@@ -30,7 +30,7 @@ def create(bootstrap: Bootstrap, *topics: str, partitions: int = 2) -> None:
             if topic == COMMIT_TOPIC:
                 cluster.create_topic(topic, PARTITIONS, TOPIC_CONFIG)
             else:
-                cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
+                cluster.create_topic(topic, partitions, {"retention.ms": "-1", **(settings or {})})
         cluster.partitions(topics)
     finally:
         cluster.close()

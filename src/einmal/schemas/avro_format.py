@@ -1,18 +1,18 @@
-"""Avro with fastavro, resolved from the schema that a record was written with to the declared one. Pure.
+"""Avro, whose schemas fastavro parses, read with the schema that a record was written with as the declared one. Pure.
 
-Recursive schemas are refused: the decoder recurses in C, and a record of a few kilobytes could end the process. So are
+Recursive schemas are refused: a record of a few kilobytes could have more levels than the stack. So are
 arrays whose items take no bytes, of which a record of ten bytes could have billions.
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from einmal.schemas.avro_resolution import expanded, raw_schema, resolution
+from einmal.schemas.avro_binary import Read, read_all
+from einmal.schemas.avro_resolution import NO_DECIMAL, decimal_digits, expanded, resolution
 from einmal.schemas.columns import (
     BIGINT,
     BINARY,
@@ -25,7 +25,6 @@ from einmal.schemas.columns import (
     STRING,
     TIMESTAMP,
     ColumnType,
-    Convert,
     Unknown,
     array,
     decimal_column,
@@ -33,7 +32,7 @@ from einmal.schemas.columns import (
     struct,
 )
 from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
-from einmal.schemas.errors import InvalidText, MalformedValue, SchemaError
+from einmal.schemas.errors import SchemaError
 
 _PRIMITIVES: Final = {
     "boolean": BOOLEAN,
@@ -60,9 +59,10 @@ _TYPES_MAX: Final = 10_000
 
 class _Named(dict[str, Any]):
     """Types by name, and how many types have been visited: a name stands for all of its type, so that a few kilobytes
-    of schema can have more columns than there is memory."""
+    of schema can have more columns than there is memory. ``declared``: whether there are columns at all."""
 
     visited = 0
+    declared = True
 
     def visit(self) -> None:
         self.visited += 1
@@ -73,8 +73,9 @@ class _Named(dict[str, Any]):
 class AvroSchema:
     """A parsed Avro schema that is safe to decode with."""
 
-    def __init__(self, text: str, named: Mapping[str, str] | None = None) -> None:
-        """``named``: the texts of the schemas that it refers to, in order. Raises SchemaError."""
+    def __init__(self, text: str, named: Mapping[str, str] | None = None, *, declared: bool = True) -> None:
+        """``named``: the texts of the schemas that it refers to, in order; ``declared``: its types are columns',
+        and not only what records were written with. Raises SchemaError."""
         import fastavro
 
         known: dict[str, Any] = {}
@@ -82,14 +83,14 @@ class AvroSchema:
             for each in (named or {}).values():
                 fastavro.parse_schema(_json(each), named_schemas=known)
             self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
+            visited = _Named(known)
+            visited.declared = declared
+            self.column = _column(self.parsed, visited, ())
+            self.node = expanded(self.parsed, known)
         except SchemaError:
             raise
         except (Exception, RecursionError) as error:
             raise SchemaError(f"not an Avro schema: {type(error).__name__}: {str(error)[:200]}") from error
-        self.known = known
-        self.column = _column(self.parsed, _Named(known), ())
-        self.node = expanded(self.parsed, known)
-        self.raw: Any = fastavro.parse_schema(raw_schema(self.node))
 
 
 class AvroDecoder:
@@ -98,7 +99,7 @@ class AvroDecoder:
     def __init__(self, schema: AvroSchema, limits: Limits | None = None) -> None:
         self._schema = schema
         self._limits = limits or Limits()
-        self._conversions: WeakKeyDictionary[AvroSchema, Convert] = WeakKeyDictionary()
+        self._reads: WeakKeyDictionary[AvroSchema, Read] = WeakKeyDictionary()
         """By the writer's schema."""
 
     @property
@@ -110,26 +111,11 @@ class AvroDecoder:
         self._limits.check_size(raw)
         if writer is None:
             writer = self._schema
-        convert = self._conversions.get(writer)
-        if convert is None:
-            convert = self._conversions[writer] = resolution(writer.node, self._schema.node)
+        read = self._reads.get(writer)
+        if read is None:
+            read = self._reads[writer] = resolution(writer.node, self._schema.node)
         unknown = Unknown()
-        return Decoded(convert(_read(raw, writer.raw), unknown), unknown.fields)
-
-
-def _read(raw: bytes, schema: Any) -> Any:
-    import fastavro
-
-    stream = io.BytesIO(raw)
-    try:
-        value = fastavro.schemaless_reader(stream, schema, None)
-    except UnicodeDecodeError as error:
-        raise InvalidText("text that is not UTF-8") from error
-    except (Exception, RecursionError) as error:
-        raise MalformedValue(f"not Avro of its schema ({type(error).__name__})") from error
-    if stream.tell() != len(raw):
-        raise MalformedValue(f"{len(raw) - stream.tell():,} bytes behind the value")
-    return value
+        return Decoded(read_all(raw, read, unknown), unknown.fields)
 
 
 def _json(text: str) -> Any:
@@ -175,11 +161,14 @@ def _column(schema: Any, known: _Named, above: tuple[str, ...]) -> ColumnType:
 
 def _scalar(schema: Mapping[str, Any], known: _Named, above: tuple[str, ...]) -> ColumnType:
     kind, logical = schema["type"], schema.get("logicalType")
+    if kind == "fixed" and not (isinstance(schema["size"], int) and schema["size"] >= 0):
+        raise SchemaError("an Avro fixed has a size that is no number of bytes")
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        precision, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
-        if not 0 < precision <= _DECIMAL_MAX or not 0 <= scale <= precision:
+        precision, scale = decimal_digits(schema)
+        if precision > _DECIMAL_MAX and known.declared:
             raise SchemaError(f"an Avro decimal({precision},{scale}) is no decimal of Spark's")
-        return decimal_column(precision, scale)
+        if (precision, scale) != NO_DECIMAL:
+            return decimal_column(precision, scale)
     column = _LOGICAL.get((kind, str(logical)))
     if column is not None:
         return column

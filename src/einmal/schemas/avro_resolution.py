@@ -1,11 +1,11 @@
-"""Avro values from the schema they were written with to the declared one, by the Avro specification. Pure.
+"""Reads Avro values of the schema they were written with as values of the declared one, by the specification. Pure.
 
 A value has the meaning of its writer's schema: its logical type comes first, and what the declared type cannot hold
 exactly is a bad row. Only a value without a logical type is read by the declared one. As in Avro's Java implementation
 a mismatch concerns the values that have it, not the whole schema: an array of the wrong items may be empty.
 
-What the writer's schema has and the declared one has not is noted while a value is converted, wherever it is: fields
-of records, and symbols of enums that are read as the declared default.
+What the writer's schema has and the declared one has not is noted while a value is read, wherever it is: fields of
+records, and symbols of enums that are read as the declared default.
 """
 
 from __future__ import annotations
@@ -17,13 +17,42 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from einmal.schemas.columns import JSON_TEXT, Convert, Unknown, converted_items, exact_decimal
-from einmal.schemas.errors import InvalidText, MalformedValue, OutOfRange, UnusableSchema, WrongType
+from einmal.schemas.avro_binary import (
+    Read,
+    array_of,
+    encoded_bytes,
+    encoded_double,
+    encoded_float,
+    encoded_items,
+    encoded_long,
+    fixed,
+    map_of,
+    read_boolean,
+    read_bytes,
+    read_double,
+    read_float,
+    read_index,
+    read_int,
+    read_long,
+    read_null,
+    read_string,
+)
+from einmal.schemas.columns import JSON_TEXT, Convert, Unknown, exact_decimal
+from einmal.schemas.errors import InvalidText, OutOfRange, SchemaError, UnusableSchema, WrongType
 
 Node = Mapping[str, Any]
 """A schema without references: each type is an object, a union has the type ``union`` and ``branches``."""
-PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_NULL: Final[Node] = {"type": "null"}
+_READ: Final[Mapping[str, Read]] = {
+    "null": read_null,
+    "boolean": read_boolean,
+    "int": read_int,
+    "long": read_long,
+    "float": read_float,
+    "double": read_double,
+    "bytes": read_bytes,
+    "string": read_string,
+}
+PRIMITIVES: Final = tuple(_READ)
 _PROMOTED: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -39,7 +68,9 @@ _TIMES: Final = {
     **{("long", f"{family}-{unit}"): (family, unit) for family in ("timestamp", "local-timestamp") for unit in _UNITS},
 }
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FIRST_DAY: Final = _EPOCH.date()
 _DAY: Final = 24 * 60 * 60 * 1_000_000
+NO_DECIMAL: Final = (0, 0)
 _EXACT: Final = 2**53
 _BOUNDS: Final = {"int": 2**31, "long": 2**63}
 _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -60,11 +91,12 @@ _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
 
 
 def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
-    """``schema``: as fastavro parses it, not recursive; ``known``: the types that it names."""
+    """``schema``: as fastavro parses it, not recursive; ``known``: the types that it names. Raises SchemaError."""
     if isinstance(schema, list):
         return {"type": "union", "branches": [expanded(each, known) for each in schema]}
     if isinstance(schema, str):
         return {"type": schema} if schema in PRIMITIVES else expanded(known[schema], known)
+    _check_names(schema)
     match schema["type"]:
         case "record" | "error":
             fields = [{**each, "type": expanded(each["type"], known)} for each in schema["fields"]]
@@ -79,59 +111,25 @@ def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
             return expanded(kind, known)
 
 
-def raw_schema(node: Node) -> Any:
-    """The same bytes without logical types, for fastavro: an enum is its number, and a value of a union with several
-    types is a record whose one field names the branch."""
-    return _raw(node, [])
-
-
-def _raw(node: Node, names: list[str]) -> Any:
-    match node["type"]:
-        case "union":
-            tells = _tells(node)
-            return [
-                _record(names, [(_tag(at), _raw(each, names))])
-                if tells and each["type"] != "null"
-                else _raw(each, names)
-                for at, each in enumerate(node["branches"])
-            ]
-        case "record":
-            return _record(names, [(each["name"], _raw(each["type"], names)) for each in node["fields"]])
-        case "array":
-            return {"type": "array", "items": _raw(node["items"], names)}
-        case "map":
-            return {"type": "map", "values": _raw(node["values"], names)}
-        case "fixed":
-            return {"type": "fixed", "name": _name(names), "size": node["size"]}
-        case "enum":
-            return "int"
-        case kind:
-            return kind
-
-
-def _record(names: list[str], fields: Sequence[tuple[str, Any]]) -> Any:
-    return {"type": "record", "name": _name(names), "fields": [{"name": each, "type": kind} for each, kind in fields]}
-
-
-def _name(names: list[str]) -> str:
-    names.append(f"t{len(names)}")
-    return names[-1]
+def _check_names(schema: Mapping[str, Any]) -> None:
+    """Of what fastavro takes as it comes."""
+    for what in (schema, *schema.get("fields", ())):
+        for kind in ("aliases", "symbols"):
+            names = what.get(kind, [])
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+                raise SchemaError(f"the {kind} of an Avro type are no names")
 
 
 def _tells(union: Node) -> bool:
     return bool(sum(each["type"] != "null" for each in union["branches"]) > 1)
 
 
-def _tag(branch: int) -> str:
-    return f"b{branch}"
-
-
-def resolution(writer: Node, reader: Node, path: str = "$") -> Convert:
-    """From a value that was read with the writer's ``raw_schema`` to one for the column of ``reader``."""
+def resolution(writer: Node, reader: Node, path: str = "$") -> Read:
+    """Reads what was written with the one schema as a value for the column of the other."""
     return _resolved(writer, reader, path, False)
 
 
-def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Convert:
+def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
     """``as_json``: the value becomes part of a JSON text."""
     if writer["type"] == "union":
         return _written_union(writer, reader, path, as_json)
@@ -142,12 +140,10 @@ def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Convert:
         case "record", "record":
             return _of_record(writer, reader, path, as_json)
         case "array", "array":
-            item = _resolved(writer["items"], reader["items"], f"{path}[]", as_json)
-            return lambda value, unknown: [each for _, each in converted_items(enumerate(value), item, unknown)]
+            return array_of(_resolved(writer["items"], reader["items"], f"{path}[]", as_json))
         case "map", "map":
-            item = _resolved(writer["values"], reader["values"], f"{path}[]", as_json)
-            made: Callable[[Any], Any] = dict if as_json else list
-            return lambda value, unknown: made(converted_items(value.items(), item, unknown))
+            entries = map_of(_resolved(writer["values"], reader["values"], f"{path}[]", as_json))
+            return entries if as_json else _converted(entries, lambda value, _: list(value.items()))
         case "enum", "enum" if _same_name(writer, reader):
             return _of_enum(writer, reader, path)
         case "fixed", "fixed" if _same_name(writer, reader) and writer["size"] == reader["size"]:
@@ -157,45 +153,41 @@ def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Convert:
     return _mismatch(f"{path}: it was written as {kinds[0]}, and {kinds[1]} is declared")
 
 
-def _mismatch(why: str) -> Convert:
-    def refuse(value: Any, unknown: Unknown) -> Any:
+def _mismatch(why: str) -> Read:
+    def refuse(raw: bytes, at: int, unknown: Unknown) -> Any:
         raise UnusableSchema(why)
 
     return refuse
 
 
+def _converted(read: Read, convert: Convert) -> Read:
+    def converted(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
+        value, at = read(raw, at, unknown)
+        return convert(value, unknown), at
+
+    return converted
+
+
 # --- unions -----------------------------------------------------------------------------------------------------
 
 
-def _written_union(writer: Node, reader: Node, path: str, as_json: bool) -> Convert:
+def _written_union(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
     branches = [_resolved(each, reader, path, as_json) for each in writer["branches"]]
-    nulls = [each for each, branch in zip(branches, writer["branches"], strict=True) if branch["type"] == "null"]
-    if _tells(writer):
-        by_tag = {_tag(at): each for at, each in enumerate(branches)}
 
-        def tagged(value: Any, unknown: Unknown) -> Any:
-            if value is None:
-                return nulls[0](None, unknown)
-            [(tag, inner)] = value.items()
-            return by_tag[tag](inner, unknown)
+    def read(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
+        branch, at = read_index(raw, at, len(branches), "types of a union")
+        return branches[branch](raw, at, unknown)
 
-        return tagged
-    others = [each for each in branches if each not in nulls]
-
-    def plain(value: Any, unknown: Unknown) -> Any:
-        return (nulls if value is None else others)[0](value, unknown)
-
-    return plain
+    return read
 
 
-def _declared_union(writer: Node, reader: Node, path: str, as_json: bool) -> Convert:
+def _declared_union(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
     branch = _matching(writer, reader["branches"])
     if branch is None:
         return _mismatch(f"{path}: it was written as {writer['type']}, which no type of the declared union is")
     if as_json or not _tells(reader):
         return _resolved(writer, branch, path, as_json)
-    inner, text = _resolved(writer, branch, path, True), JSON_TEXT.at(path)
-    return lambda value, unknown: text(inner(value, unknown), unknown)
+    return _converted(_resolved(writer, branch, path, True), JSON_TEXT.at(path))
 
 
 def _matching(writer: Node, branches: Sequence[Node]) -> Node | None:
@@ -206,31 +198,31 @@ def _matching(writer: Node, branches: Sequence[Node]) -> Node | None:
         return next(iter(same), None) or next(wider, None)
     for fits in (
         lambda each: each["name"] == writer["name"],
-        lambda each: _same_name(writer, each) and _reads(writer, each),
-        lambda each: writer["type"] == "record" and _reads(writer, each),
+        lambda each: _same_name(writer, each) and _has_structure(writer, each),
+        lambda each: writer["type"] == "record" and _has_structure(writer, each),
     ):
         if (found := next(filter(fits, same), None)) is not None:
             return found
     return None
 
 
-def _reads(writer: Node, reader: Node) -> bool:
-    """Whether each value of the writer's schema can be read by the reader's, but for its symbols."""
+def _has_structure(writer: Node, reader: Node) -> bool:
+    """Whether the types agree, and those of the fields of a record. As in Java, what is deeper concerns the values that
+    have it."""
+    fields = _fields(writer, reader) if writer["type"] == "record" else []
+    return _agrees(writer, reader) and all(
+        written is None or _agrees(written["type"], each["type"]) for each, written in fields
+    )
+
+
+def _agrees(writer: Node, reader: Node) -> bool:
     if writer["type"] == "union":
-        return all(_reads(each, reader) for each in writer["branches"])
+        return True
     if reader["type"] == "union":
         return _matching(writer, reader["branches"]) is not None
     match writer["type"], reader["type"]:
         case "record", "record":
-            pairs = _fields(writer, reader)
-            return all(
-                "default" in each if written is None else _reads(written["type"], each["type"])
-                for each, written in pairs
-            )
-        case "array", "array":
-            return _reads(writer["items"], reader["items"])
-        case "map", "map":
-            return _reads(writer["values"], reader["values"])
+            return all(written is not None or "default" in each for each, written in _fields(writer, reader))
         case ("enum", "enum") | ("fixed", "fixed"):
             return _same_name(writer, reader) and writer.get("size") == reader.get("size")
         case written, declared:
@@ -259,60 +251,96 @@ def _fields(writer: Node, reader: Node) -> list[tuple[Node, Node | None]]:
     ]
 
 
-def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Convert:
-    known: list[tuple[str, str, Convert]] = []
-    added: list[tuple[str, Convert, Any]] = []
-    for each, written in _fields(writer, reader):
-        name, inner = each["name"], f"{path}.{each['name']}"
-        if written is not None:
-            known.append((name, written["name"], _resolved(written["type"], each["type"], inner, as_json)))
-            continue
+def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
+    pairs = _fields(writer, reader)
+    declared = {written["name"]: each for each, written in pairs if written is not None}
+    steps: list[tuple[str, str, Read]] = []
+    for each in writer["fields"]:
+        if (known := declared.get(each["name"])) is not None:
+            inner = f"{path}.{known['name']}"
+            steps.append((known["name"], "", _resolved(each["type"], known["type"], inner, as_json)))
+        else:
+            inner = f"{path}.{each['name']}"
+            steps.append(("", inner, _rescued(each["type"], inner)))
+    added: list[tuple[str, bytes, Read]] = []
+    for each, written in pairs:
+        if written is None:
+            inner = f"{path}.{each['name']}"
+            try:
+                default = _default(each["type"], each["default"])
+            except KeyError:
+                return _mismatch(f"{inner} was not written, and has no default")
+            except (TypeError, ValueError, ArithmeticError):
+                return _mismatch(f"{inner} was not written, and its default is no {each['type']['type']}")
+            added.append((each["name"], default, _resolved(each["type"], each["type"], inner, as_json)))
+
+    def read(raw: bytes, at: int, unknown: Unknown) -> tuple[dict[str, Any], int]:
+        row: dict[str, Any] = {}
+        for name, unknown_at, inner in steps:
+            if unknown_at:
+                value, at = inner(raw, at, unknown)
+                unknown.add(unknown_at, value)
+            else:
+                row[name], at = inner(raw, at, unknown)
+        for name, default, inner in added:
+            row[name], _ = inner(default, 0, unknown)
+        return row, at
+
+    return read
+
+
+def _rescued(written: Node, path: str) -> Read:
+    """Of a field that is not declared: a value that its logical type does not have is rescued as it was written."""
+    plain = _without_logical_types(written)
+    typed, untyped = (_resolved(each, each, path, True) for each in (written, plain))
+
+    def read(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
         try:
-            value = _default(each["type"], each["default"])
-        except KeyError:
-            return _mismatch(f"{inner} was not written, and has no default")
-        except (TypeError, ValueError):
-            return _mismatch(f"{inner} was not written, and its default is no {each['type']['type']}")
-        added.append((name, _resolved(each["type"], each["type"], inner, as_json), value))
-    names = {written for _, written, _ in known}
-    others = [
-        (each["name"], f"{path}.{each['name']}", _resolved(each["type"], each["type"], "", True))
-        for each in writer["fields"]
-        if each["name"] not in names
-    ]
+            return typed(raw, at, unknown)
+        except (OutOfRange, WrongType):
+            return untyped(raw, at, unknown)
 
-    def convert(value: Any, unknown: Unknown) -> Any:
-        for name, at, natural in others:
-            unknown.add(at, natural(value[name], unknown))
-        row = {name: inner(value[written], unknown) for name, written, inner in known}
-        for name, inner, default in added:
-            row[name] = inner(default, unknown)
-        return row
-
-    return convert
+    return read
 
 
-def _default(node: Node, given: Any) -> Any:
-    """A default in JSON as fastavro would have read it. Raises TypeError, ValueError, KeyError for one that is none."""
+def _without_logical_types(node: Node) -> Node:
+    plain = {name: each for name, each in node.items() if name != "logicalType"}
+    for name in ("items", "values"):
+        if name in node:
+            plain[name] = _without_logical_types(node[name])
+    if "branches" in node:
+        plain["branches"] = [_without_logical_types(each) for each in node["branches"]]
+    if "fields" in node:
+        plain["fields"] = [{**each, "type": _without_logical_types(each["type"])} for each in node["fields"]]
+    return plain
+
+
+def _default(node: Node, given: Any) -> bytes:
+    """A default in JSON as it would have been written.
+
+    Raises TypeError, ValueError, ArithmeticError, KeyError for one that is none.
+    """
     kind = node["type"]
     if kind == "union":
         return _union_default(node, given)
     if kind == "null":
         if given is not None:
             raise TypeError(kind)
-        return None
+        return b""
     if not _is_json(kind, given):
         raise TypeError(kind)
     match kind:
         case "array":
-            return [_default(node["items"], each) for each in given]
+            return encoded_items(_default(node["items"], each) for each in given)
         case "map":
-            return {name: _default(node["values"], each) for name, each in given.items()}
+            return encoded_items(
+                encoded_bytes(name.encode()) + _default(node["values"], each) for name, each in given.items()
+            )
         case "record":
-            return {
-                each["name"]: _default(each["type"], given[each["name"]] if each["name"] in given else each["default"])
+            return b"".join(
+                _default(each["type"], given[each["name"]] if each["name"] in given else each["default"])
                 for each in node["fields"]
-            }
+            )
     return _scalar_default(node, given)
 
 
@@ -320,63 +348,71 @@ def _is_json(kind: str, given: Any) -> bool:
     return isinstance(given, _JSON[kind]) and (kind == "boolean" or not isinstance(given, bool))
 
 
-def _scalar_default(node: Node, given: Any) -> Any:
+def _scalar_default(node: Node, given: Any) -> bytes:
     kind = node["type"]
     if kind in _BOUNDS and not -_BOUNDS[kind] <= given < _BOUNDS[kind]:
         raise ValueError(kind)
     match kind:
-        case "bytes" | "fixed":
-            data = given.encode("latin-1")
-            if kind == "fixed" and len(data) != node["size"]:
+        case "boolean":
+            return bytes([given])
+        case "bytes":
+            return encoded_bytes(given.encode("latin-1"))
+        case "fixed":
+            data: bytes = given.encode("latin-1")
+            if len(data) != node["size"]:
                 raise ValueError(kind)
             return data
+        case "string":
+            return encoded_bytes(given.encode())
         case "enum":
-            return node["symbols"].index(given)
+            return encoded_long(node["symbols"].index(given))
         case "float":
-            return _single(given)
+            return encoded_float(_single(given))
         case "double":
-            return float(given)
-    return given
+            return encoded_double(given)
+    return encoded_long(given)
 
 
-def _union_default(union: Node, given: Any) -> Any:
+def _union_default(union: Node, given: Any) -> bytes:
     """Of the first branch that it is a value of: since Avro 1.12 that need not be the first one."""
     for at, each in enumerate(union["branches"]):
         try:
-            value = _default(each, given)
-        except (TypeError, ValueError, KeyError):
+            return encoded_long(at) + _default(each, given)
+        except (TypeError, ValueError, ArithmeticError, KeyError):
             continue
-        return {_tag(at): value} if _tells(union) and each["type"] != "null" else value
     raise ValueError("union")
 
 
-def _of_enum(writer: Node, reader: Node, path: str) -> Convert:
+def _of_enum(writer: Node, reader: Node, path: str) -> Read:
     written, declared, default = writer["symbols"], frozenset(reader["symbols"]), reader.get("default")
 
-    def convert(value: Any, unknown: Unknown) -> Any:
-        if not 0 <= value < len(written):
-            raise MalformedValue(f"{path}: no symbol of its enum")
-        symbol = written[value]
+    def read(raw: bytes, at: int, unknown: Unknown) -> tuple[str, int]:
+        index, at = read_index(raw, at, len(written), "symbols of an enum")
+        symbol: str = written[index]
         if symbol in declared:
-            return symbol
+            return symbol, at
         if default is None:
             raise UnusableSchema(f"{path}: a symbol that the declared enum does not have")
         unknown.add(path, symbol)
-        return default
+        return default, at
 
-    return convert
+    return read
 
 
 # --- scalars ----------------------------------------------------------------------------------------------------
 
 
-def _of_scalar(writer: Node, reader: Node, path: str) -> Convert:
+def _of_scalar(writer: Node, reader: Node, path: str) -> Read:
+    read = fixed(writer["size"]) if writer["type"] == "fixed" else _READ[writer["type"]]
     steps = _steps(writer, reader)
     if steps is None:
         return _mismatch(f"{path}: it was written as {_logical(writer)}, and {_logical(reader)} is declared")
+    if not steps:
+        return read
     kind = _logical(reader) or reader["type"]
 
-    def convert(value: Any, _: Unknown) -> Any:
+    def converted(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
+        value, at = read(raw, at, unknown)
         try:
             for step in steps:
                 value = step(value)
@@ -386,9 +422,9 @@ def _of_scalar(writer: Node, reader: Node, path: str) -> Convert:
             raise OutOfRange(f"{path}: out of the range of {kind}, or with more digits") from error
         except ValueError as error:
             raise WrongType(f"{path}: no {kind}") from error
-        return value
+        return value, at
 
-    return convert if steps else lambda value, _: value
+    return converted
 
 
 def _steps(writer: Node, reader: Node) -> list[Callable[[Any], Any]] | None:
@@ -401,8 +437,7 @@ def _steps(writer: Node, reader: Node) -> list[Callable[[Any], Any]] | None:
     if not written:
         return [*steps, *finished]
     if written == declared == "decimal":
-        number = _decimal(int(writer.get("scale", 0)))
-        return [number, exact_decimal(int(reader["precision"]), int(reader.get("scale", 0)))]
+        return [_decimal(decimal_digits(writer)[1]), exact_decimal(*decimal_digits(reader))]
     if written == declared:
         return finished
     here, there = _TIMES.get((writer["type"], written)), _TIMES.get((reader["type"], declared))
@@ -416,9 +451,17 @@ def _logical(node: Node) -> str:
     name, kind = str(node.get("logicalType", "")), node["type"]
     if (kind, name) in _TIMES or (kind, name) in (("int", "date"), ("string", "uuid")):
         return name
-    is_decimal = name == "decimal" and kind in ("bytes", "fixed")
+    is_decimal = name == "decimal" and kind in ("bytes", "fixed") and decimal_digits(node) != NO_DECIMAL
     is_uuid = name == "uuid" and kind == "fixed" and node["size"] == 16
     return name if is_decimal or is_uuid else ""
+
+
+def decimal_digits(node: Node) -> tuple[int, int]:
+    """Precision and scale; NO_DECIMAL where a schema has none, or none that can be: the value is then bytes."""
+    precision, scale = node.get("precision"), node.get("scale") or 0
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+        return NO_DECIMAL
+    return precision, scale
 
 
 def _promotion(written: str, declared: str) -> list[Callable[[Any], Any]]:
@@ -452,7 +495,7 @@ def _finished(node: Node, logical: str) -> list[Callable[[Any], Any]]:
         case "date":
             return [_date]
         case "decimal":
-            precision, scale = int(node["precision"]), int(node.get("scale", 0))
+            precision, scale = decimal_digits(node)
             return [_decimal(scale), exact_decimal(precision, scale)]
         case "timestamp-millis":
             return [_rescaled(_UNITS["millis"], _UNITS["micros"]), _timestamp]
@@ -480,19 +523,23 @@ def _rescaled(written: int, declared: int) -> Callable[[int], int]:
 
 
 def _decimal(scale: int) -> Callable[[bytes], decimal.Decimal]:
+    unrounded = decimal.Context(prec=decimal.MAX_PREC)
+
     def number(value: bytes) -> decimal.Decimal:
+        if not value:
+            raise ValueError("a decimal has at least one byte")
         digits = int.from_bytes(value, "big", signed=True)
-        return decimal.Decimal(digits).scaleb(-scale, context=decimal.Context(prec=decimal.MAX_PREC))
+        return decimal.Decimal(digits).scaleb(-scale, context=unrounded)
 
     return number
 
 
 def _timestamp(value: int) -> datetime.datetime:
-    return _EPOCH + datetime.timedelta(microseconds=value)
+    return _EPOCH + datetime.timedelta(0, 0, value)
 
 
 def _date(value: int) -> datetime.date:
-    return _EPOCH.date() + datetime.timedelta(days=value)
+    return _FIRST_DAY + datetime.timedelta(value)
 
 
 def _time(value: int) -> str:

@@ -96,22 +96,31 @@ def array(item: ColumnType) -> ColumnType:
     return ColumnType(f"array<{item.ddl}>", at)
 
 
-def mapping(item: ColumnType) -> ColumnType:
-    """Text to values."""
+def mapping(item: ColumnType, key: ColumnType | None = None) -> ColumnType:
+    """Text to values. ``key``: what keys are before they become text, unless they are text."""
 
     def at(path: str) -> Convert:
         inner = item.at(f"{path}[]")
+        key_of = None if key is None else key.at(f"{path}[]")
 
         def convert(value: Any, unknown: Unknown) -> Any:
             if value is None:
                 return None
             if not isinstance(value, Mapping):
                 raise WrongType(f"{path}: a {type(value).__name__} is no map")
-            return converted_items(((str(name), each) for name, each in value.items()), inner, unknown)
+            items: Iterable[tuple[Any, Any]] = value.items()
+            if key_of is not None:
+                items = [(_key_text(key_of(name, unknown)), each) for name, each in items]
+            return converted_items(items, inner, unknown)
 
         return convert
 
     return ColumnType(f"map<string,{item.ddl}>", at)
+
+
+def _key_text(key: Any) -> str:
+    """As Protobuf's JSON has it."""
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def converted_items(items: Iterable[tuple[Any, Any]], convert: Convert, unknown: Unknown) -> list[tuple[Any, Any]]:

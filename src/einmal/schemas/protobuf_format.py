@@ -109,10 +109,13 @@ class ProtobufDecoder:
             if reason:
                 raise InvalidText("text that is not UTF-8") from error
             raise MalformedValue("not Protobuf of the declared message") from error
-        if not message.IsInitialized():
-            raise MissingField(f"required: {', '.join(message.FindInitializationErrors())}")
         unknown = Unknown()
-        return Decoded(self._convert(_plain(message), unknown), unknown.fields)
+        try:
+            plain = _plain(message)
+        except UnicodeDecodeError as error:
+            # Of the key of a map.
+            raise InvalidText("text that is not UTF-8") from error
+        return Decoded(self._convert(plain, unknown), unknown.fields)
 
 
 def descriptor_bytes(text: str) -> bytes:
@@ -168,7 +171,8 @@ def _message_column(descriptor: Any, above: tuple[str, ...]) -> ColumnType:
 
 def _field_column(field: Any, above: tuple[str, ...]) -> ColumnType:
     if _is_map(field):
-        return mapping(_single_column(field.message_type.fields_by_name["value"], above))
+        key, value = (_single_column(field.message_type.fields_by_name[each], above) for each in ("key", "value"))
+        return mapping(value, key)
     column = _single_column(field, above)
     return array(column) if field.is_repeated else column
 
@@ -193,7 +197,10 @@ def _is_map(field: Any) -> bool:
 
 
 def _plain(message: Any) -> dict[str, Any]:
-    """The message's fields as values that columns convert; the unknown ones by number. Raises OutOfRange."""
+    """The message's fields as values that columns convert; the unknown ones by number.
+
+    Raises BadRow, UnicodeDecodeError.
+    """
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     found = {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
@@ -201,9 +208,12 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 def _unknown_fields(fields: Any) -> dict[str, Any]:
-    """As the wire has them: a number, bytes, or the fields of a group; of a field that comes again, a list."""
+    """As the wire has them: a number, bytes, or the fields of a group; of a field that comes again, a list. Raises
+    MalformedValue."""
     found: dict[str, list[Any]] = {}
     for each in fields:
+        if each.field_number == 0:
+            raise MalformedValue("a field with the number 0")
         is_plain = isinstance(each.data, int | bytes)
         found.setdefault(str(each.field_number), []).append(each.data if is_plain else _unknown_fields(each.data))
     return {number: values[0] if len(values) == 1 else values for number, values in found.items()}
@@ -213,10 +223,14 @@ def _plain_field(message: Any, field: Any) -> Any:
     value = getattr(message, field.name)
     if _is_map(field):
         inner = field.message_type.fields_by_name["value"]
-        return {str(key): _plain_value(each, inner) for key, each in value.items()}
+        key = field.message_type.fields_by_name["key"]
+        return {_plain_value(name, key): _plain_value(each, inner) for name, each in value.items()}
     if field.is_repeated:
         return [_plain_value(each, field) for each in value]
     if field.has_presence and not message.HasField(field.name):
+        if field.is_required:
+            # The library knows, too; its list of what is missing ends the process for some messages within maps.
+            raise MissingField(f"required: {field.name}")
         return None
     return _plain_value(value, field)
 
@@ -237,6 +251,9 @@ def _plain_value(value: Any, field: Any) -> Any:
             raise
         except (ValueError, OverflowError) as error:
             raise OutOfRange(f"$.{field.name}: no timestamp") from error
+    if kind == "STRING" and isinstance(value, bytes):
+        # The library checks texts of proto2 when they are read, and has bytes for those that are none.
+        raise InvalidText(f"$.{field.name}: text that is not UTF-8")
     if kind == "ENUM":
         named = field.enum_type.values_by_number.get(value)
         return str(value) if named is None else named.name

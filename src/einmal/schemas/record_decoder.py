@@ -144,7 +144,7 @@ class RecordDecoder:
         if self._format != "avro":
             return None
         try:
-            return AvroSchema(registered.text, registered.references)
+            return AvroSchema(registered.text, registered.references, declared=False)
         except SchemaError as error:
             return str(error).partition("\n")[0]
 

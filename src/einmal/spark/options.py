@@ -147,6 +147,8 @@ class SourceOptions:
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    undated: bool = False
+    """A record whose timestamp is none of Spark's has no timestamp, instead of an error."""
     set_for_client: frozenset[str] = frozenset()
     """Those of the client's settings that are not defaults of the source."""
     without_effect: tuple[str, ...] = ()
@@ -157,6 +159,8 @@ class SourceOptions:
         return self.client["isolation.level"]
 
 
+UNDATED: Final = "einmal.undated"
+"""Set by ``decode``, which makes a dead letter of a record without a timestamp, and by no user."""
 _SOURCE: Final = (
     "subscribe",
     "subscribePattern",
@@ -175,6 +179,7 @@ _SOURCE: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",
+    UNDATED,
 )
 _SOURCE_WITHOUT_EFFECT: Final = (
     "kafkaConsumer.pollTimeoutMs",
@@ -229,6 +234,7 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
         min_partitions=options.number("minPartitions"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
+        undated=options.flag(UNDATED, False),
         set_for_client=frozenset(settings.settings),
         without_effect=settings.without_effect + options.without_effect(_SOURCE_WITHOUT_EFFECT[:-1]),
     )

@@ -81,6 +81,7 @@ class ToleranceExceeded(Exception):
 
 def failed_record(row: Mapping[str, Any]) -> FailedRecord:
     """From a row of the source with its headers, as ``rows_of`` has it."""
+    timestamp = row["timestamp"]
     return FailedRecord(
         topic=row["topic"],
         partition=row["partition"],
@@ -88,8 +89,8 @@ def failed_record(row: Mapping[str, Any]) -> FailedRecord:
         key=row["key"],
         value=row["value"],
         headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
-        # A record without a timestamp has -1 ms.
-        timestamp=row["timestamp"] if row["timestamp"] >= 0 else None,
+        # A record without a timestamp has -1 ms; one whose timestamp is none of Spark's has none in its row.
+        timestamp=timestamp if timestamp is not None and timestamp >= 0 else None,
     )
 
 

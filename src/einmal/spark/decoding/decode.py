@@ -36,7 +36,7 @@ from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
 from einmal.spark.environment.plan_nodes import walk
 from einmal.spark.errors import PipelineRefused
-from einmal.spark.options import OptionError, topics_of
+from einmal.spark.options import UNDATED, OptionError, topics_of
 
 _MARK: Final = "einmal_decode_"
 _RELATION: Final = "StreamingRelationV2"
@@ -96,6 +96,9 @@ def decode(frame: DataFrame, options: Mapping[str, str], *, name: str | None = N
         topic=settings.topic,
         context_headers=settings.context_headers,
     )
+    if settings.tolerates and source is not None:
+        # A timestamp that Spark does not have then makes a dead letter, too.
+        frame = frame.sparkSession.readStream.format("einmal").options(**source, **{UNDATED: "true"}).load()
     reports = frame.sparkSession.sparkContext.accumulator({}, Reports())
     function = good_rows(decoding, reports)
     function.__name__ = f"{_MARK}{uuid4().hex}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
@@ -32,7 +33,9 @@ from einmal.spark.decoding.dead_letters import (
 from einmal.spark.decoding.reports import TaskReport
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.options import SourceOptions
+from einmal.spark.source.arrow import MILLISECONDS_MAX
 from einmal.spark.source.source import Piece, read_piece
+from einmal.spark.source.vectors import present
 
 TURN: Final = "einmal.decoding.turn"
 """A local property of Spark's jobs: which batch of which run they belong to. Set by the pipeline that writes the dead
@@ -117,12 +120,15 @@ class RowCodec:
     def decode(self, rows: Any) -> DecodedRows:
         """Raises SchemaDrift, with the first record that has it, and RegistryUnavailable."""
         raw = {part: rows.column(part).to_pylist() for part in self._decoders}
+        undated = self._undated(rows)
         good: list[int] = []
         bad: list[Bad] = []
         decoded: dict[str, list[DecodedRow]] = {part: [] for part in self._decoders}
         for index in range(rows.num_rows):
-            part = ""
+            part = next(iter(self._decoders))
             try:
+                if index in undated:
+                    raise OutOfRange(f"the record's timestamp is beyond {MILLISECONDS_MAX} ms, the last one of Spark")
                 row = {}
                 for part, decoder in self._decoders.items():
                     row[part] = decoder.decode(raw[part][index], self.seen)
@@ -135,6 +141,12 @@ class RowCodec:
             for each, value in row.items():
                 decoded[each].append(value)
         return self._columns(good, decoded, bad)
+
+    def _undated(self, rows: Any) -> frozenset[int]:
+        """Rows whose timestamp is none of Spark's."""
+        if not self._decoding.tolerates or not rows.column("timestamp").null_count:
+            return frozenset()
+        return frozenset(np.flatnonzero(~present(rows.column("timestamp"))).tolist())
 
     def _columns(self, good: list[int], decoded: dict[str, list[DecodedRow]], bad: list[Bad]) -> DecodedRows:
         try:
@@ -231,7 +243,7 @@ def letters(
     decoding: Decoding, tasks: LetterTasks, reports: Accumulator[Any]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for ``mapInArrow``: numbers of pieces in, the dead letters of their records out."""
-    options = replace(tasks.options, include_headers=True)
+    options = replace(tasks.options, include_headers=True, undated=True)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

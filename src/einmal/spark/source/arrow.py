@@ -12,7 +12,7 @@ import pyarrow
 
 from einmal.client import OffsetRange as Bounds
 from einmal.client.fetched import CorruptData, RawBatch
-from einmal.spark.source.vectors import Bytes, Ints, binary, read_varints
+from einmal.spark.source.vectors import Bools, Bytes, Ints, binary, read_varints
 from einmal.types import TopicPartition
 from einmal.wire.errors import CorruptBatch
 from einmal.wire.record_batch import decode_headers, read_varint
@@ -30,7 +30,7 @@ _FIELDS: Final = (
     pyarrow.field("timestamp", pyarrow.timestamp("us", tz="UTC")),
     pyarrow.field("timestampType", pyarrow.int32()),
 )
-_MILLISECONDS_MAX: Final = (2**63 - 1) // 1_000
+MILLISECONDS_MAX: Final = (2**63 - 1) // 1_000
 """Spark counts microseconds in 64 bits."""
 _HEADER: Final = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
 _HEADERS: Final = pyarrow.field("headers", pyarrow.list_(_HEADER))
@@ -41,11 +41,17 @@ class FarTimestamp(ValueError):
 
 
 class RowBuilder:
-    """Collects the records of one partition that lie within ``bounds``."""
+    """Collects the records of one partition that lie within ``bounds``.
 
-    def __init__(self, topic_partition: TopicPartition, bounds: Bounds, *, include_headers: bool) -> None:
+    ``undated``: a record whose timestamp Spark does not have is without one, instead of an error.
+    """
+
+    def __init__(
+        self, topic_partition: TopicPartition, bounds: Bounds, *, include_headers: bool, undated: bool = False
+    ) -> None:
         self._topic_partition = topic_partition
         self._bounds = bounds
+        self._undated = undated
         self._include_headers = include_headers
         self._schema = pyarrow.schema([*_FIELDS, _HEADERS] if include_headers else _FIELDS)
         self._clear()
@@ -101,7 +107,9 @@ class RowBuilder:
         offsets = base_offsets + delta
         timestamps = np.where(append_times >= 0, append_times, base_timestamps + since)
         wanted = (offsets >= self._bounds.start) & (offsets < self._bounds.end)
-        self._check_timestamps(timestamps[wanted], offsets[wanted])
+        far = (timestamps > MILLISECONDS_MAX) | (timestamps < -MILLISECONDS_MAX)
+        if not self._undated:
+            self._check_timestamps(timestamps, offsets, far & wanted)
         # Values lie in the records; as every second value of an array of all pieces they are found without a loop.
         cells = binary(data, np.stack([key_begin, key_end, value_begin, value_end], axis=1).ravel())
         row = 4 * np.arange(len(starts))
@@ -113,22 +121,22 @@ class RowBuilder:
             pyarrow.repeat(topic, rows),
             pyarrow.repeat(pyarrow.scalar(partition, pyarrow.int32()), rows),
             pyarrow.array(offsets),
-            pyarrow.array(timestamps * 1000).view(_FIELDS[5].type),
+            pyarrow.array(np.where(far, 0, timestamps) * 1000, mask=far).view(_FIELDS[5].type),
             pyarrow.array((append_times >= 0).astype(np.int32)),
             *headers,
         ]
         taken = pyarrow.RecordBatch.from_arrays(columns, schema=self._schema)
         return taken if wanted.all() else taken.filter(pyarrow.array(wanted))
 
-    def _check_timestamps(self, timestamps: Ints, offsets: Ints) -> None:
+    def _check_timestamps(self, timestamps: Ints, offsets: Ints, is_far: Bools) -> None:
         """Raises FarTimestamp."""
-        far = np.flatnonzero((timestamps > _MILLISECONDS_MAX) | (timestamps < -_MILLISECONDS_MAX))
+        far = np.flatnonzero(is_far)
         if far.size:
             raise FarTimestamp(
                 f"{self._topic_partition} offset {offsets[far[0]]}: the timestamp {timestamps[far[0]]} ms is beyond "
-                f"{_MILLISECONDS_MAX} ms, the last one of Spark\nhint: its producer counts nanoseconds, perhaps: "
+                f"{MILLISECONDS_MAX} ms, the last one of Spark\nhint: its producer counts nanoseconds, perhaps: "
                 "correct it, have the topic refuse such records (message.timestamp.after.max.ms), and start behind "
-                "the record"
+                "the record, or decode the source with errors.tolerance=all, which makes it a dead letter"
             )
 
     def _headers(self, data: bytes, view: Bytes, at: Ints, ends: Ints) -> list[Any]:

@@ -264,7 +264,9 @@ def _read(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) ->
     if not options.fail_on_data_loss:
         start, end = _existing(options, bounds)
     wanted = Bounds(start, end)
-    builder = RowBuilder(bounds.topic_partition, wanted, include_headers=options.include_headers)
+    builder = RowBuilder(
+        bounds.topic_partition, wanted, include_headers=options.include_headers, undated=options.undated
+    )
     try:
         for batch in _batches(options, bounds.topic_partition, wanted, topic_id):
             builder.add(batch)

@@ -15,6 +15,7 @@ from einmal.wire.errors import CorruptBatch
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _BITS: Final = 7
 _MORE: Final = 0x80
@@ -50,7 +51,7 @@ class Varints:
     def __init__(self, values: Ints) -> None:
         rest = ((values << 1) ^ (values >> 63)).view(np.uint64)
         self.table: list[Bytes] = []
-        self.used: list[npt.NDArray[np.bool_]] = [np.ones(len(values), bool)]
+        self.used: list[Bools] = [np.ones(len(values), bool)]
         while True:
             low = (rest & np.uint64(0x7F)).astype(np.uint8)
             rest = rest >> np.uint64(_BITS)
@@ -66,7 +67,7 @@ def joined(*parts: Varints | bytes) -> Any:
     """Numbers, and bytes that are the same in every row, one after the other: an Arrow array of bytes."""
     rows = next(len(each.sizes) for each in parts if isinstance(each, Varints))
     table: list[Bytes] = []
-    used: list[npt.NDArray[np.bool_]] = []
+    used: list[Bools] = []
     sizes = np.zeros(rows, np.int64)
     for part in parts:
         if isinstance(part, bytes):
@@ -102,11 +103,11 @@ def data_of(array: Any) -> Bytes:
     return np.frombuffer(b"" if buffer is None else buffer, np.uint8)
 
 
-def present(array: Any) -> npt.NDArray[np.bool_]:
+def present(array: Any) -> Bools:
     """Which values of an Arrow array are not null."""
     if not array.null_count:
         return np.ones(len(array), bool)
-    found: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    found: Bools = array.is_valid().to_numpy(zero_copy_only=False)
     return found
 
 
