@@ -1,0 +1,66 @@
+"""The admin client's calls for what the leaders of partitions remember of producers (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from einmal.client.aio.cluster import Cluster, by_topic
+from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
+from einmal.client.apis import ApiKey
+from einmal.client.descriptions import ProducerDescription
+from einmal.client.errors import KafkaError
+from einmal.types import TopicPartition
+
+
+def _producers_fields(partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+    topics = by_topic(partitions)
+    return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
+
+
+def _producers_results(response: Any) -> list[tuple[TopicPartition, Any]]:
+    return [
+        (TopicPartition(topic.name, each.partition_index), each)
+        for topic in response.topics
+        for each in topic.partitions
+    ]
+
+
+_PRODUCERS: Final = LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, _producers_fields, _producers_results)
+
+
+def _producers(found: Mapping[TopicPartition, Any]) -> list[ProducerDescription]:
+    return [
+        ProducerDescription(
+            topic_partition,
+            each.producer_id,
+            each.producer_epoch,
+            each.last_sequence,
+            each.last_timestamp,
+            each.coordinator_epoch,
+            each.current_txn_start_offset,
+        )
+        for topic_partition, partition in found.items()
+        for each in partition.active_producers
+    ]
+
+
+class ProducerCalls:
+    """Of ``Admin``."""
+
+    _cluster: Cluster
+
+    async def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
+        """Every producer that the leaders of these partitions remember: shows which ones hold the last stable offset
+        back."""
+        return _producers(
+            (await ask_leaders(self._cluster, _PRODUCERS, partitions, deadline=self._cluster.deadline())).all_or_raise()
+        )
+
+    async def describe_producers_each(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[ProducerDescription], dict[TopicPartition, KafkaError]]:
+        """As ``describe_producers``, and the errors of partitions that have no leader, do not exist or are refused."""
+        deadline = self._cluster.deadline()
+        answers = await ask_each_leader(self._cluster, _PRODUCERS, partitions, deadline=deadline)
+        return _producers(answers.found), answers.errors
