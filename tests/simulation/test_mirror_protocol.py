@@ -218,7 +218,7 @@ def list_topics_before_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def overwrite_the_offsets_of_groups_that_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "moved_groups", lambda progress, cut, found: {})
+    monkeypatch.setattr(machine, "moved_groups", lambda progress, cut, found, refused: {})
 
 
 SHOWN_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
