@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -249,13 +248,12 @@ def test_reading_begins_where_it_should_in_a_log_of_offsets_10_to_20(
 def test_an_offset_beyond_the_end_is_waited_for(cli: Cli, cluster: str) -> None:
     cli("topic", "create", "short")
     cli("topic", "produce", "short", stdin="0\n1\n")
-    with ThreadPoolExecutor(1) as pool, Producer(bootstrap_servers=cluster) as producer:
-        consuming = pool.submit(cli, "topic", "consume", "short", "-o", "4", "-n", "1", "-f", r"%o\n")
-        while not consuming.done():
-            producer.send("short", "later").result()
-        done = consuming.result()
-    assert int(done.lines[0]) >= 4
-    assert done.errors[0].startswith("warning: short-0 has offsets 0 to ")
+    with running(cluster, "consume", "short", "-o", "4", "-n", "1", "-f", r"%o %v\n") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"warning: short-0 has offsets 0 to 2")
+        cli("topic", "produce", "short", stdin="2\n3\n4\n")
+        assert read_lines(process, 1) == [b"4 4\n"]
+        assert process.wait(patient(20)) == 0
     assert cli("topic", "consume", "short", "-o", "999999:end").lines == []
 
 
