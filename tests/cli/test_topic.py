@@ -245,16 +245,22 @@ def test_reading_begins_where_it_should_in_a_log_of_offsets_10_to_20(
     assert _range_of(at, until, 10, 20, since) == expected
 
 
-def test_an_offset_beyond_the_end_is_waited_for(cli: Cli, cluster: str) -> None:
-    cli("topic", "create", "short")
-    cli("topic", "produce", "short", stdin="0\n1\n")
-    with running(cluster, "consume", "short", "-o", "4", "-n", "1", "-f", r"%o %v\n") as process:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_offset_beyond_the_end_is_waited_for(
+    cli: Cli, cluster: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning comes first."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    topic = f"short{unbuffered}"
+    cli("topic", "create", topic)
+    cli("topic", "produce", topic, stdin="0\n1\n")
+    with running(cluster, "consume", topic, "-o", "4", "-n", "1", "-f", r"%o %v\n") as process:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith(b"warning: short-0 has offsets 0 to 2")
-        cli("topic", "produce", "short", stdin="2\n3\n4\n")
+        assert process.stderr.readline().startswith(f"warning: {topic}-0 has offsets 0 to 2".encode())
+        cli("topic", "produce", topic, stdin="2\n3\n4\n")
         assert read_lines(process, 1) == [b"4 4\n"]
         assert process.wait(patient(20)) == 0
-    assert cli("topic", "consume", "short", "-o", "999999:end").lines == []
+    assert cli("topic", "consume", topic, "-o", "999999:end").lines == []
 
 
 # --- what ends a command -------------------------------------------------------------------------------------------

@@ -44,7 +44,14 @@ class TerminalText(io.TextIOWrapper):
     """
 
     def __init__(self, original: io.TextIOWrapper) -> None:
-        super().__init__(original.buffer, original.encoding, "backslashreplace", line_buffering=original.line_buffering)
+        super().__init__(
+            original.buffer,
+            original.encoding,
+            "backslashreplace",
+            line_buffering=original.line_buffering,
+            # With PYTHONUNBUFFERED it is this that lets each text through at once.
+            write_through=original.write_through,
+        )
         self.original = original
         """The reference keeps the file open, too."""
 
