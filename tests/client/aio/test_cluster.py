@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from einmal.client.errors import ClientClosed, Disconnected, RequestRefused, Ret
 from einmal.seams import SystemClock, TcpNetwork
 from einmal.types import ErrorCode, Instant
 from einmal.wire.messages import RequestHeader
+from tests.broker.nodes import running_node, until
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
 from tests.suite.patience import patient
 
@@ -199,3 +201,18 @@ async def test_a_closed_cluster_raises_client_closed() -> None:
         await cluster.close()
         with pytest.raises(ClientClosed):
             await cluster.any_connection()
+
+
+async def test_a_topic_that_may_be_created_lets_no_other_one_be_created(tmp_path: Path) -> None:
+    """A pipeline's commit topic has settings of its own, and the same client looks at topics that may be created."""
+    async with running_node(tmp_path) as node:
+        settings = parse(AdminSettings, {"bootstrap.servers": f"127.0.0.1:{node.port}"}, {})
+        cluster = Cluster(settings, network=TcpNetwork(), clock=SystemClock(), source=random.Random(1))
+        try:
+            for name, may_create in (("must-not", False), ("may", True), ("must-not-either", False)):
+                cluster.want_topic(name, may_create=may_create)
+            await cluster.refresh_soon()
+            await until(lambda: "may" in node.metadata.image.topics)
+        finally:
+            await cluster.close()
+        assert not {"must-not", "must-not-either"} & node.metadata.image.topics.keys()

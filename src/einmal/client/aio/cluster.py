@@ -350,9 +350,14 @@ class Cluster:
             await asyncio.sleep(max(0, pause * self.source.uniform(0.8, 1.2) - since) / 1000)
         self._refreshes_in_vain += 1
         self._must_refresh_again = False
-        may_create = any(self._wanted_topics.values())
+        wanted = dict(self._wanted_topics)
+        # None at all is a question, too: for the brokers.
+        kinds = sorted(set(wanted.values())) or [False]
         try:
-            await self.refresh_metadata(list(self._wanted_topics), may_create=may_create)
+            for may_create in kinds:
+                names = [name for name, each in wanted.items() if each is may_create]
+                # Not in one request: the broker would create those that must not be, with its defaults.
+                await self.refresh_metadata(names, may_create=may_create)
         except KafkaError:
             # Callers that need the metadata ask again.
             self._asked_at_ms = self.now_ms()
