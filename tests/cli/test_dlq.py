@@ -30,7 +30,8 @@ class Queue:
         self.cluster = cluster
         self.topic = unique("orders")
         self.letters = f"{self.topic}-dlq"
-        cli("topic", "create", self.topic, self.letters, "-p", "2")
+        # Its letters are years old: a broker that lives for minutes looks for what it may delete.
+        cli("topic", "create", self.topic, self.letters, "-p", "2", "-c", "retention.ms=-1")
         with Producer({"bootstrap.servers": cluster}) as producer:
             for number in range(count):
                 row = dead_letter(self.record(number), self.failure(number), self.letters)
