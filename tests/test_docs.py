@@ -33,7 +33,7 @@ PAGES = [
     ],
 )
 def test_generated_pages_are_up_to_date(tool: str) -> None:
-    subprocess.run([sys.executable, ROOT / "tools" / f"{tool}.py", "--check"], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", f"tools.{tool}", "--check"], cwd=ROOT, check=True, timeout=300)
 
 
 @each_case("page", PAGES)

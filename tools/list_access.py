@@ -1,6 +1,6 @@
 """List the access that each API asks for in docs/access.md, from the docstrings of its handlers.
 
-Usage: python tools/list_access.py [--check]
+Usage: python -m tools.list_access [--check]
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from tools.generated_page import write_or_check
 
 ROOT = Path(__file__).parent.parent
 HANDLERS = ROOT / "src" / "einmal" / "broker" / "front" / "handlers"
@@ -54,13 +56,5 @@ def page() -> str:
     return HEAD + "".join(f"| {api.name} | {api.key} | {api.access} |\n" for api in sorted(apis()))
 
 
-def main() -> None:
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != page():
-            sys.exit(f"{PAGE.name} is out of date: run python tools/list_access.py")
-    else:
-        PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page, "tools.list_access")

@@ -1,6 +1,6 @@
 """Compare the values of settings that we accept with Apache Kafka's, in docs/settings-bounds.md.
 
-Usage: python tools/list_bounds.py [--check]
+Usage: python -m tools.list_bounds [--check]
 
 Ours are from the tables that requests and files are checked with. Apache Kafka's are in tools/kafka_bounds.json, which
 `python -m tests.interop.kafka_bounds` writes, from the definitions in its jars. SystemExit for a difference without a
@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from tools.generated_page import write_or_check
 
 from einmal.broker.config import SETTINGS, ConfigError, broker_config
 from einmal.broker.kafka_settings import WITHOUT_EFFECT
@@ -231,13 +233,5 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != page():
-            sys.exit(f"{PAGE.name} is out of date: run python tools/list_bounds.py")
-    else:
-        PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page, "tools.list_bounds")

@@ -1,16 +1,16 @@
 """List the commands and their options in docs/cli.md, from the program that reads them.
 
-Usage: python tools/list_commands.py [--check]
+Usage: python -m tools.list_commands [--check]
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer.main
+from tools.generated_page import write_or_check
 
 from einmal.cli.app import app
 
@@ -65,13 +65,5 @@ def _row(option: Any) -> str:
     return f"| {names} | {default} | {option.help or ''} |"
 
 
-def main() -> None:
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != page():
-            sys.exit(f"{PAGE.name} is out of date: run python tools/list_commands.py")
-    else:
-        PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page, "tools.list_commands")

@@ -1,14 +1,15 @@
 """List every module with the first sentence of its docstring into docs/modules.md.
 
-Usage: python tools/list_modules.py [--check]
+Usage: python -m tools.list_modules [--check]
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from pathlib import Path
+
+from tools.generated_page import write_or_check
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "einmal"
@@ -43,13 +44,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text() != page():
-            sys.exit(f"{PAGE.name} is out of date: run python tools/list_modules.py")
-        return
-    PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page, "tools.list_modules")

@@ -1,12 +1,13 @@
 """List the client's settings in docs/client-settings.md, from the tables that the client reads them with.
 
-Usage: python tools/list_settings.py [--check]
+Usage: python -m tools.list_settings [--check]
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+from tools.generated_page import write_or_check
 
 from einmal.client.config import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings, documentation
 from einmal.client.security_settings import SECURITY_NAMES
@@ -37,13 +38,5 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != page():
-            sys.exit(f"{PAGE.name} is out of date: run python tools/list_settings.py")
-    else:
-        PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page, "tools.list_settings")

@@ -13,7 +13,7 @@ import google_crc32c
 
 from einmal.types import Header
 from einmal.wire.compression import Compression, compress
-from einmal.wire.record_batch import NewRecord, encode_batch
+from einmal.wire.record_batch import NewRecord, encode_batch, encode_varint
 
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = 17
@@ -147,18 +147,8 @@ def _floods(template: bytes) -> list[bytes]:
 
 def _record(offset_delta: int, headers: int) -> bytes:
     """Without key and value; its headers have empty keys, and no values."""
-    content = b"\0\0" + _varint(offset_delta) + b"\1\1" + _varint(headers) + b"\0\1" * headers
-    return _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    """Of a number that is not negative, in zigzag encoding."""
-    number <<= 1
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*encoded, number))
+    content = b"\0\0" + encode_varint(offset_delta) + b"\1\1" + encode_varint(headers) + b"\0\1" * headers
+    return encode_varint(len(content)) + content
 
 
 def _bombs(template: bytes) -> list[bytes]:

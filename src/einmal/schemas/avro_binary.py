@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from einmal.schemas.columns import Unknown
 from einmal.schemas.errors import InvalidText, MalformedValue
+from einmal.wire.record_batch import encode_varint
 
 Read = Callable[[bytes, int, Unknown], tuple[Any, int]]
 """Of a record's bytes and an offset. Raises BadRow."""
@@ -174,24 +175,14 @@ def _check_end(at: int, end: int | None) -> None:
         raise MalformedValue("a block of items that is not as long as was written")
 
 
-def encoded_long(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    made = bytearray()
-    while number >= 0x80:
-        made.append(number & 0x7F | 0x80)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
-
-
 def encoded_bytes(value: bytes) -> bytes:
-    return encoded_long(len(value)) + value
+    return encode_varint(len(value)) + value
 
 
 def encoded_items(items: Iterable[bytes]) -> bytes:
     """Of an array or a map, as one block."""
     each = list(items)
-    return (encoded_long(len(each)) + b"".join(each) if each else b"") + encoded_long(0)
+    return (encode_varint(len(each)) + b"".join(each) if each else b"") + encode_varint(0)
 
 
 def encoded_float(number: float) -> bytes:

@@ -24,7 +24,6 @@ from einmal.schemas.avro_binary import (
     encoded_double,
     encoded_float,
     encoded_items,
-    encoded_long,
     fixed,
     map_of,
     read_boolean,
@@ -39,6 +38,7 @@ from einmal.schemas.avro_binary import (
 )
 from einmal.schemas.columns import JSON_TEXT, Convert, Unknown, exact_decimal
 from einmal.schemas.errors import InvalidText, OutOfRange, SchemaError, UnusableSchema, WrongType
+from einmal.wire.record_batch import encode_varint
 
 Node = Mapping[str, Any]
 """A schema without references: each type is an object, a union has the type ``union`` and ``branches``."""
@@ -365,19 +365,19 @@ def _scalar_default(node: Node, given: Any) -> bytes:
         case "string":
             return encoded_bytes(given.encode())
         case "enum":
-            return encoded_long(node["symbols"].index(given))
+            return encode_varint(node["symbols"].index(given))
         case "float":
             return encoded_float(_single(given))
         case "double":
             return encoded_double(given)
-    return encoded_long(given)
+    return encode_varint(given)
 
 
 def _union_default(union: Node, given: Any) -> bytes:
     """Of the first branch that it is a value of: since Avro 1.12 that need not be the first one."""
     for at, each in enumerate(union["branches"]):
         try:
-            return encoded_long(at) + _default(each, given)
+            return encode_varint(at) + _default(each, given)
         except (TypeError, ValueError, ArithmeticError, KeyError):
             continue
     raise ValueError("union")
