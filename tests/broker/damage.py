@@ -101,6 +101,10 @@ async def make(folder: Path) -> None:
                 break
             await asyncio.sleep(0.005)
         await node.partitions._store_marks()
+        # In its first five seconds a partition has neither mark nor checkpoint.
+        late = node.partitions.get(TopicPartition("late", 0))
+        assert late is not None
+        assert late.append(bytearray(batch(b"late")), node.clock.now()).error is ErrorCode.none
     shutil.copytree(folder / "clean", folder / "killed")
     await node.stop()
     for ending in ENDINGS:
@@ -251,7 +255,7 @@ async def examine(folder: Path) -> Result:
     """Start a broker on the directory and read everything. Nothing but LogCorruption may come out of it."""
     result = Result()
     node = new_node(folder, SETTINGS)
-    with _logged() as result.logged:
+    with logged() as result.logged:
         async with asyncio.timeout(patient(SECONDS_MAX)):
             try:
                 await asyncio.wait_for(node.start(), patient(START_SECONDS))
@@ -268,7 +272,7 @@ async def examine(folder: Path) -> Result:
 
 
 @contextmanager
-def _logged() -> Iterator[list[str]]:
+def logged() -> Iterator[list[str]]:
     """What is logged as a warning or worse."""
     lines: list[str] = []
 

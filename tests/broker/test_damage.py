@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from einmal.log.errors import LogCorruption
+from einmal.types import ErrorCode
 from tests.broker.damage import (
     DAMAGES,
     DIRECTORY_DAMAGES,
@@ -20,11 +21,13 @@ from tests.broker.damage import (
     FILES,
     METADATA,
     SECONDS_MAX,
+    damage,
     examine,
+    logged,
     make,
     outcome,
 )
-from tests.broker.nodes import new_node, run
+from tests.broker.nodes import Client, new_node, run
 from tests.suite.patience import patient
 
 pytestmark = [pytest.mark.slow, pytest.mark.time_limit(300)]
@@ -69,6 +72,27 @@ async def test_damage_has_the_documented_outcome(base: Path, tmp_path: Path, fil
     for how in DIRECTORY_DAMAGES if "directory" in file else DAMAGES:
         found = [await outcome(base, tmp_path / f"{ending} {how}", file, how, ending) for ending in ENDINGS]
         assert {name for name in found if name} == {row[how]}, how
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+async def test_in_its_first_seconds_a_partition_is_known_by_one_file_only(base: Path, tmp_path: Path, how: str) -> None:
+    """Later it is rebuilt, by the mark or by the checkpoint, which name the topic, too."""
+    folder = tmp_path / "copy"
+    shutil.copytree(base / "killed", folder)
+    path = folder / "late-0" / "partition.metadata"
+    damage(folder, path, how)
+    node = new_node(folder)
+    with logged() as lines:
+        await node.start()
+        async with Client.connect(node) as client:
+            answer = await client.fetch("late", 0)
+        await node.stop()
+    if how == "swap":
+        # Another topic's name: the directory is kept under a name of its own.
+        assert any("is stray and kept" in line for line in lines), lines
+        return
+    assert answer.error_code is ErrorCode.kafka_storage_error
+    assert any(str(path) in line and "Restore it from a backup" in line for line in lines), lines
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -64,7 +64,6 @@ def test_the_isr_that_holds_already_is_written_anew_under_a_new_epoch() -> None:
         ({"sender": 3}, ErrorCode.invalid_request),
         ({"partition_epoch": 0}, ErrorCode.invalid_update_version),
         ({"isr": ((TWO, -1), (BrokerId(4), -1))}, ErrorCode.invalid_request),
-        ({"isr": ((THREE, -1),)}, ErrorCode.invalid_request),
         ({"isr": ()}, ErrorCode.invalid_request),
         ({"isr": ((TWO, -1), (TWO, -1))}, ErrorCode.invalid_request),
         ({"leader_recovery_state": 7}, ErrorCode.invalid_request),
@@ -90,6 +89,31 @@ def test_each_thing_that_is_wrong_with_a_wanted_isr_has_its_error(fields: dict[s
     assert not isinstance(results, ErrorCode)
     assert results[0][1][0].error is error
     assert (cluster.end == end and cluster.partition() == before) == (error is not ErrorCode.none)
+
+
+def test_a_leader_that_resigns_is_succeeded_by_the_others_and_may_come_back() -> None:
+    cluster = Cluster(3)
+    cluster.create("t", (1, 2, 3))
+    before = cluster.partition()
+
+    def alter(leader: int, leader_epoch: int, partition_epoch: int, *isr: int) -> ErrorCode:
+        wanted = IsrRequest(
+            partition_id=0,
+            leader_epoch=LeaderEpoch(leader_epoch),
+            partition_epoch=partition_epoch,
+            isr=tuple((BrokerId(each), -1) for each in isr),
+        )
+        topics = [(cluster.image.topics["t"].topic_id, [wanted])]
+        results = cluster.done(cluster.controller.alter_partition(BrokerId(leader), cluster.epochs[leader], topics))
+        assert not isinstance(results, ErrorCode)
+        return results[0][1][0].error
+
+    assert alter(1, before.leader_epoch, before.partition_epoch, 2, 3) is ErrorCode.new_leader_elected
+    after = cluster.partition()
+    assert (after.leader, after.isr, after.leader_epoch) == (TWO, (TWO, THREE), before.leader_epoch + 1)
+    assert alter(1, before.leader_epoch, before.partition_epoch, 3) is ErrorCode.fenced_leader_epoch
+    assert alter(2, after.leader_epoch, after.partition_epoch, 2, 3, 1) is ErrorCode.none
+    assert (cluster.partition().leader, set(cluster.partition().isr)) == (TWO, {ONE, TWO, THREE})
 
 
 def test_a_replica_that_shuts_down_or_has_restarted_since_it_fetched_is_not_let_in() -> None:

@@ -301,3 +301,24 @@ def test_with_too_few_in_sync_an_earlier_member_may_succeed_a_leader() -> None:
     assert not led.leader.is_confirmed(1)
     led.leader.heard(THREE, 1)
     assert led.leader.is_confirmed(1)
+
+
+def test_a_leader_that_resigns_proposes_the_others_and_counts_them_until_it_is_decided() -> None:
+    led = Led(end=10)
+    for follower in (TWO, THREE):
+        led.fetch(follower, 10)
+    led.leader.resign()
+    assert led.propose() == (TWO, THREE)
+    led.append(20)
+    led.fetch(TWO, 20)
+    assert led.high_watermark == 10
+    led.leader.refused(led.proposal(), led.now)
+    assert led.propose() == ALL, "the ISR as it is, under a newer epoch"
+
+
+def test_the_only_one_in_sync_does_not_resign() -> None:
+    led = Led((ONE,), end=10)
+    led.leader.resign()
+    assert led.propose() is None
+    led.leader.membership_changed(Membership(ALL, (ONE, THREE), 8), 0)
+    assert led.propose() == (THREE,)

@@ -227,7 +227,10 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
         "raise segment.bytes of the topic, lower batch.size, or send smaller records",
     ),
     ErrorCode.corrupt_message: _Entry(
-        RetriableError, "a record batch did not arrive as it was sent (its CRC differs)", "check the network"
+        RetriableError,
+        "a record batch is not what was sent (its CRC differs)",
+        "retry: another replica may lead soon; if it stays, see the broker's log for damage on its disk, and check the "
+        "network",
     ),
     ErrorCode.invalid_record: _Entry(
         RequestRefused, "the topic does not accept this record", "a compacted topic needs a key in every record"

@@ -28,6 +28,7 @@ class ConfigChange:
 
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
+_UNLIMITED: Final = -1
 
 CHANGED_FOR_ALL: Final[Mapping[str, str]] = {
     setting.broker_key: name
@@ -136,7 +137,20 @@ def _changed_at_brokers(current: str | None, change: ConfigChange) -> tuple[str 
     if topic_name is None:
         return None, f"Cannot update these configs dynamically: {change.name}"
     value, problem = _changed(current, replace(change, name=topic_name))
+    if problem is None and value is not None:
+        return value, _problem_at_brokers(change.name, value)
     return value, None if problem is None else problem.replace(topic_name, change.name, 1)
+
+
+def _problem_at_brokers(name: str, value: str) -> str | None:
+    """What a topic may be set to, and a broker's file may not; ``value`` is valid for a topic."""
+    if name == "log.retention.ms" and int(value) == 0:
+        return f"Invalid value for configuration {name}: '{value}' is neither -1 (never) nor at least 1"
+    if name == "log.retention.bytes" and int(value) < _UNLIMITED:
+        return f"Invalid value for configuration {name}: '{value}' is neither -1 (no limit) nor at least 0"
+    if name == "log.cleanup.policy" and len(dict.fromkeys(value.split(","))) < len(value.split(",")):
+        return f"Invalid value for configuration {name}: '{value}' has a policy twice"
+    return None
 
 
 def _changed(current: str | None, change: ConfigChange) -> tuple[str | None, str | None]:

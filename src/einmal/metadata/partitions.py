@@ -1,7 +1,7 @@
 """Who is in sync and who leads: ISR changes that leaders ask for, and elections that operators or time ask for.
 
 A leader asks for another ISR under the partition epoch it knows, so at most one of its requests per epoch is carried
-out (KIP-497). Brokers that are fenced, shutting down, or of another epoch than the one that the leader saw fetching are
+out (KIP-497). One that found damage in its log asks for an ISR of the others, and one of them leads then. Brokers that are fenced, shutting down, or of another epoch than the one that the leader saw fetching are
 not let in (KIP-841, KIP-903).
 """
 
@@ -93,7 +93,7 @@ class PartitionDecisions(Deciding):
         wanted = replace(partition, isr=isr, leader_recovery_state=request.leader_recovery_state)
         after = plan.change(topic, partition_id, wanted, restate_isr=True)
         if after.leader != broker_id:
-            # It finished a reassignment in which the leader is one of those that go.
+            # It has resigned, or this finished a reassignment in which the leader is one of those that go.
             return IsrResult(partition_id, ErrorCode.new_leader_elected)
         return IsrResult(partition_id, ErrorCode.none, after)
 
@@ -166,7 +166,7 @@ def _isr_problem(broker_id: BrokerId, partition: PartitionImage, request: IsrReq
         return ErrorCode.invalid_update_version
     isr = [member for member, _epoch in request.isr]
     is_sound = (
-        broker_id in isr
+        bool(isr)
         and len(dict.fromkeys(isr)) == len(isr)
         and all(member in partition.replicas for member in isr)
         and request.leader_recovery_state in (RECOVERED, RECOVERING)

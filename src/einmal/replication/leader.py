@@ -97,6 +97,7 @@ class Leader:
         self._possible: dict[BrokerId, None] = {}
         """The possible ISR members by proposals of this partition epoch."""
         self._was_refused = False
+        self._resigns = False
         self._joins_from_ms = now_ms
         self._update_followers(now_ms)
 
@@ -248,6 +249,13 @@ class Leader:
 
     # --- the ISR -----------------------------------------------------------------------------------------------------
 
+    def resign(self) -> None:
+        """The log here has damage, which others may not have: propose an ISR without this leader, if others are in it.
+
+        It follows then, and joins the ISR again: what it appends is as good as before.
+        """
+        self._resigns = True
+
     @property
     def wants_change(self) -> bool:
         """Whether a follower waits to join the ISR and nothing has been proposed yet."""
@@ -284,6 +292,8 @@ class Leader:
         if self._proposed is not None:
             return self._proposed
         stay = [broker_id for broker_id in self.isr if self._stays(broker_id, now_ms)]
+        if self._resigns and len(stay) > 1:
+            stay.remove(self._broker_id)
         join = [follower.broker_id for follower in self._counted if follower.is_joining and self._may_join(follower)]
         if self._was_refused or join or len(stay) < len(self.isr):
             self._proposed = IsrProposal(
@@ -311,6 +321,7 @@ class Leader:
         if proposal is self._proposed:
             self._proposed = None
             self._was_refused = True
+            self._resigns = False
             self._joins_from_ms = now_ms + _RETRY_MS
             for follower in self._followers.values():
                 follower.is_joining = False

@@ -25,12 +25,14 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.resources.supervision import Supervisor
+from einmal.log.errors import LogCorruption
 from einmal.log.producer_state import AppendOrigin, VerificationGuard
 from einmal.seams import Clock
 from einmal.shard.decision import Decision, Shard
 from einmal.types import ErrorCode, Instant, Offset, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
-from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, encode_batch, iter_headers
+from einmal.wire.errors import WireError
+from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, encode_batch, iter_headers, validate
 
 log = logging.getLogger(__name__)
 
@@ -355,17 +357,26 @@ class ShardRuntime(Generic[S]):
                     # Compaction may leave nothing before the end.
                     break
                 for position, header in iter_headers(batches):
+                    self._check(batches, position, header)
                     self._replay(shard, batches, position, header)
                     offset = header.next_offset
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - whatever is in the log, whoever asks is answered.
             self._supervisor.report(f"loading {self._partition.topic_partition} at offset {offset}", error)
             self._unavailable = ErrorCode.coordinator_not_available
+            self._partition.resign_if_damaged(error)
             if isinstance(error, OSError):
-                # A failing disk may recover; corruption is permanent.
+                # A failing disk may recover; corruption is permanent, and another replica loads.
                 self._reload_later()
             return
         self._serve(shard)
+
+    def _check(self, batches: bytes, position: int, header: BatchHeader) -> None:
+        """A log that this process has written is not checked when it is read; a coordinator believes what it reads."""
+        try:
+            validate(batches, position, header)
+        except WireError as error:
+            raise LogCorruption(f"{self._partition.topic_partition} at offset {header.base_offset}: {error}") from error
 
     def _serve(self, shard: S) -> None:
         self._shard = shard

@@ -16,7 +16,7 @@ from einmal.log.admission import NONE, Admission
 from einmal.log.cleaning import clean
 from einmal.log.compaction import CleanedSegment, Cleaning
 from einmal.log.config import LogConfig
-from einmal.log.errors import LogCorruption
+from einmal.log.errors import SHORTAGES, LogCorruption
 from einmal.log.partition_log import AppendResult, PartitionLog
 from einmal.log.producer_state import AppendOrigin, VerificationGuard
 from einmal.metadata.records import NO_LEADER
@@ -36,6 +36,8 @@ from einmal.wire.produce import Records
 
 log = logging.getLogger(__name__)
 
+_RESIGN_EVERY_MS: Final = 60_000
+"""A replica that has resigned for damage, and leads again, does not do so sooner."""
 _NOT_LEADER: Final = AppendResult.refusal(ErrorCode.not_leader_or_follower)
 
 
@@ -77,6 +79,7 @@ class Partition(AwaitedLog):
         self._commitment: Commitment | None = None
         self._lacks_checkpoint = False
         self._reported = ""
+        self._resigned_ms: int | None = None
 
     @property
     def has_enough_replicas(self) -> bool:
@@ -328,10 +331,23 @@ class Partition(AwaitedLog):
         self._log.config = config
 
     def report(self, error: Exception) -> None:
-        """Log the error of a read; the same one once, however often clients retry."""
+        """Log the error of a read, the same one once, however often clients retry; see ``resign_if_damaged``."""
         if str(error) != self._reported:
             self._reported = str(error)
             log.error("partition %s: %s", self.topic_partition, error)
+        self.resign_if_damaged(error)
+
+    def resign_if_damaged(self, error: Exception) -> None:
+        """Let another replica lead after an error that only this one may have.
+
+        From time to time only: all of them may have the same damage.
+        """
+        is_damage = isinstance(error, LogCorruption) or (isinstance(error, OSError) and error.errno not in SHORTAGES)
+        now_ms = self._clock.now().monotonic_ms
+        may_resign = self._resigned_ms is None or now_ms >= self._resigned_ms + _RESIGN_EVERY_MS
+        if is_damage and may_resign and self.replication is not None:
+            self._resigned_ms = now_ms
+            self.replication.resign()
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

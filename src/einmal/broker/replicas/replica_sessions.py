@@ -18,7 +18,6 @@ fetch that only *arrives* after the question proves nothing: it may have been in
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,7 +37,6 @@ from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, Fe
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import Records
 
-log = logging.getLogger(__name__)
 
 _EPOCH_MAX: Final = 2**31 - 1
 Answer: TypeAlias = list[Records]
@@ -368,12 +366,11 @@ class ReplicaSessions:
         if asked.fetch_offset < end:
             try:
                 records = partition.read(Offset(asked.fetch_offset), min(room, asked.partition_max_bytes), below=end)
-            except LogCorruption as problem:
-                log.error("cannot read %s: %s", partition.topic_partition, problem)
-                return FetchedPartition(asked.partition, ErrorCode.corrupt_message)
-            except OSError as problem:
-                log.error("cannot read %s: %s", partition.topic_partition, problem)
-                return FetchedPartition(asked.partition, ErrorCode.kafka_storage_error)
+            except (LogCorruption, OSError) as problem:
+                partition.report(problem)
+                is_damage = isinstance(problem, LogCorruption)
+                error = ErrorCode.corrupt_message if is_damage else ErrorCode.kafka_storage_error
+                return FetchedPartition(asked.partition, error)
         return FetchedPartition(asked.partition, _NONE, high_watermark, -1, start, None, records)
 
     @staticmethod
