@@ -35,13 +35,13 @@ async def filled() -> ThreeNodes:
     await world.start()
     await world.make_topic("t")
     leader = await world.led(DATA)
+    partition = world.nodes[leader].partitions.get(DATA)
+    assert partition is not None
     for number in range(RECORDS):
-        partition = world.nodes[leader].partitions.get(DATA)
-        assert partition is not None
         data = bytearray(batch(value(number)))
         result = world.hosts[leader].context.copy().run(partition.append, data, world.nodes[leader].clock.now())
         assert result.error is ErrorCode.none
-        await world.until(lambda: partition.high_watermark > number)
+    await world.until(lambda: partition.high_watermark == RECORDS)
     await world.until(lambda: in_sync(world) == set(IDS))
     return world
 

@@ -14,7 +14,7 @@ WORDS = ["", "true", "delete", "compact", "delete,compact", "delete,delete", "gz
 
 
 @each_case("name", CHANGED_FOR_ALL)
-def test_what_brokers_cannot_have_in_their_files_they_cannot_be_given_while_they_run(name: str) -> None:
+def test_a_value_that_brokers_refuse_in_their_files_is_refused_while_they_run(name: str) -> None:
     controller = Cluster(1).controller
     for value in (*map(str, NUMBERS), *WORDS):
         try:

@@ -15,6 +15,7 @@ import pytest
 from tests.interop.apache_kafka import ApacheKafka, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.standalone import StandaloneCluster
+from tests.suite import warm
 from tests.suite.shared import shared
 
 Node = ApacheKafka | EinmalBroker
@@ -71,19 +72,27 @@ def bootstrap(request: pytest.FixtureRequest, node_of: NodeOf) -> str:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from einmal.spark import session
+    from einmal.spark.environment import spark_session
+    from einmal.spark.environment.interpreter import worker_python
 
     local = tmp_path_factory.mktemp("spark-local")
-    spark = session(
-        "einmal-tests",
-        master="local[4]",
-        quick=True,
-        config={
-            "spark.local.dir": local,
-            "spark.sql.warehouse.dir": local / "warehouse",
-            "spark.sql.shuffle.partitions": 2,
-            "spark.sql.session.timeZone": "UTC",
-        },
-    )
+    python = warm.stream_python(worker_python(), local)
+    # Programs that a test starts have a worker's Python of their own.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(spark_session, "worker_python", lambda: str(python))
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            patched.setenv(name, str(python))
+        spark = session(
+            "einmal-tests",
+            master="local[4]",
+            quick=True,
+            config={
+                "spark.local.dir": local,
+                "spark.sql.warehouse.dir": local / "warehouse",
+                "spark.sql.shuffle.partitions": 2,
+                "spark.sql.session.timeZone": "UTC",
+            },
+        )
     yield spark
     spark.stop()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.suite.patience import patient
-from tests.suite.warm import WarmProcess
+from tests.suite.warm import STREAM_RUNNER, WarmProcess, stream_python
 
 PROGRAM = """
 import os, signal, sys, time
@@ -83,3 +84,20 @@ def test_output_goes_to_the_given_files(tmp_path: Path, started: list[WarmProces
     assert process.stdout is None
     assert process.wait(patient(10)) == 0
     assert (tmp_path / "output").read_text().startswith("einmal ")
+
+
+def test_spark_gets_a_warm_program_for_what_reads_a_stream_and_a_new_one_for_everything_else(tmp_path: Path) -> None:
+    script = stream_python(sys.executable, tmp_path)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"GIVEN": "value"}
+        return subprocess.run(
+            [script, *arguments], capture_output=True, text=True, timeout=patient(60), cwd=tmp_path, env=environment
+        )
+
+    other = run("-c", "import os, sys; print('pyspark' in sys.modules, os.environ['GIVEN']); sys.exit(3)")
+    assert (other.returncode, other.stdout) == (3, "False value\n")
+    # It fails as the new one does, for nobody listens to it.
+    warm, new = (run("-m", STREAM_RUNNER), subprocess.run([sys.executable, "-m", STREAM_RUNNER], capture_output=True))
+    assert warm.returncode == new.returncode != 0
+    assert warm.stderr.splitlines()[-1] == new.stderr.decode().splitlines()[-1]

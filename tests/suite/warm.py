@@ -24,28 +24,55 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+_OWN_PROGRAMS: Final = (
+    "concurrent.futures.thread",
+    "confluent_kafka",
+    "einmal.broker.node",
+    "einmal.broker.resources.supervision",
+    "einmal.cli.app",
+    "einmal.cli.start",
+    "einmal.client",
+    "einmal.log.disk",
+    "encodings.idna",
+    "uvloop",
+)
+"""What brokers, commands and clients import, most of it late. None of them starts a thread."""
+STREAM_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""What Spark starts for each query that reads from a Python source."""
+_STREAM_PROGRAMS: Final = (STREAM_RUNNER, "einmal.spark.source.source")
+_SCRIPT: Final = """\
+#!/bin/sh
+if [ "$1 $2" = "-m {module}" ]; then exec {python} -I -S {client} {address} "$@"; fi
+exec {otherwise} "$@"
+"""
 _NUMBER: Final = struct.Struct("!i")
 _REPOSITORY: Final = Path(__file__).parents[2]
 
 
 class _Parent:
-    """The process that forks, while this process lives."""
+    """The process that forks, while this process lives, for whoever has its address, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Iterable[str]) -> None:
         self._lock = threading.Lock()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self.address = Path(self._folder.name, "socket")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, listener:
+            listener.bind(str(self.address))
+            listener.listen()
+            descriptors = [theirs.fileno(), listener.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.suite.warm_parent", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.suite.warm_parent", *map(str, descriptors), *modules],
                 cwd=_REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 # Whoever reads what this process prints must not wait for that one.
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=descriptors,
             )
 
     def fork(self, request: Mapping[str, Any], descriptors: list[int]) -> None:
@@ -57,27 +84,42 @@ class _Parent:
         self._requests.shutdown(socket.SHUT_RDWR)
         self._requests.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
-_parents: Final[dict[int, _Parent]] = {}
-"""Of this process; whoever forks from it inherits an object that is not theirs."""
+_parents: Final[dict[tuple[int, tuple[str, ...]], _Parent]] = {}
+"""Of this process, by the modules that they have loaded; whoever forks from it inherits objects that are not theirs."""
 _starting: Final = threading.Lock()
 
 
-def _parent() -> _Parent:
+def _parent(modules: tuple[str, ...]) -> _Parent:
     with _starting:
-        pid = os.getpid()
-        if pid not in _parents:
-            _parents.clear()
-            _parents[pid] = _Parent()
-        return _parents[pid]
+        key = os.getpid(), modules
+        if key not in _parents:
+            for inherited in [each for each in _parents if each[0] != os.getpid()]:
+                del _parents[inherited]
+            _parents[key] = _Parent(modules)
+        return _parents[key]
 
 
 def end() -> None:
-    """End the process that forks, where there is one: it has used the time of all that it forked."""
+    """End the processes that fork, where there are some: they have used the time of all that they forked."""
     with _starting:
-        if parent := _parents.pop(os.getpid(), None):
-            parent.end()
+        for key in [each for each in _parents if each[0] == os.getpid()]:
+            _parents.pop(key).end()
+
+
+def stream_python(otherwise: str, folder: Path) -> Path:
+    """A script for ``PYSPARK_PYTHON``: ``otherwise``, but what Spark starts for each query that reads from a Python
+    source begins with its modules loaded. Its imports are a second of CPU, and the tests have hundreds of queries."""
+    address = _parent(_STREAM_PROGRAMS).address
+    client = _REPOSITORY / "tests" / "suite" / "warm_client.py"
+    script = folder / "python"
+    script.write_text(
+        _SCRIPT.format(module=STREAM_RUNNER, python=sys.executable, client=client, address=address, otherwise=otherwise)
+    )
+    script.chmod(0o755)
+    return script
 
 
 def run(arguments: list[str], *, timeout: float, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -124,7 +166,7 @@ class WarmProcess:
             "env": dict(os.environ if env is None else env),
         }
         try:
-            _parent().fork(request, [output, errors, theirs])
+            _parent(_OWN_PROGRAMS).fork(request, [output, errors, theirs])
         finally:
             for each in opened:
                 os.close(each)

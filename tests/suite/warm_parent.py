@@ -1,6 +1,8 @@
-"""Forks for each program that is asked for: ``python -m tests.suite.warm_parent SOCKET``, which ``warm`` starts.
+"""Forks for each program that is asked for, with these modules loaded: ``python -m
+tests.suite.warm_parent SOCKET LISTENER MODULE...``, which ``warm`` starts.
 
-It must have one thread only.
+``SOCKET`` and ``LISTENER`` are descriptors. Who has the other end of the socket asks through it, and it ends with them;
+who has the address of the listener asks through a connection of their own, once.
 """
 
 from __future__ import annotations
@@ -19,41 +21,26 @@ import struct
 import sys
 from typing import Any, Final, TextIO
 
-_MODULES: Final = (
-    "concurrent.futures.thread",
-    "confluent_kafka",
-    "einmal.broker.node",
-    "einmal.broker.resources.supervision",
-    "einmal.cli.app",
-    "einmal.cli.start",
-    "einmal.client",
-    "einmal.log.disk",
-    "encodings.idna",
-    "uvloop",
-)
-"""What brokers, commands and clients import, most of it late. None of them starts a thread."""
 _NUMBER: Final = struct.Struct("!i")
 _REQUEST_BYTES_MAX: Final = 1 << 20
 
 
 def main() -> list[str]:
     """Returns in each process that is forked, with its arguments; and without any, at the end of the tests."""
-    requests = socket.socket(fileno=int(sys.argv[1]))
+    requests, listener = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     # Ctrl-C is for the tests and what they have started. The rest is seen by reading.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-    for module in _MODULES:
+    for module in sys.argv[3:]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
     running: dict[int, int] = {}
-    while _is_asked(requests, woken, running):
-        data, descriptors, _flags, _address = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
-        if not data:
-            break
+    while data_and_descriptors := _received(_asked(requests, listener, woken, running), requests):
+        data, descriptors = data_and_descriptors
         request = json.loads(data)
         output, errors, status = descriptors
         pid = os.fork()
@@ -67,18 +54,32 @@ def main() -> list[str]:
     return []
 
 
-def _is_asked(requests: socket.socket, woken: socket.socket, running: dict[int, int]) -> bool:
-    """Report who has ended, until there is a request. False: nobody is left who could ask."""
+def _asked(
+    requests: socket.socket, listener: socket.socket, woken: socket.socket, running: dict[int, int]
+) -> socket.socket:
+    """Report who has ended, until there is a request: where it is to be read."""
     waiting = select.poll()
-    waiting.register(requests, select.POLLIN)
-    waiting.register(woken, select.POLLIN)
+    for each in (requests, listener, woken):
+        waiting.register(each, select.POLLIN)
     while True:
         ready = {descriptor for descriptor, _ in waiting.poll()}
         if woken.fileno() in ready:
             woken.recv(4096)
             _report_ends(running)
         if requests.fileno() in ready:
-            return True
+            return requests
+        if listener.fileno() in ready:
+            return listener.accept()[0]
+
+
+def _received(source: socket.socket, requests: socket.socket) -> tuple[bytes, list[int]] | None:
+    """None: nobody is left who could ask."""
+    try:
+        data, descriptors, _flags, _address = socket.recv_fds(source, _REQUEST_BYTES_MAX, 3)
+    finally:
+        if source is not requests:
+            source.close()
+    return (data, descriptors) if data else None
 
 
 def _report_ends(running: dict[int, int]) -> None:
@@ -126,5 +127,7 @@ if __name__ == "__main__":
     _arguments = main()
     if _arguments:
         _module, *sys.argv[1:] = _arguments
+        # Loaded, and yet to be run: it is made once more, and what it has imported is there.
+        sys.modules.pop(_module, None)
         # It ends as any program does: with what is done at exit.
         runpy.run_module(_module, run_name="__main__", alter_sys=True)

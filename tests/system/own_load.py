@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -26,6 +27,7 @@ from tests.system.load import (
 from tests.system.secured import client_security
 
 _BACKLOG_MAX: Final = 1_000
+_AGAIN_SECONDS: Final = 0.05
 
 
 def _producer(bootstrap: str, transactional_id: str | None = None) -> Producer:
@@ -46,6 +48,8 @@ def _insist(call: Callable[[], Any], report: Report | None = None) -> Any:
         except (RetriableError, UnknownOutcome) as error:
             if report is not None:
                 report.tell(error=str(error))
+            # Where no broker can be reached it fails at once.
+            time.sleep(_AGAIN_SECONDS)
 
 
 # --- the roles -------------------------------------------------------------------------------------------------

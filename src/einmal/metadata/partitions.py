@@ -1,8 +1,9 @@
 """Who is in sync and who leads: ISR changes that leaders ask for, and elections that operators or time ask for.
 
 A leader asks for another ISR under the partition epoch it knows, so at most one of its requests per epoch is carried
-out (KIP-497). One that found damage in its log asks for an ISR of the others, and one of them leads then. Brokers that are fenced, shutting down, or of another epoch than the one that the leader saw fetching are
-not let in (KIP-841, KIP-903).
+out (KIP-497). One that found damage in its log asks for an ISR of the others, and one of them leads then. Brokers that
+are fenced, shutting down, or of another epoch than the one that the leader saw fetching are not let in (KIP-841,
+KIP-903).
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, Fe
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import Records
 
-
 _EPOCH_MAX: Final = 2**31 - 1
 Answer: TypeAlias = list[Records]
 """An encoded Fetch response, in parts."""
