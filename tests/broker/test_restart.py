@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.cli.broker_process import BrokerProcess
+from tests.ports import loopback_ports
 from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
@@ -22,8 +23,8 @@ PARTITIONS = 3
 def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_path: Path, flush: bool) -> None:
     options = ("-X", "num.partitions=3", *(("-X", "log.flush.interval.messages=1") if flush else ()))
     source = random.Random(1)
-    broker = BrokerProcess(tmp_path, *options).wait_until_ready()
-    port = broker.port
+    (port,) = loopback_ports(1)
+    broker = BrokerProcess(tmp_path, *options, port=port).wait_until_ready()
     acknowledged: list[list[int]] = [[] for _ in range(PARTITIONS)]
     progress = threading.Condition()
     stop = threading.Event()

@@ -16,6 +16,7 @@ from einmal.security.secret import Secret
 from einmal.security.settings import ClientCredentials, Pem, TlsSettings
 from einmal.security.tls import tls_context
 from einmal.security.tokens import Tokens
+from tests.ports import loopback_ports
 from tests.security.certificates import Authority
 
 CANARY: Final = "canary-4"
@@ -34,7 +35,8 @@ class Endpoint(HTTPServer):
         days: int = 3,
         port: int = 0,
     ) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        # One that stays free while this is down.
+        super().__init__(("127.0.0.1", port or loopback_ports(1)[0]), _Handler)
         authority = authority or Authority("token endpoint")
         self.ca = authority.write(directory / "ca.pem")
         certificate = authority.issue(directory, "endpoint", hosts, days=days)

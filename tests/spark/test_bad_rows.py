@@ -20,6 +20,7 @@ from einmal.spark import PipelineError, events, write_stream
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer
 from einmal.types import Header
+from tests.ports import loopback_ports
 from tests.spark.bad_rows import KINDS, PAYMENT, Payments, bad, good
 from tests.spark.conftest import long
 from tests.spark.topics import create, records
@@ -223,9 +224,9 @@ def test_a_registry_that_does_not_answer_stops_the_pipeline_and_makes_no_dead_le
     schema = '{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}]}'
     payments.settings = payments.tolerant
     payments.send([framed(1, b"\x0e"), framed(2, b"\x0e"), b"no prefix"])
-    with RegistryServer() as registry:
-        port = registry.port
-        payments.avro = {"value.format": "avro", "value.schema": schema, "schema.registry.url": registry.url}
+    (port,) = loopback_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    payments.avro = {"value.format": "avro", "value.schema": schema, "schema.registry.url": url}
     with pytest.raises(PipelineError, match=r"RegistryUnavailable.*after 4 attempts"):
         payments.run(spark)
     assert payments.output() == [] and payments.dead() == []

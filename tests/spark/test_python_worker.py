@@ -18,10 +18,13 @@ connection, jvm = socket.socketpair()
 jvm.close()
 worker(connection, True)
 """
-_IMPORTS = """\
-import sys
-import pyspark_einmal.daemon
-print([name for name in sys.modules if name.startswith("einmal")])
+_LOADED = """\
+import importlib, os, sys
+from pyspark_einmal.daemon import LOADED_MODULES
+
+for module in LOADED_MODULES:
+    importlib.import_module(module)
+print(len(os.listdir("/proc/self/task")), [name for name in ("numpy", "pandas", "pyarrow") if name in sys.modules])
 """
 
 
@@ -36,8 +39,8 @@ def test_a_worker_whose_task_has_been_ended_ends_without_a_traceback(tmp_path: P
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_worker_imports_nothing_of_einmals_for_other_functions(tmp_path: Path) -> None:
-    assert _run(tmp_path, _IMPORTS).stdout == "[]\n"
+def test_a_daemon_loads_nothing_that_starts_a_thread_before_it_forks(tmp_path: Path) -> None:
+    assert _run(tmp_path, _LOADED).stdout == "1 []\n"
 
 
 def test_a_long_path_of_temporary_files_leaves_the_workers_on_tcp(
