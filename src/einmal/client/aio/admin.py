@@ -355,9 +355,22 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         if not suspects:
             return HangingProducers([], unseen)
         listed = await self.list_managed_transactions(sorted({each.producer_id for each in suspects}))
-        known = await self.describe_transactions([each.transactional_id for each in listed])
-        owned = {(each.producer_id, at): None for each in known.values() for at in each.partitions}
-        found = [each for each in suspects if (each.producer_id, each.topic_partition) not in owned]
+        owned: dict[tuple[int, TopicPartition], None] = {}
+        ended: dict[int, None] = {}
+        for each in listed:
+            transaction = await self._describe_transaction(each.transactional_id)
+            if transaction.error_code is ErrorCode.transactional_id_not_found:
+                # Its transaction has ended since it was listed, and what the partitions had of it is old.
+                ended[each.producer_id] = None
+                continue
+            if transaction.error_code is not ErrorCode.none:
+                raise error_for(transaction.error_code, f"transactional id {each.transactional_id!r}")
+            owned |= dict.fromkeys((transaction.producer_id, at) for at in transaction.partitions)
+        found = [
+            each
+            for each in suspects
+            if each.producer_id not in ended and (each.producer_id, each.topic_partition) not in owned
+        ]
         return HangingProducers(found, unseen)
 
     async def abort_transaction(
