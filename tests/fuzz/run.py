@@ -32,6 +32,8 @@ COVERING_FRAMES: Final = 100_000
 _SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1",
+    # Not what is tested: a broker that gets no processor for long must not be fenced meanwhile.
+    "broker.session.timeout.ms": "60000",
     "log.retention.bytes": "20000000",
     "log.segment.bytes": "4000000",
     "log.retention.check.interval.ms": "5000",

@@ -23,6 +23,9 @@ NodeOf = Callable[[str], Node]
 
 KINDS = ("einmal", "apache")
 
+_WORKERS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+"""Variables for the Python of Spark's workers."""
+
 on_both_brokers = pytest.mark.parametrize("bootstrap", KINDS, indirect=True)
 """For what depends on the broker's answers: the sink. Every test runs on ours."""
 
@@ -76,12 +79,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     from einmal.spark.environment.interpreter import worker_python
 
     local = tmp_path_factory.mktemp("spark-local")
-    python = warm.stream_python(worker_python(), local)
-    # Programs that a test starts have a worker's Python of their own.
+    python = warm.stream_python(Path(worker_python()), local)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(spark_session, "worker_python", lambda: str(python))
-        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-            patched.setenv(name, str(python))
+        os.environ |= dict.fromkeys(_WORKERS, str(python))
         spark = session(
             "einmal-tests",
             master="local[4]",
@@ -93,6 +94,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
                 "spark.sql.session.timeZone": "UTC",
             },
         )
+    # Other processes of a test have the Python that they would have without it.
+    os.environ |= dict.fromkeys(_WORKERS, worker_python())
     yield spark
     spark.stop()
 

@@ -87,7 +87,8 @@ def test_output_goes_to_the_given_files(tmp_path: Path, started: list[WarmProces
 
 
 def test_spark_gets_a_warm_program_for_what_reads_a_stream_and_a_new_one_for_everything_else(tmp_path: Path) -> None:
-    script = stream_python(sys.executable, tmp_path)
+    (tmp_path / "plain").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    script = stream_python(tmp_path / "plain", tmp_path)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"GIVEN": "value"}

@@ -44,11 +44,7 @@ _OWN_PROGRAMS: Final = (
 STREAM_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """What Spark starts for each query that reads from a Python source."""
 _STREAM_PROGRAMS: Final = (STREAM_RUNNER, "einmal.spark.source.source")
-_SCRIPT: Final = """\
-#!/bin/sh
-if [ "$1 $2" = "-m {module}" ]; then exec {python} -I -S {client} {address} "$@"; fi
-exec {otherwise} "$@"
-"""
+_IF_STREAM: Final = 'if [ "$1 $2" = "-m {module}" ]; then exec {python} -I -S {client} {address} "$@"; fi\n'
 _NUMBER: Final = struct.Struct("!i")
 _REPOSITORY: Final = Path(__file__).parents[2]
 
@@ -109,17 +105,17 @@ def end() -> None:
             _parents.pop(key).end()
 
 
-def stream_python(otherwise: str, folder: Path) -> Path:
-    """A script for ``PYSPARK_PYTHON``: ``otherwise``, but what Spark starts for each query that reads from a Python
-    source begins with its modules loaded. Its imports are a second of CPU, and the tests have hundreds of queries."""
-    address = _parent(_STREAM_PROGRAMS).address
-    client = _REPOSITORY / "tests" / "suite" / "warm_client.py"
-    script = folder / "python"
-    script.write_text(
-        _SCRIPT.format(module=STREAM_RUNNER, python=sys.executable, client=client, address=address, otherwise=otherwise)
-    )
-    script.chmod(0o755)
-    return script
+def stream_python(script: Path, folder: Path) -> Path:
+    """``script``, a worker's Python for Spark, but what Spark starts for each query that reads from a Python source
+    begins with its modules loaded. Its imports are a second of CPU, and the tests have hundreds of queries."""
+    client, address = _REPOSITORY / "tests" / "suite" / "warm_client.py", _parent(_STREAM_PROGRAMS).address
+    *before, last = script.read_text().splitlines(keepends=True)
+    assert last.startswith("exec ")
+    instead = _IF_STREAM.format(module=STREAM_RUNNER, python=sys.executable, client=client, address=address)
+    copy = folder / "python"
+    copy.write_text("".join([*before, instead, last]))
+    copy.chmod(0o755)
+    return copy
 
 
 def run(arguments: list[str], *, timeout: float, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

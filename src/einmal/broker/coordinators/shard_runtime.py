@@ -364,7 +364,7 @@ class ShardRuntime(Generic[S]):
         except Exception as error:  # noqa: BLE001 - whatever is in the log, whoever asks is answered.
             self._supervisor.report(f"loading {self._partition.topic_partition} at offset {offset}", error)
             self._unavailable = ErrorCode.coordinator_not_available
-            self._partition.resign_if_damaged(error)
+            self._partition.report(error, is_logged=True)
             if isinstance(error, OSError):
                 # A failing disk may recover; corruption is permanent, and another replica loads.
                 self._reload_later()

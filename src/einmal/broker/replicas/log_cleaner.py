@@ -102,7 +102,7 @@ class LogCleaner:
             self._uncleanable.append(partition)
             what = f"{type(error).__name__}: {error}"
             log.error("%s is uncleanable until the next start, and grows meanwhile: %s", name, what)
-        partition.resign_if_damaged(error)
+        partition.report(error, is_logged=True)
         if not isinstance(error, (WireError, LogCorruption)):
             self._supervisor.report(f"cleaning {name}", error)
 

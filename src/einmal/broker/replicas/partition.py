@@ -330,18 +330,15 @@ class Partition(AwaitedLog):
         """The topic's settings have changed."""
         self._log.config = config
 
-    def report(self, error: Exception) -> None:
-        """Log the error of a read, the same one once, however often clients retry; see ``resign_if_damaged``."""
-        if str(error) != self._reported:
+    def report(self, error: Exception, *, is_logged: bool = False) -> None:
+        """Log the error of a read, the same one once, however often clients retry; ``is_logged``: by the caller.
+
+        After an error that only this replica may have let another one lead. From time to time only: all of them may
+        have the same damage.
+        """
+        if not is_logged and str(error) != self._reported:
             self._reported = str(error)
             log.error("partition %s: %s", self.topic_partition, error)
-        self.resign_if_damaged(error)
-
-    def resign_if_damaged(self, error: Exception) -> None:
-        """Let another replica lead after an error that only this one may have.
-
-        From time to time only: all of them may have the same damage.
-        """
         is_damage = isinstance(error, LogCorruption) or (isinstance(error, OSError) and error.errno not in SHORTAGES)
         now_ms = self._clock.now().monotonic_ms
         may_resign = self._resigned_ms is None or now_ms >= self._resigned_ms + _RESIGN_EVERY_MS
