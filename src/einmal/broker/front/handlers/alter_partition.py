@@ -3,7 +3,8 @@
 API: 56. Versions: 2-3.
 Access: CLUSTER_ACTION on Cluster, and only nodes of the cluster.
 Behaviour: carried out if the leader's epochs are current and every member of the new ISR is eligible (KIP-497,
-KIP-841). The answer is the partition's present state.
+KIP-841). The answer is the partition's present state. An ISR without the leader, which Apache Kafka refuses, means that
+it resigns: the answer is NEW_LEADER_ELECTED.
 Version notes: v3 has the broker epoch of each replica (KIP-903), without which a restarted one is not recognized.
 """
 
