@@ -11,7 +11,7 @@ import pytest
 from einmal.client.aio import RangeReader
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetRange
-from einmal.metadata.image import CONSUMER_OFFSETS
+from einmal.metadata.image import CONSUMER_OFFSETS, PartitionImage
 from einmal.simulation.loop import Host
 from einmal.types import ErrorCode, TopicPartition
 from tests.broker.nodes import batch
@@ -58,19 +58,20 @@ async def restart_with_a_flipped_bit(world: ThreeNodes, node_id: int) -> None:
     await world.until(lambda: in_sync(world) == set(IDS))
 
 
-def successor(world: ThreeNodes) -> int:
+def image_of(world: ThreeNodes, topic_partition: TopicPartition) -> PartitionImage:
+    node = next(iter(world.nodes.values()))
+    image: PartitionImage = node.metadata.image.topics[topic_partition.topic].partitions[topic_partition.partition]
+    return image
+
+
+def successor(world: ThreeNodes, topic_partition: TopicPartition) -> int:
     """Who leads if the leader does not."""
-    image = next(iter(world.nodes.values())).metadata.image.topics["t"].partitions[0]
+    image = image_of(world, topic_partition)
     return next(replica for replica in image.replicas if replica != image.leader)
 
 
 def in_sync(world: ThreeNodes) -> set[int]:
-    node = next(iter(world.nodes.values()))
-    return set(node.metadata.image.topics["t"].partitions[0].isr)
-
-
-def epoch(world: ThreeNodes) -> int:
-    return int(next(iter(world.nodes.values())).metadata.image.topics["t"].partitions[0].leader_epoch)
+    return set(image_of(world, DATA).isr)
 
 
 def flip_a_bit(world: ThreeNodes, node_id: int, topic_partition: TopicPartition, share: float) -> None:
@@ -80,7 +81,7 @@ def flip_a_bit(world: ThreeNodes, node_id: int, topic_partition: TopicPartition,
     data[int(len(data) * share)] ^= 4
 
 
-async def read(world: ThreeNodes, start: int = 0) -> list[bytes | None]:
+async def read(world: ThreeNodes) -> list[bytes | None]:
     host = Host("reader")
     world.network.light(host.name)
 
@@ -93,7 +94,7 @@ async def read(world: ThreeNodes, start: int = 0) -> list[bytes | None]:
         ) as reader:
             return [
                 record.value
-                async for piece in reader.read({DATA: OffsetRange(start, RECORDS)})
+                async for piece in reader.read({DATA: OffsetRange(0, RECORDS)})
                 for record in piece.records()
             ]
 
@@ -104,7 +105,7 @@ async def read(world: ThreeNodes, start: int = 0) -> list[bytes | None]:
 @virtual_time
 async def test_a_replica_that_is_whole_leads_once_the_leader_has_found_damage() -> None:
     world = await filled()
-    damaged = successor(world)
+    damaged = successor(world, DATA)
     await restart_with_a_flipped_bit(world, damaged)
     first = world.leader(DATA)
     world.crash(first)
@@ -123,11 +124,11 @@ async def test_damage_that_all_replicas_have_does_not_move_the_lead_all_the_time
     world = await filled()
     for node_id in IDS:
         await restart_with_a_flipped_bit(world, node_id)
-    before = epoch(world)
+    before = image_of(world, DATA).leader_epoch
     with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
         await read(world)
     assert world.loop.time() > DEFAULT_API_TIMEOUT_S
-    assert 1 <= epoch(world) - before <= len(IDS)
+    assert 1 <= image_of(world, DATA).leader_epoch - before <= len(IDS)
 
 
 @virtual_time
@@ -139,8 +140,7 @@ async def test_a_coordinator_with_damage_in_its_log_is_succeeded_by_a_whole_one(
     first = await world.led(OFFSETS)
     for offset in range(1, RECORDS):
         await insist(world, offset)
-    image = next(iter(world.nodes.values())).metadata.image.topics[CONSUMER_OFFSETS].partitions[OFFSETS.partition]
-    damaged = next(replica for replica in image.replicas if replica != first)
+    damaged = successor(world, OFFSETS)
     flip_a_bit(world, damaged, OFFSETS, 0.5)
     world.crash(first)
     found = None

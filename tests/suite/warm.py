@@ -44,6 +44,7 @@ _OWN_PROGRAMS: Final = (
 STREAM_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """What Spark starts for each query that reads from a Python source."""
 _STREAM_PROGRAMS: Final = (STREAM_RUNNER, "einmal.spark.source.source")
+"""numpy and Arrow, which they import, start a thread each, that has nothing to do before the fork."""
 _IF_STREAM: Final = 'if [ "$1 $2" = "-m {module}" ]; then exec {python} -I -S {client} {address} "$@"; fi\n'
 _NUMBER: Final = struct.Struct("!i")
 _REPOSITORY: Final = Path(__file__).parents[2]

@@ -39,8 +39,16 @@ def main() -> list[str]:
     gc.collect()
     gc.freeze()
     running: dict[int, int] = {}
-    while data_and_descriptors := _received(_asked(requests, listener, woken, running), requests):
-        data, descriptors = data_and_descriptors
+    while True:
+        source = _asked(requests, listener, woken, running)
+        data, descriptors, _flags, _address = socket.recv_fds(source, _REQUEST_BYTES_MAX, 3)
+        if source is not requests:
+            source.close()
+            if not data:
+                # It was ended before it could ask.
+                continue
+        if not data:
+            break
         request = json.loads(data)
         output, errors, status = descriptors
         pid = os.fork()
@@ -70,16 +78,6 @@ def _asked(
             return requests
         if listener.fileno() in ready:
             return listener.accept()[0]
-
-
-def _received(source: socket.socket, requests: socket.socket) -> tuple[bytes, list[int]] | None:
-    """None: nobody is left who could ask."""
-    try:
-        data, descriptors, _flags, _address = socket.recv_fds(source, _REQUEST_BYTES_MAX, 3)
-    finally:
-        if source is not requests:
-            source.close()
-    return (data, descriptors) if data else None
 
 
 def _report_ends(running: dict[int, int]) -> None:

@@ -178,12 +178,8 @@ class ConsumerFetch:
         try:
             # Only the first records of an answer may exceed the limits: else a large batch could never be read.
             records = partition.read(offset, max(room, 0), below=below, min_one=not self._bytes_read)
-        except LogCorruption as corruption:
-            partition.report(corruption)
-            return FetchedPartition(wanted.partition, ErrorCode.corrupt_message)
-        except OSError as failure:
-            partition.report(failure)
-            return FetchedPartition(wanted.partition, ErrorCode.kafka_storage_error)
+        except (LogCorruption, OSError) as failure:
+            return FetchedPartition(wanted.partition, partition.report(failure))
         return self._fetched(wanted, partition, records)
 
     def _fetched(

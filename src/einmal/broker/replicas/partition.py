@@ -37,7 +37,7 @@ from einmal.wire.produce import Records
 log = logging.getLogger(__name__)
 
 _RESIGN_EVERY_MS: Final = 60_000
-"""A replica that has resigned for damage, and leads again, does not do so sooner."""
+"""A replica that has resigned for damage, and leads again, does not resign again sooner."""
 _NOT_LEADER: Final = AppendResult.refusal(ErrorCode.not_leader_or_follower)
 
 
@@ -330,8 +330,9 @@ class Partition(AwaitedLog):
         """The topic's settings have changed."""
         self._log.config = config
 
-    def report(self, error: Exception, *, is_logged: bool = False) -> None:
+    def report(self, error: Exception, *, is_logged: bool = False) -> ErrorCode:
         """Log the error of a read, the same one once, however often clients retry; ``is_logged``: by the caller.
+        Returns the error for who wanted to read.
 
         After an error that only this replica may have let another one lead. From time to time only: all of them may
         have the same damage.
@@ -345,6 +346,7 @@ class Partition(AwaitedLog):
         if is_damage and may_resign and self.replication is not None:
             self._resigned_ms = now_ms
             self.replication.resign()
+        return ErrorCode.kafka_storage_error if isinstance(error, OSError) else ErrorCode.corrupt_message
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

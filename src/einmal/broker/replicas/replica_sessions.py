@@ -365,11 +365,8 @@ class ReplicaSessions:
         if asked.fetch_offset < end:
             try:
                 records = partition.read(Offset(asked.fetch_offset), min(room, asked.partition_max_bytes), below=end)
-            except (LogCorruption, OSError) as problem:
-                partition.report(problem)
-                is_damage = isinstance(problem, LogCorruption)
-                error = ErrorCode.corrupt_message if is_damage else ErrorCode.kafka_storage_error
-                return FetchedPartition(asked.partition, error)
+            except (LogCorruption, OSError) as failure:
+                return FetchedPartition(asked.partition, partition.report(failure))
         return FetchedPartition(asked.partition, _NONE, high_watermark, -1, start, None, records)
 
     @staticmethod

@@ -358,14 +358,16 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         owned: dict[tuple[int, TopicPartition], None] = {}
         ended: dict[int, None] = {}
         for each in listed:
-            transaction = await self._describe_transaction(each.transactional_id)
-            if transaction.error_code is ErrorCode.transactional_id_not_found:
+            try:
+                transactions = await self.describe_transactions([each.transactional_id])
+            except RequestRefused as error:
+                if error.code is not ErrorCode.transactional_id_not_found:
+                    raise
                 # Its transaction has ended since it was listed, and what the partitions had of it is old.
                 ended[each.producer_id] = None
-                continue
-            if transaction.error_code is not ErrorCode.none:
-                raise error_for(transaction.error_code, f"transactional id {each.transactional_id!r}")
-            owned |= dict.fromkeys((transaction.producer_id, at) for at in transaction.partitions)
+            else:
+                transaction = transactions[each.transactional_id]
+                owned |= dict.fromkeys((transaction.producer_id, at) for at in transaction.partitions)
         found = [
             each
             for each in suspects

@@ -96,9 +96,7 @@ class ListOffsetsHandler:
             return ErrorCode.none, await self._find(context, partition, timestamp, isolation)
         except (OSError, WireError, LogCorruption) as failure:
             self.supervisor.report(f"searching {partition.topic_partition} by time", failure)
-            partition.report(failure, is_logged=True)
-            is_disk = isinstance(failure, OSError)
-            return ErrorCode.kafka_storage_error if is_disk else ErrorCode.corrupt_message, _Found()
+            return partition.report(failure, is_logged=True), _Found()
 
     async def _find(
         self, context: RequestContext, partition: Partition, timestamp: int, isolation: IsolationLevel
