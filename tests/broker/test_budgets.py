@@ -226,8 +226,14 @@ async def test_answers_behind_a_parked_one_are_bounded(tmp_path: Path) -> None:
             await bad.receive()
 
 
+def _give_up_after(milliseconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long while a test fills the memory, at whatever speed; short once it is full."""
+    monkeypatch.setattr(server_module, "STALLED_MS_MAX", milliseconds)
+    monkeypatch.setattr(server_module, "STALLED_SHORT_MS_MAX", milliseconds)
+
+
 async def test_answers_that_are_not_taken_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "STALLED_MS_MAX", 500)
+    _give_up_after(600_000, monkeypatch)
     async with running_node(tmp_path) as node, Client.connect(node) as good:
         await _fill(good, 10)
         sockets = []
@@ -239,6 +245,7 @@ async def test_answers_that_are_not_taken_are_given_up(tmp_path: Path, monkeypat
             sockets.append(writer)
         await until(lambda: node.response_memory.held > 30_000_000)
         assert node.response_memory.held < node.response_memory.limit + 20 * 1_100_000
+        _give_up_after(500, monkeypatch)
         await until(lambda: node.response_memory.held == 0)
         assert (await good.fetch("full", 0)).error_code == ErrorCode.none
         for writer in sockets:
@@ -248,8 +255,7 @@ async def test_answers_that_are_not_taken_are_given_up(tmp_path: Path, monkeypat
 async def test_frames_that_are_half_sent_are_bounded_and_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "STALLED_MS_MAX", 3_000)
-    monkeypatch.setattr(server_module, "STALLED_SHORT_MS_MAX", 500)
+    _give_up_after(600_000, monkeypatch)
     settings = {"queued.max.request.bytes": 4_000_000, "socket.request.max.bytes": 4_000_000}
     async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
         await good.create_topic("t")
@@ -264,6 +270,7 @@ async def test_frames_that_are_half_sent_are_bounded_and_given_up(
         assert resident_bytes() - before < 60_000_000
         # Small requests are served, and large ones once the others are given up.
         assert (await good.produce("t", batch(b"x"))).error_code == ErrorCode.none
+        _give_up_after(500, monkeypatch)
         assert (await good.produce("t", batch(bytes(900_000)))).error_code == ErrorCode.none
         await until(lambda: memory.held == 0)
         for writer in writers:
