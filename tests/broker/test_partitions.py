@@ -147,6 +147,33 @@ async def test_directories_have_kafkas_names(tmp_path: Path) -> None:
     assert {"00000000000000000000.log", "partition.metadata"} <= set(names)
 
 
+async def test_clients_do_not_wait_while_the_files_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy disk took seconds to answer for one of them."""
+    answers = threading.Event()
+    asked = threading.Event()
+    look = OsDisk.exists
+
+    def exists(disk: OsDisk, path: PurePosixPath) -> bool:
+        if path.name.endswith(".log"):
+            asked.set()
+            assert answers.wait(60)
+        return look(disk, path)
+
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        monkeypatch.setattr(OsDisk, "exists", exists)
+        looking = asyncio.create_task(node.partitions.checkpoint())
+        try:
+            await until(asked.is_set)
+            assert (await client.produce("t", batch(b"a"))).error_code == ErrorCode.none
+            assert not looking.done()
+        finally:
+            answers.set()
+        await looking
+
+
 @pytest.mark.parametrize("disk_fails", [False, True])
 async def test_a_topic_that_is_deleted_during_a_flush_is_no_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, disk_fails: bool

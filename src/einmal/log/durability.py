@@ -28,6 +28,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -121,12 +122,16 @@ class Durability:
             for segment in self._retired:
                 self.guarded(segment.remove_indexes)
 
+    @property
+    def newest_file(self) -> PurePosixPath:
+        """The one that is appended to."""
+        return self._segments.active.path(LOG)
+
     def check_directory(self) -> None:
         """Somebody may have deleted the files of a running broker. Raises OSError: then the log is offline."""
-        path = self._segments.active.path(LOG)
-        if not self.is_offline and not self._disk.exists(path):
+        if not self.is_offline and not self._disk.exists(self.newest_file):
             self.is_offline = True
-            raise OSError(errno.ENOENT, f"{path} was deleted while the broker ran")
+            raise OSError(errno.ENOENT, f"{self.newest_file} was deleted while the broker ran")
 
     def guarded(self, work: Callable[[], T]) -> T:
         """Do what leaves the log offline when it raises OSError."""

@@ -5,6 +5,8 @@ Everything here reads. What changes a log goes through its ``Partition``, which 
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from einmal.log.compaction import Cleanable
 from einmal.log.config import LogConfig
 from einmal.log.partition_log import PartitionLog
@@ -47,6 +49,11 @@ class LogView:
     def cleaned_offset(self) -> Offset:
         """How far the log is compacted."""
         return self._log.cleaned_offset
+
+    @property
+    def newest_file(self) -> PurePosixPath:
+        """The one that is appended to."""
+        return self._log.durability.newest_file
 
     def visible_end(self, isolation: IsolationLevel) -> Offset:
         """Before which offset a consumer of this isolation may read."""

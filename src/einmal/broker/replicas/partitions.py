@@ -295,10 +295,20 @@ class Partitions:
                 self._supervisor.report(f"retention of {partition.topic_partition}", error)
 
     async def checkpoint(self) -> None:
+        await self._check_directories()
         for partition in self._all():
-            partition.check_directory()
             await self._supervisor.attempt(f"the checkpoint of {partition.topic_partition}", partition.checkpoint)
         await self._store_marks()
+
+    async def _check_directories(self) -> None:
+        """In the background: a busy disk may take seconds to answer, and clients must not wait for it."""
+        files = [(partition, partition.newest_file) for partition in self._all()]
+        missing = await self._disk.in_background(
+            lambda: [partition for partition, path in files if not self._disk.exists(path)]
+        )
+        for partition in missing:
+            # The file may have been deleted with its topic, or by retention, in the meantime.
+            partition.check_directory()
 
     async def _store_marks(self) -> None:
         """Raises OSError; the last marks still hold then."""
