@@ -33,7 +33,9 @@ REMAINDER = {
 
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 7
-METHODS_MAX = 30
+CLASS_LINES_MAX = 400
+COHESIVE_ABOVE = 20
+"""Methods: a class of more is one state machine, see ``_is_cohesive``."""
 LARGER = {
     "wire/record_batch.py:_decode_section": "the hot path of a consumer: one pass without calls",
     "wire/record_scan.py:_Scan.walk": "the hot path of validation: one pass without calls",
@@ -62,6 +64,9 @@ LARGER = {
     "broker/coordinators/shard_runtime.py:ShardRuntime.__init__": "its collaborators, by keyword",
     "replication/leader.py:Leader.__init__": "the state that a leader starts from, by keyword",
     "quorum/raft.py:Raft": "one state machine: each event and its effects in one place, as in etcd/raft",
+    "mirror/machine.py:MirrorMachine": "one state machine",
+    "broker/config.py:BrokerConfig": "a field for each setting",
+    "client/aio/admin.py:Admin": "public: a method for each request, and no state that they share",
 }
 """What is larger than the limits, and why."""
 
@@ -108,8 +113,8 @@ def _too_large(tree: ast.AST, prefix: str = "") -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         name = f"{prefix}{getattr(node, 'name', '')}"
         if isinstance(node, ast.ClassDef):
-            methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
-            if methods > METHODS_MAX:
+            assert node.end_lineno is not None
+            if node.end_lineno - node.lineno > CLASS_LINES_MAX or not _is_cohesive(node):
                 yield name
             yield from _too_large(node, f"{name}.")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -121,6 +126,79 @@ def _too_large(tree: ast.AST, prefix: str = "") -> Iterator[str]:
             yield from _too_large(node, f"{name}.")
         else:
             yield from _too_large(node, prefix)
+
+
+_CHANGES = (
+    "add",
+    "append",
+    "appendleft",
+    "clear",
+    "discard",
+    "extend",
+    "pop",
+    "popitem",
+    "popleft",
+    "remove",
+    "update",
+)
+
+
+def _is_cohesive(node: ast.ClassDef) -> bool:
+    """Whether the methods of a class with many belong together: those that use the same state that changes, or call
+    each other, are a group, and there is one group of three or more (LCOM4, without what never changes)."""
+    methods = [
+        each
+        for each in node.body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name != "__init__"
+    ]
+    if len(methods) < COHESIVE_ABOVE:
+        return True
+    names = {each.name for each in methods}
+    shared = names.union(*(_changed(each) for each in methods))
+    groups: list[tuple[set[str], set[str]]] = []
+    for method in methods:
+        group, uses = {method.name}, {method.name} | (_attributes(method) & shared)
+        for other, used in [each for each in groups if not uses.isdisjoint(each[1])]:
+            groups.remove((other, used))
+            group, uses = group | other, uses | used
+        groups.append((group, uses))
+    return sum(len(group) >= 3 for group, _uses in groups) <= 1
+
+
+def _attributes(tree: ast.AST) -> set[str]:
+    """The names of the attributes of ``self`` in it."""
+    return {each.attr for each in ast.walk(tree) if _is_own(each)}  # type: ignore[attr-defined]
+
+
+def _changed(method: ast.AST) -> set[str]:
+    """Attributes that a method assigns, or whose contents it changes."""
+    found: set[str] = set()
+    for each in ast.walk(method):
+        match each:
+            case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                found |= _attributes(each)
+            case ast.Subscript(value=target, ctx=ast.Store() | ast.Del()) if _is_own(target):
+                found.add(target.attr)  # type: ignore[attr-defined]
+            case ast.Call(func=ast.Attribute(value=target, attr=name)) if name in _CHANGES and _is_own(target):
+                found.add(target.attr)  # type: ignore[attr-defined]
+    return found
+
+
+def _is_own(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def test_a_class_that_is_two_has_two_groups_of_methods() -> None:
+    def tree(*bodies: str) -> ast.ClassDef:
+        lines = [f"    def m{number}(self):\n        {body}" for number, body in enumerate(bodies)]
+        (node,) = ast.parse("class C:\n" + "\n".join(lines)).body
+        assert isinstance(node, ast.ClassDef)
+        return node
+
+    one, other = ["self.a = self.clock"] * 12, ["self.b.append(self.clock)"] * 12
+    assert not _is_cohesive(tree(*one, *other))
+    assert _is_cohesive(tree(*one, *other, "self.m0() or self.m20()"))
+    assert _is_cohesive(tree(*one, *["return self.clock"] * 12))
 
 
 def _allowed(name: str) -> int:
