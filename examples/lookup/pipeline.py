@@ -22,8 +22,8 @@ from examples.program import FRESH, fail, refuse_second_run, run
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from einmal.pipeline.events import BatchWritten, TransactionEnded
 from einmal.spark import PipelineError, PipelineQuery, session, write_stream
-from einmal.spark.events import BatchWritten, TransactionEnded
 
 BROKERS = os.environ.get("KAFKA_BROKERS", "127.0.0.1:9092")
 CARTS = "carts"

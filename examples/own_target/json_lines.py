@@ -23,20 +23,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from einmal.options.values import Options
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
-from einmal.spark.options import Options
-from einmal.spark.reasons import HopVerdict, Reason
-from einmal.spark.targets.target import (
-    Committed,
-    Destination,
-    Identity,
-    Opening,
-    Target,
-    TargetFailed,
-    TargetFenced,
-    following,
-)
+from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.sinks.commit_point import Committed, Identity, TargetFailed, TargetFenced, following
+from einmal.spark.targets.target import Destination, Opening, Target
 from einmal.types import ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pyspark import daemon
 _serve = daemon.worker
 _KILL: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
 """Without it PySpark prints what went wrong, and the worker waits for another task."""
-LOADED_MODULES: Final = ("einmal.spark.environment.python_worker", "einmal.spark.output.open_transaction")
+LOADED_MODULES: Final = ("einmal.spark.environment.python_worker", "einmal.sinks.kafka.open_transaction")
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from einmal.bench import backlog
-from einmal.spark import events
+from einmal.pipeline import events
 
 
 def test_phases_are_the_times_between_a_batchs_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from einmal.bench.contenders import AT_LEAST_ONCE, CONNECTOR, EXACTLY_ONCE, failures_refused, ratios, turns
 from einmal.bench.load import BenchRefused
-from einmal.spark.errors import PipelineFailed
+from einmal.pipeline.errors import PipelineFailed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from einmal.bench import steady_load
 from einmal.bench.contenders import AT_LEAST_ONCE, CONNECTOR, EXACTLY_ONCE
 from einmal.bench.load import BenchRefused
-from einmal.spark.errors import PipelineFailed
+from einmal.pipeline.errors import PipelineFailed
 
 
 def test_latency_shows_the_ratio_of_p50_and_of_p99(monkeypatch: pytest.MonkeyPatch) -> None:

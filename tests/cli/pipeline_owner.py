@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from einmal.client import TransactionDriver
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
+from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 
 
 class PipelineOwner:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from einmal.options.values import Options
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.spark.options import Options
+from einmal.sinks.commit_point import TargetFenced
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening, Target, TargetFenced
+from einmal.spark.targets.target import Opening, Target
 from tests.cli.running import Cli
 
 pytestmark = pytest.mark.system

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console as Terminal
 
 from einmal.cli.progress import Console, lag_text, line, table
-from einmal.spark import events
+from einmal.pipeline import events
 from einmal.spark.operate.watch import Watched
 from einmal.spark.output.reports import BatchReport
 

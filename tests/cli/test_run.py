@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from einmal.cli.run import pipeline_failures_told
-from einmal.spark.errors import BatchLost, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
-from einmal.spark.options import OptionError
+from einmal.options.values import OptionError
+from einmal.pipeline.errors import BatchLost, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
 from tests.cli.running import Cli
 
 

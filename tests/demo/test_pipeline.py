@@ -14,7 +14,7 @@ import pytest
 from einmal.demo import pipeline
 from einmal.demo.pipeline import Orders, Watcher
 from einmal.demo.pipeline_names import AFTER_END_TXN, CONTROL, EXACTLY_ONCE
-from einmal.spark import events
+from einmal.pipeline import events
 
 ORDERS = Orders("", "", 1, AFTER_END_TXN, kill_batch_id=2, wait_batch_id=1)
 

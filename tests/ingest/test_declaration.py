@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from einmal.declare.document import DeclarationError
+from einmal.declare.pipeline import parse as parse_pipeline
 from einmal.ingest import Deduplicate
 from einmal.ingest.declaration import IngestDeclaration, declared
 from einmal.ingest.files import FilesSource
 from einmal.ingest.postgresql.source import PostgresSource
-from einmal.spark.declare.declaration import DeclarationError
-from einmal.spark.declare.declaration import parse as parse_pipeline
 
 CLUSTER = 'kafka.bootstrap.servers = "a:9092"\n'
 FILES = '[ingest.logs]\ntype = "files"\npath = "/var/log/*.log"\ntopic = "logs"\n'

@@ -10,7 +10,7 @@ from einmal.client.config import ProducerSettings
 from einmal.ingest import IngestBatch, IngestRecord
 from einmal.ingest.encoding import BATCH_BYTES, RecordEncoder
 from einmal.ingest.source import SourceNotice, SourceRefused
-from einmal.spark.targets.kafka.batches import TransactionBatches
+from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 RECORDS = 20_000

@@ -14,7 +14,7 @@ from einmal.ingest.appender import Appender
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.source import SourceFailed, SourceRefused
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.wire.murmur2 import partition_for_key
 from tests.ingest.sources import NumbersSource, committed
 
@@ -33,7 +33,7 @@ class MortalIngest(Ingest):
     kill_at = -1
     effects = 0
 
-    def perform(self, effect: IngestEffect, target: KafkaTarget, appender: Appender) -> IngestEvent:
+    def perform(self, effect: IngestEffect, target: KafkaCommitPoint, appender: Appender) -> IngestEvent:
         self.effects += 1
         if self.effects == self.kill_at // 2:
             if self.kill_at % 2:

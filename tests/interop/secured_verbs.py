@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from einmal.cli.app import app
 from einmal.client import Admin, Consumer, KafkaError, NewTopic, Producer
-from einmal.spark.decoding.dead_letters import FailedRecord, RowFailure, dead_letter
+from einmal.pipeline.dead_letters import FailedRecord, RowFailure, dead_letter
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.security.secure_kafka import CANARY, SecureKafka
 from tests.suite.patience import patient

@@ -30,7 +30,7 @@ from typing import ClassVar, Final
 from confluent_kafka import Producer
 
 from einmal.client import Admin, OffsetRange, RangeReader
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.interop.cluster import Cluster, apache_cluster, einmal_cluster
 from tests.mirroring.campaign.mirrors import MirrorMaker, OurMirror

@@ -8,7 +8,7 @@ from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange
 from einmal.mirror.offset_map import OffsetRun
 from einmal.mirroring.copied_stream import CopiedStream, runs_of
-from einmal.spark.targets.kafka.batches import TransactionBatches
+from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import Header, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import (

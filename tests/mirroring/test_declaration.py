@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from einmal.declare.document import DeclarationError
 from einmal.mirroring.declaration import MirrorDeclaration, flow_names, parse
-from einmal.spark.declare.declaration import DeclarationError
 
 CLUSTERS = """
 clusters = ["A", "B"]

@@ -10,7 +10,7 @@ from einmal.mirror import effects
 from einmal.mirror.effects import MirrorEffect
 from einmal.mirroring.faults import LASTS_S, SetAside, blamed
 from einmal.mirroring.reading import SourceUnreadable
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from tests.suite.cases import each_case
 

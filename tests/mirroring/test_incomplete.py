@@ -24,8 +24,8 @@ from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import MirrorStatus, status_of
 from einmal.mirroring.target import TargetWriter
 from einmal.pipeline import effects as protocol
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.types import ErrorCode, TopicPartition
 from tests.interop.cluster import einmal_cluster
 from tests.interop.einmal_broker import EinmalBroker
@@ -187,9 +187,9 @@ def test_a_group_that_the_target_refuses_is_named_and_everything_else_is_copied(
     for group in (good, bad):
         commit(clusters.source, group, {TopicPartition(topic, 0): 1})
     denied = NotAuthorized(ErrorCode.group_authorization_failed, f"group {bad!r}")
-    commit_offsets = KafkaTarget.commit_offsets
+    commit_offsets = KafkaCommitPoint.commit_offsets
 
-    def refuse_to_commit(self: KafkaTarget, identity: Any, group: str, offsets: Any) -> None:
+    def refuse_to_commit(self: KafkaCommitPoint, identity: Any, group: str, offsets: Any) -> None:
         if group == bad:
             raise TargetFailed(str(denied)) from denied
         commit_offsets(self, identity, group, offsets)
@@ -201,7 +201,7 @@ def test_a_group_that_the_target_refuses_is_named_and_everything_else_is_copied(
 
     with monkeypatch.context() as patch:
         if verb == "commit_offsets":
-            patch.setattr(KafkaTarget, verb, refuse_to_commit)
+            patch.setattr(KafkaCommitPoint, verb, refuse_to_commit)
         else:
             patch.setattr(target, "committed_offsets", refuse_to_show)
         notices: list[MirrorNotice] = []

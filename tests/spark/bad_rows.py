@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Producer
+from einmal.pipeline.dead_letters import context_of, original_headers
 from einmal.spark import StreamWriter, decode, write_stream
-from einmal.spark.decoding.dead_letters import context_of, original_headers
 from einmal.types import Header, TopicPartition
 from tests.spark.topics import create, records
 from tests.suite.shared import unique

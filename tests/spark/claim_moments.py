@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from einmal.spark.output.claim_service import ClaimService
+from einmal.sinks.kafka.claim_service import ClaimService
 
 CLAIM: Final = "claim"
 """It is about to ask for partitions."""

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from einmal.client import Admin
-from einmal.spark.options import source_options
+from einmal.options.source import source_options
 from einmal.spark.source.source import KafkaStreamReader
 
 

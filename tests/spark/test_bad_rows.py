@@ -13,10 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Producer
+from einmal.pipeline import events
 from einmal.schemas.debezium_format import UNAVAILABLE
 from einmal.schemas.registry_server import RegistryServer, RestError, Schemas
 from einmal.schemas.wire_format import framed
-from einmal.spark import PipelineError, events, write_stream
+from einmal.spark import PipelineError, write_stream
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer
 from einmal.types import Header

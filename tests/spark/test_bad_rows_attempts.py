@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.accumulators import Accumulator
 
+from einmal.pipeline import events
 from einmal.schemas.settings import decode_settings
-from einmal.spark import events
 from einmal.spark.decoding.bad_rows import BadRows, SchemaChanged, SchemaRegistered
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.reports import Reports, TaskReport

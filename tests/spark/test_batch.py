@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import TransactionDriver, UnknownOutcome
+from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.pipeline import events
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import (
     BatchWriter,
@@ -22,10 +24,8 @@ from einmal.spark import (
     PipelineRefused,
     PreflightFailed,
     Written,
-    events,
     write,
 )
-from einmal.spark.cluster import KafkaCluster
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run
 from tests.spark.topics import create, numbers, records

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import PipelineRefused, events
+from einmal.pipeline import events
+from einmal.spark import PipelineRefused
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records
 from tests.suite.shared import unique

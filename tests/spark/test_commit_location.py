@@ -16,10 +16,10 @@ from google_crc32c import value as crc32c
 
 from einmal.client import Admin, Producer, TransactionDriver
 from einmal.client.fetched import whole_batches
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
-from einmal.spark.cluster import KafkaCluster
+from einmal.sinks.kafka.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
 from einmal.spark.operate.ownership import KafkaOwnership
-from einmal.spark.targets.kafka.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
 from einmal.types import TopicPartition
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import NewRecord, encode_batch

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin
+from einmal.options.sink import sink_options, write_options
+from einmal.pipeline import events
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.spark import (
     OptionError,
@@ -19,11 +21,9 @@ from einmal.spark import (
     PipelineFailed,
     PipelineRefused,
     PreflightFailed,
-    events,
     write,
 )
 from einmal.spark.declare.preflight import OFFSETS_FORMAT_SETTING
-from einmal.spark.options import sink_options, write_options
 from einmal.spark.protocol import spark_commit
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow
 import pytest
 
-from einmal.spark.decoding.dead_letters import RowFailure, dead_letter, failed_record, rows_of
+from einmal.pipeline.dead_letters import RowFailure, dead_letter, failed_record, rows_of
 from einmal.spark.decoding.rows import LETTER
 from einmal.types import Header
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.spark import PipelineError, events
+from einmal.pipeline import events
+from einmal.spark import PipelineError
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, pairs, values
 from tests.suite.shared import unique

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import events
+from einmal.pipeline import events
 from tests.spark.conftest import NodeOf
 from tests.spark.killed_drivers import run_until_killed
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted

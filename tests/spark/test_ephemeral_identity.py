@@ -7,10 +7,10 @@ from cryptography import x509
 from pyspark.sql import SparkSession
 
 from einmal.pipeline.claims import Task
+from einmal.sinks.kafka.claim_client import ClaimClient
+from einmal.sinks.kafka.claim_service import ClaimService
+from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable
 from einmal.spark.environment.ephemeral_identity import ephemeral_identity
-from einmal.spark.output.claim_client import ClaimClient
-from einmal.spark.output.claim_service import ClaimService
-from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from einmal.client import RetriableError
-from einmal.spark.errors import PreflightFailed, reason_of
+from einmal.pipeline.errors import PreflightFailed
+from einmal.spark.errors import reason_of
 from einmal.types import ErrorCode
 
 FROM_A_TASK = """An exception was thrown from the Python worker:
@@ -13,7 +14,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "claim_service.py", line 9, in claim
-einmal.spark.output.claim_service.ClaimRefused: t-0 is being written by task attempt 7
+einmal.sinks.kafka.claim_service.ClaimRefused: t-0 is being written by task attempt 7
 
 \tat org.apache.spark.api.python.Reader.read(Reader.scala:1)
 Caused by: java.lang.Exception: something else

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.sinks.kinds import sink_class
 from einmal.spark.declare.guarantees import (
     UNKNOWN,
     Hop,
@@ -18,9 +21,7 @@ from einmal.spark.declare.guarantees import (
     overall,
 )
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
-from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
-from einmal.spark.reasons import HopVerdict, Reason
-from einmal.spark.targets.kinds import destination, destination_class
+from einmal.spark.targets.kinds import destination
 from einmal.types import ErrorCode
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
@@ -105,7 +106,7 @@ def test_a_pipeline_into_each_type_of_database_is_exactly_once(kind: str) -> Non
     options = {
         "url": "postgresql://h/d", "path": "/d", "table": "a.b", "catalog": "c", "catalog.uri": "sqlite:////c",
     }  # fmt: skip
-    own = {name: value for name, value in options.items() if name in destination_class(kind).OPTIONS}
+    own = {name: value for name, value in options.items() if name in sink_class(kind).OPTIONS}
     facts = TargetFacts(kind, "rows", destination(kind, own).promises())
     assert overall(explain(replace(FACTS, topics=(), targets=(facts,), cluster=None))) == EXACTLY_ONCE
 

@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer, RequestRefused, TransactionDriver, UnknownOutcome
-from einmal.spark import PipelineFailed, PipelineFenced, PipelineRefused, events, write_stream
+from einmal.pipeline import events
+from einmal.spark import PipelineFailed, PipelineFenced, PipelineRefused, write_stream
 from einmal.spark.protocol.execution import FORMAT_SETTING
 from einmal.types import TransactionVersion
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable

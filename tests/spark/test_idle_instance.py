@@ -9,12 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.sinks.commit_point import Identity, TargetFenced
+from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark import PipelineFenced
 from einmal.spark.protocol import query as query_module
-from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import Identity, Opening, TargetFenced
+from einmal.spark.targets.target import Opening
 from einmal.testing.targets.driving import record_of
 from tests.interop.apache_kafka import in_the_long_run
 from tests.spark.conftest import KINDS, TV1_KINDS

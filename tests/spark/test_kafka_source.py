@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer, TransactionDriver, UnknownOutcome
-from einmal.spark import PreflightFailed, StreamWriter, events, write_stream
+from einmal.pipeline import events
+from einmal.spark import PreflightFailed, StreamWriter, write_stream
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.kafka_source import add_kafka_source

@@ -13,8 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer
+from einmal.pipeline import events
 from einmal.pipeline.positions import topics_in
-from einmal.spark import PipelineError, PipelineFailed, PipelineQuery, StreamWriter, events, write, write_stream
+from einmal.spark import (
+    PipelineError,
+    PipelineFailed,
+    PipelineQuery,
+    StreamWriter,
+    write,
+    write_stream,
+)
 from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import Record
 from tests.spark.conftest import NodeOf

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from einmal.client import Producer
+from einmal.pipeline.events import Event, OutputWritten
 from einmal.spark import OptionError, PipelineRefused
-from einmal.spark.events import Event, OutputWritten
 from einmal.spark.operate.metrics import ADDRESS, served
 from einmal.spark.operate.watch import Watch
 from einmal.spark.protocol.queries import queries_of

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.pipeline import events
 from einmal.pipeline.takeover import RecordChange, plan_adopt, plan_reset
-from einmal.spark import PipelineFenced, PipelineRefused, events
+from einmal.spark import PipelineFenced, PipelineRefused
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.protocol.local_checkpoint import standing_of
 from tests.spark.conftest import on_both_in_the_long_run, on_both_tv1_in_the_long_run

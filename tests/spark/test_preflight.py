@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Admin, NewTopic
+from einmal.options.source import topics_of
 from einmal.spark import PreflightFailed, write_stream
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts
 from einmal.spark.declare.preflight import read_problems, shuffle_problems, transaction_problems, write_problems
-from einmal.spark.options import topics_of
 from einmal.types import ErrorCode
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import create

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark.output.claim_client import Address
+from einmal.sinks.kafka.claim_client import Address
 from einmal.spark.output.routing import BatchRoute, Turn, prepared
 from tests.security.certificates import shared_identity
 

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Producer
+from einmal.declare.document import DeclarationError
+from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.api.program import ProgramKind, kind_of, load, session_settings, writer
-from einmal.spark.declare.declaration import DeclarationError
-from einmal.spark.errors import PipelineRefused
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create, fill, records, values
 from tests.suite.shared import unique

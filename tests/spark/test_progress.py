@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einmal.spark import events
+from einmal.pipeline import events
 from einmal.spark.operate.progress import Progress
 from einmal.spark.output.reports import BatchReport
 

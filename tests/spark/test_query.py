@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from einmal.spark.errors import PipelineFailed, PipelineFenced
+from einmal.pipeline.errors import PipelineFailed, PipelineFenced
 from einmal.spark.protocol import query as query_module
 from einmal.spark.protocol.query import PipelineQuery
 

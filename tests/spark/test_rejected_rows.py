@@ -15,7 +15,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer
-from einmal.spark import OptionError, PipelineError, PreflightFailed, events, write, write_stream
+from einmal.pipeline import events
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.spark import OptionError, PipelineError, PreflightFailed, write, write_stream
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer
 from einmal.spark.declare.explanation import facts_of
@@ -23,7 +25,6 @@ from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, Selection
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.operate.progress import Progress
 from einmal.spark.protocol.query import PipelineQuery
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.types import Header, TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.bad_rows import Letter, letter_of

@@ -13,10 +13,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from einmal.options.values import OptionError
 from einmal.security.secret import Secret
 from einmal.security.shared_identity import SharedIdentity
-from einmal.spark.options import OptionError
-from einmal.spark.output.claim_client import Address
+from einmal.sinks.kafka.claim_client import Address
 from einmal.spark.output.routing import BatchRoute, OwnPartition, RowRefused, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 

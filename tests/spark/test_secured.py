@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import events, write
+from einmal.pipeline import events
+from einmal.spark import write
 from tests.security.secure_kafka import (
     CANARY,
     PASSWORD,

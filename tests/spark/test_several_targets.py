@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.declare.document import DeclarationError
+from einmal.declare.pipeline import parse
+from einmal.options.values import Options
+from einmal.pipeline import events
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark import PipelineRefused, events
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.spark import PipelineRefused
 from einmal.spark.api.program import load, writer
-from einmal.spark.declare.declaration import DeclarationError, parse
-from einmal.spark.options import Options
 from einmal.spark.protocol.query import PipelineQuery
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.sqlite import SQLiteDestination
 from einmal.spark.targets.target import Opening, Target

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer, TransactionDriver, UnknownOutcome
+from einmal.pipeline import events
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import (
     OptionError,
@@ -24,7 +25,6 @@ from einmal.spark import (
     PipelineQuery,
     PipelineRefused,
     PreflightFailed,
-    events,
     write_stream,
 )
 from einmal.spark.protocol.exactly_once import ExactlyOnce

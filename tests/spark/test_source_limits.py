@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from einmal.options.source import source_options
 from einmal.spark import OptionError
-from einmal.spark.options import source_options
 from einmal.spark.source.source import KafkaStreamReader
 from tests.spark.topics import create, fill
 from tests.suite.shared import unique

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from einmal.options.values import Options
 from einmal.pipeline.batch_plan import BATCH_WRITES
+from einmal.pipeline.errors import PipelineFenced
 from einmal.pipeline.run_state import Query
-from einmal.spark.errors import PipelineFenced
-from einmal.spark.options import Options
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
 from einmal.spark.targets.kafka.target import KafkaTarget

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import TransactionDriver
-from einmal.spark import events
+from einmal.pipeline import events
 from einmal.types import ProducerIdAndEpoch
 from tests.spark.conftest import on_both_tv1_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline

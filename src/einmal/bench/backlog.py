@@ -18,7 +18,7 @@ from einmal.bench.contenders import AT_LEAST_ONCE, EXACTLY_ONCE, Contenders, fai
 from einmal.bench.load import BenchRefused
 from einmal.bench.usage import spark_usage
 from einmal.bench.workloads import SMALL, WORKLOADS, PipelineWorkload, fill
-from einmal.spark import events
+from einmal.pipeline import events
 from einmal.spark.operate.progress import CHECKPOINT_KEYS, PLANNING_KEYS
 
 _BATCHES: Final = 6

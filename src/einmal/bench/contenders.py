@@ -18,8 +18,10 @@ from einmal.bench.cases import Figure
 from einmal.bench.load import BenchRefused
 from einmal.bench.topics import BenchTopics
 from einmal.bench.workloads import PipelineWorkload
-from einmal.spark import events, session, write_stream
-from einmal.spark.errors import PipelineError, reason_of
+from einmal.pipeline import events
+from einmal.pipeline.errors import PipelineError
+from einmal.spark import session, write_stream
+from einmal.spark.errors import reason_of
 
 EXACTLY_ONCE: Final = "exactly_once_v2"
 AT_LEAST_ONCE: Final = "at_least_once"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,18 +10,21 @@ from functools import partial
 from typing import Any, Final
 
 from einmal.chains.graph import Link, LinkKind, Location, LocationKind
+from einmal.declare import pipeline as pipelines
+from einmal.declare.document import toml_tables
+from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclaredSink, Source
 from einmal.ingest import declaration as ingesters
 from einmal.ingest.declaration import IngestDeclaration
 from einmal.ingest.machine import transactional_id
 from einmal.mirror.flow import Flow
 from einmal.mirroring import declaration as mirrors
 from einmal.mirroring.declaration import MirrorDeclaration
-from einmal.spark.declare import declaration as pipelines
-from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclarationError, Sink, Source
-from einmal.spark.options import OptionError, SinkOptions, client_settings, topics_of
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kinds import destination
-from einmal.spark.targets.target import Destination
+from einmal.options.sink import SinkOptions
+from einmal.options.source import topics_of
+from einmal.options.values import OptionError, client_settings
+from einmal.sinks.kafka.sink import KafkaSink
+from einmal.sinks.kinds import new_sink
+from einmal.sinks.sink import Sink
 
 _DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
 _USER: Final = re.compile(r"//[^/@]*@")
@@ -41,7 +43,7 @@ class DeclaredLink:
 
     link: Link
     record: str
-    target: Callable[[], Destination]
+    target: Callable[[], Sink]
     source: Mapping[str, str] | None = None
 
 
@@ -57,10 +59,7 @@ def declared_links(
     text: str, environment: Mapping[str, str], read: Read, systems: Systems
 ) -> Iterator[DeclaredLink | BrokenSection]:
     """What one file declares. What is wrong with one link keeps no other from being there. Raises DeclarationError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DeclarationError([f"not TOML: {error}"]) from error
+    document = toml_tables(text)
     for name, make in _sections(text, document, environment, read, systems):
         try:
             yield make()
@@ -125,12 +124,12 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
     return DeclaredLink(link=link, record=declaration.name, target=_target(declaration, target), source=source)
 
 
-def _target(declaration: Declaration, client: Mapping[str, str] | None) -> Callable[[], Destination]:
+def _target(declaration: Declaration, client: Mapping[str, str] | None) -> Callable[[], Sink]:
     """Where the commit record is: of several databases each has its own, and the first is asked."""
     others = [sink for sink in declaration.sinks if not sink.is_topic]
     if client is None or len(others) == len(declaration.sinks):
-        return partial(destination, others[0].kind, others[0].options)
-    return partial(KafkaDestination, dict(client))
+        return partial(new_sink, others[0].kind, others[0].options)
+    return partial(KafkaSink, dict(client))
 
 
 def _other_source(source: Source) -> Location:
@@ -140,10 +139,10 @@ def _other_source(source: Source) -> Location:
     return Location(_HERE, path, LocationKind.FILES)
 
 
-def _output(sink: Sink, target: Mapping[str, str] | None, systems: Systems) -> Location:
+def _output(sink: DeclaredSink, target: Mapping[str, str] | None, systems: Systems) -> Location:
     if sink.topic is not None and target is not None:
         return Location(systems(target), sink.topic)
-    with closing(destination(sink.kind, sink.options)) as found:
+    with closing(new_sink(sink.kind, sink.options)) as found:
         name = next((value for key, value in sink.options.items() if key.lower() == "table"), str(found.table))
         return Location(_address(sink.options, sink.kind), name, LocationKind.TABLE)
 
@@ -172,7 +171,7 @@ def _ingester(declared: IngestDeclaration, systems: Systems) -> DeclaredLink:
         # One topic for each table that has changed.
         writes=((cluster, re.escape(prefix) + r"\..*"),) if prefix else (),
     )
-    target = partial(KafkaDestination, dict(declared.client))
+    target = partial(KafkaSink, dict(declared.client))
     return DeclaredLink(link=link, record=transactional_id(declared.name), target=target)
 
 
@@ -185,7 +184,7 @@ def _flow(name: str, declaration: MirrorDeclaration, systems: Systems) -> Declar
         patterns=((systems(source), ".*"),),
         copies=partial(_copy, flow, systems(target)),
     )
-    leads = partial(KafkaDestination, dict(target))
+    leads = partial(KafkaSink, dict(target))
     return DeclaredLink(link=link, record=flow.transactional_id, target=leads, source=source)
 
 

@@ -12,10 +12,10 @@ from einmal.chains.declared import DeclaredLink
 from einmal.chains.graph import Chain, Location
 from einmal.client import Consumer
 from einmal.client.errors import KafkaError
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.offsets import SourcePosition
-from einmal.spark.targets.target import TargetError
+from einmal.pipeline.source_offsets import SourcePosition
+from einmal.sinks.commit_point import TargetError
 from einmal.types import TopicPartition
 
 _PATIENCE_MS: Final = "3000"

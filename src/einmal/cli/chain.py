@@ -88,7 +88,7 @@ class _Systems:
     def _cluster_id(client: Mapping[str, str]) -> str | None:
         """None where it does not answer."""
         from einmal.client.errors import KafkaError
-        from einmal.spark.cluster import KafkaCluster
+        from einmal.clusters.kafka_cluster import KafkaCluster
 
         try:
             with closing(KafkaCluster({**client, "default.api.timeout.ms": "3000"})) as cluster:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from einmal.spark.options import OptionError
+    from einmal.options.values import OptionError
 
 WRONG_USAGE: Final = 2
 T = TypeVar("T")
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def read_declaration(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:
     """``parse``: of the text, the environment, and a function that reads a file to which a value refers. What is wrong
     ends the command as wrong usage, with every problem at once."""
-    from einmal.spark.options import OptionError
+    from einmal.options.values import OptionError
 
     try:
         return parse(file.read_text(), os.environ, lambda path: Path(path).read_text())

@@ -200,7 +200,7 @@ def _time(ms: int) -> str | None:
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:
-    from einmal.spark.decoding.dead_letters import original_headers
+    from einmal.pipeline.dead_letters import original_headers
 
     original = letter.original
     return {

@@ -18,9 +18,9 @@ from einmal.cli.run import Confs, Master, Overrides, new_session, pipeline_failu
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from einmal.pipeline.reasons import Reason
     from einmal.spark.api.program import Program
     from einmal.spark.declare.guarantees import Hop
-    from einmal.spark.reasons import Reason
 
 _SIGNS = {"holds": "+", "if": "~", "not": "-", "unknown": "?"}
 

@@ -197,7 +197,7 @@ def _stops_told() -> Iterator[None]:
     from einmal.mirroring.map_log import UnreadableMap
     from einmal.mirroring.run import MirrorIncomplete, MirrorStopped
     from einmal.pipeline.commit_record import UnreadableCommitRecord
-    from einmal.spark.targets.target import TargetError
+    from einmal.sinks.commit_point import TargetError
 
     try:
         yield

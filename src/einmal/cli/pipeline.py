@@ -19,9 +19,9 @@ from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
+    from einmal.declare.pipeline import Declaration
     from einmal.pipeline.commit_record import CommitRecord
     from einmal.pipeline.takeover import RecordChange
-    from einmal.spark.declare.declaration import Declaration
     from einmal.spark.operate.ownership import Ownership, PipelineStatus
 
 pipeline = typer.Typer(help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
@@ -167,9 +167,9 @@ def _owned(
 ) -> Iterator[Ownership]:
     """``sink``: of a declaration with several databases; empty: the first."""
     from einmal.client.errors import KafkaError
-    from einmal.spark.errors import PipelineRefused
+    from einmal.pipeline.errors import PipelineRefused
+    from einmal.sinks.commit_point import TargetError
     from einmal.spark.operate.ownership import Changed, KafkaOwnership
-    from einmal.spark.targets.target import TargetError
 
     with failures_told():
         try:
@@ -201,8 +201,9 @@ def _databases(file: Path | None) -> list[str]:
 
 
 def _parsed(file: Path) -> Declaration:
+    from einmal.declare.document import DeclarationError
+    from einmal.declare.pipeline import parse
     from einmal.security.properties import read_file
-    from einmal.spark.declare.declaration import DeclarationError, parse
 
     try:
         return parse(file.read_text(encoding="utf-8"), os.environ, {}, read_file)
@@ -216,9 +217,9 @@ def _declared(
     file: Path, brokers: str | None, settings: list[str] | None, command_config: Path | None, sink: str
 ) -> Ownership:
     """Of a target that a file declares."""
-    from einmal.spark.cluster import KafkaCluster
+    from einmal.clusters.kafka_cluster import KafkaCluster
+    from einmal.options.values import client_settings
     from einmal.spark.operate.ownership import KafkaOwnership, Ownership
-    from einmal.spark.options import client_settings
     from einmal.spark.targets.kafka.destination import KafkaDestination
     from einmal.spark.targets.kinds import destination
     from einmal.spark.targets.part import Part
@@ -251,7 +252,7 @@ def _newest(config: dict[str, Any], topic: str, most: int) -> Iterator[bytes]:
     from contextlib import closing
 
     from einmal.client import OffsetRange, RangeReader
-    from einmal.spark.cluster import KafkaCluster
+    from einmal.clusters.kafka_cluster import KafkaCluster
 
     given = {name: str(value) for name, value in config.items()}
     with closing(KafkaCluster(given)) as cluster:

@@ -17,7 +17,7 @@ from rich.console import Console as Terminal
 from rich.live import Live
 from rich.table import Table
 
-from einmal.spark import events
+from einmal.pipeline import events
 from einmal.spark.operate.watch import Watched
 from einmal.spark.output.reports import ALREADY_IN, SKIPPED, BatchReport
 

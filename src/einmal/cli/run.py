@@ -157,9 +157,10 @@ def _end_at_once(*_: object) -> None:
 @contextmanager
 def pipeline_failures_told(file: Path) -> Iterator[None]:
     """As ``failures_told``, for everything that can be wrong with a pipeline."""
+    from einmal.options.values import OptionError
+    from einmal.pipeline.errors import PipelineError, PipelineFenced, PipelineRefused
     from einmal.spark.environment.java import JavaMissing
-    from einmal.spark.errors import PipelineError, PipelineFenced, PipelineRefused, SparkUnsupported
-    from einmal.spark.options import OptionError
+    from einmal.spark.errors import SparkUnsupported
 
     with failures_told():
         try:

@@ -26,7 +26,8 @@ from einmal.demo.pipeline_names import (
     transactional_id,
 )
 from einmal.demo.text import WORD_PATTERN
-from einmal.spark import events, session, write_stream
+from einmal.pipeline import events
+from einmal.spark import session, write_stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from einmal.client.config import ProducerSettings
 from einmal.client.errors import KafkaError, NotAuthorized
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.ingest.encoding import BATCH_BYTES, RecordEncoder
 from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice
 from einmal.pipeline.claims import Output
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.targets.kafka.batches import TransactionBatches
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import TargetError
+from einmal.sinks.commit_point import TargetError
+from einmal.sinks.kafka.batches import TransactionBatches
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.types import ErrorCode, ProducerIdAndEpoch
 
 
@@ -26,8 +26,10 @@ class Appender(Protocol):
     raises."""
 
     def append(
-        self, batch: IngestBatch, target: KafkaTarget, identity: ProducerIdAndEpoch, now_ms: int
+        self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]: ...
+
+    def close(self) -> None: ...
 
 
 class LocalAppender:
@@ -49,7 +51,7 @@ class LocalAppender:
         """The broker has refused such records."""
 
     def append(
-        self, batch: IngestBatch, target: KafkaTarget, identity: ProducerIdAndEpoch, now_ms: int
+        self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]:
         batches = TransactionBatches(identity)
         try:
@@ -67,6 +69,9 @@ class LocalAppender:
         self._unknown.clear()
         self._is_refused = False
         return tuple(Output(*place, *found[:2], count=batches.count(place)) for place, found in written.items())
+
+    def close(self) -> None:
+        return
 
     def _needs_key(self, topic: str) -> bool:
         try:

@@ -6,21 +6,20 @@ without connecting to anything; all errors of a file are reported at once.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import ConfigError
+from einmal.declare.document import DeclarationError, Variables, as_text, flattened, substituted, toml_tables
 from einmal.extras import install_command
 from einmal.ingest.deduplication.business_key import KEYS_MAX, Deduplicate
 from einmal.ingest.files import FilesSource
 from einmal.ingest.source import RecordSource
 from einmal.misspelt import nearest_name
+from einmal.options.values import OptionError, Options
 from einmal.security.redaction import RedactedDict
-from einmal.spark.declare.declaration import DeclarationError, Variables, as_text, flattened, substituted
-from einmal.spark.options import OptionError, Options
 
 _KAFKA: Final = "kafka."
 FILES_OPTIONS: Final = ("path", "topic", "key", "content", "max.line.bytes", "skip.long.lines", "failOnDataLoss")
@@ -52,10 +51,7 @@ def declared(
 ) -> dict[str, IngestDeclaration]:
     """By name. ``read``: the text of a file that a value refers to (OSError). ``only``: the one that is to run; what is
     wrong with the others does not keep it from that. Raises DeclarationError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DeclarationError([f"not TOML: {error}"]) from error
+    document = toml_tables(text)
     problems: list[str] = []
     # What belongs to the pipeline is checked, and replaced, when that runs.
     own = {name: value for name, value in document.items() if name in ("kafka", "ingest") or name.startswith(_KAFKA)}
@@ -157,7 +153,7 @@ def _one_of(options: Options, name: str, values: tuple[str, ...]) -> str:
 def _table(given: Mapping[str, str]) -> Callable[[], RecordSource]:
     _require_psycopg()
     from einmal.ingest.tables import TableSource
-    from einmal.spark.targets.postgres.options import connecting
+    from einmal.sinks.postgres.options import connecting
 
     options = Options(given)
     options.refuse_unknown(TABLE_OPTIONS, kafka=False)

@@ -12,7 +12,7 @@ from einmal.client.config import ProducerSettings
 from einmal.client.producer_batch import record_size
 from einmal.ingest.source import IngestBatch, IngestRecord, SourceNotice, SourceRefused
 from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.spark.targets.kafka.batches import TransactionBatches
+from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.murmur2 import partition_for_key

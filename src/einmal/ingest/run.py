@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from einmal.client.config import ProducerSettings, dotted, parse
 from einmal.client.errors import ConfigError, KafkaError, NotAuthorized, RecordTooLarge
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.ingest import effects
 from einmal.ingest.appender import Appender, LocalAppender
 from einmal.ingest.deduplication.business_key import Deduplicate
@@ -20,23 +21,21 @@ from einmal.ingest.machine import IngestMachine, transactional_id
 from einmal.ingest.source import IngestBatch, RecordSource, SourceFailed, SourceNotice, SourceRefused
 from einmal.pipeline import effects as protocol
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
+from einmal.pipeline.errors import PipelineRefused
 from einmal.pipeline.run_state import Held
 from einmal.security.redaction import RedactedDict
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.targets.kafka import commit_log
-from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
-from einmal.spark.targets.kafka.verbs import VERBS, answered, perform
-from einmal.spark.targets.target import TargetError
+from einmal.sinks.commit_point import TargetError
+from einmal.sinks.kafka import commit_log
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
+from einmal.sinks.perform import VERBS, answered, perform
 
 if TYPE_CHECKING:
-    from einmal.spark.output.resources import SinkResources
+    pass
 
 POLL_S: Final = 0.2
 """Between two looks at a source that has nothing new."""
 _PAUSE_MAX_S: Final = 30.0
 """Between two runs, after many without a commit."""
-_PARTS_PER_CORE: Final = 2
 _RESTARTS_MAX: Final = 5
 """Runs without a commit, one after the other, until ``available_now`` gives up."""
 _NAMED_MAX: Final = 5
@@ -86,8 +85,6 @@ class Ingest:
         self._name = name
         self._deduplicate = deduplicate
         self._deduplicator: Deduplicator | None = None
-        self._resources: SinkResources | None = None
-        """On Spark only."""
         self._notify = notify or (lambda notice: _logger.warning("%s", notice.text))
         self._committed = committed
         self._parts: Iterator[object] | None = None
@@ -120,8 +117,7 @@ class Ingest:
             if available_now:
                 self._refuse_what_is_set_aside()
         finally:
-            if self._resources is not None:
-                self._resources.service.close()
+            appender.close()
             cluster.close()
 
     def _refuse_what_is_set_aside(self) -> None:
@@ -135,21 +131,16 @@ class Ingest:
 
     def _on_spark(self, spark: Any, cluster: KafkaCluster) -> Appender:
         from einmal.ingest.spark_appender import SparkAppender
-        from einmal.spark.output.part_frame import PartJob
 
-        job = PartJob(spark)
+        if self._deduplicate is not None:
+            raise IngestStopped(
+                "duplicates of the source are removed by one process, which knows all keys",
+                "ingest without --spark, or without deduplicate",
+            )
         try:
-            if self._deduplicate is not None:
-                raise SourceRefused(
-                    "duplicates of the source are removed by one process, which knows all keys",
-                    "ingest without --spark, or without deduplicate",
-                )
-            # So many that the tasks that are done first find another one.
-            self._source.split(_PARTS_PER_CORE * job.width)
-            self._resources = job.resources(cluster, self._client)
+            return SparkAppender(spark, self._source, cluster, self._client)
         except (SourceRefused, PipelineRefused) as error:
             raise IngestStopped(error.reason, error.hint) from error
-        return SparkAppender(job)
 
     def _run_once(self, cluster: KafkaCluster, appender: Appender, held: Held | None) -> Held | None:
         """One run of the machine; the identity that the next one inherits."""
@@ -172,18 +163,16 @@ class Ingest:
             target.close()
         return machine.held
 
-    def _opened(self, cluster: KafkaCluster) -> KafkaTarget:
-        return KafkaTarget(
+    def _opened(self, cluster: KafkaCluster) -> KafkaCommitPoint:
+        return KafkaCommitPoint(
             KafkaOpening(
                 transactional_id=transactional_id(self._name),
                 client=self._client,
                 cluster=cluster,
-                resources=self._resources,
-                notify=lambda event: None,
             )
         )
 
-    def _converse(self, machine: IngestMachine, target: KafkaTarget, appender: Appender) -> None:
+    def _converse(self, machine: IngestMachine, target: KafkaCommitPoint, appender: Appender) -> None:
         effect = machine.start()
         while not self.stop.is_set():
             if isinstance(effect, effects.IngestStops):
@@ -213,7 +202,7 @@ class Ingest:
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def perform(self, effect: IngestEffect, target: KafkaTarget, appender: Appender) -> IngestEvent:
+    def perform(self, effect: IngestEffect, target: KafkaCommitPoint, appender: Appender) -> IngestEvent:
         """One effect, and its answer."""
         if isinstance(effect, effects.Idle):
             self._restarts = 0
@@ -235,7 +224,7 @@ class Ingest:
             return effects.SourceStops(error.reason, error.hint)
 
     def _append(
-        self, effect: effects.AppendRecords, target: KafkaTarget, appender: Appender
+        self, effect: effects.AppendRecords, target: KafkaCommitPoint, appender: Appender
     ) -> effects.RecordsAppended:
         batch, self._batch = self._batch, None
         assert batch is not None, "a batch is appended once"

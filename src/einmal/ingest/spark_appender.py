@@ -2,27 +2,30 @@
 
 Tasks read the pieces, and write under the identity of the ingester's transaction, as those of a pipeline do, by the
 same job and the same rules: one task at a time writes a partition, and only one attempt of each task may write
-(``spark.output.claim_service``). If that attempt dies, the transaction is aborted, and the next run reads the batch
+(``sinks.kafka.claim_service``). If that attempt dies, the transaction is aborted, and the next run reads the batch
 again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from einmal.ingest.source import IngestBatch, RecordPart, SourceFailed, SourceRefused
+from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.ingest.source import IngestBatch, RecordPart, RecordSource, SourceFailed, SourceRefused
 from einmal.pipeline.claims import Output
+from einmal.sinks.commit_point import TargetError
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.spark.errors import reason_of
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import TargetError
+from einmal.spark.output.part_frame import PartJob, PartRow
 from einmal.types import ProducerIdAndEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pyspark.sql import SparkSession
 
-    from einmal.spark.output.part_frame import PartJob, PartRow
-
+_PARTS_PER_CORE: Final = 2
+"""So many that the tasks that are done first find another one."""
 _REFUSED: Final = frozenset({"RowRefused", "RecordTooLarge", "SourceRefused"})
 """What a task raises whenever it runs."""
 _HINT_REFUSED: Final = "raise the limit, or correct the row, that the error names; other rows wait for it"
@@ -31,12 +34,18 @@ _HINT_REFUSED: Final = "raise the limit, or correct the row, that the error name
 class SparkAppender:
     """See ``Appender``."""
 
-    def __init__(self, job: PartJob) -> None:
-        self._job = job
+    def __init__(
+        self, spark: SparkSession, source: RecordSource, cluster: KafkaCluster, client: Mapping[str, str]
+    ) -> None:
+        """``source``: is asked to split its batches. ``client``: settings under Kafka's names. Raises SourceRefused,
+        PipelineRefused."""
+        self._job = PartJob(spark)
+        source.split(_PARTS_PER_CORE * self._job.width)
+        self._resources = self._job.resources(cluster, client)
         self._number = 0
 
     def append(
-        self, batch: IngestBatch, target: KafkaTarget, identity: ProducerIdAndEpoch, now_ms: int
+        self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]:
         """The time of writing is the tasks' driver's."""
         self._number += 1
@@ -45,7 +54,11 @@ class SparkAppender:
             return ()
         try:
             frame = self._job.frame([partial(_rows, part) for part in batch.parts])
-            return target.stage(identity, self._number, frame)
+            return target.stage_by_tasks(
+                identity,
+                self._resources.service,
+                lambda claims, write_as: self._resources.job.run(frame, claims, self._number, write_as),
+            )
         except TargetError:
             raise
         except Exception as error:
@@ -56,9 +69,10 @@ class SparkAppender:
                 raise SourceRefused(f"Spark has ended: {reason}", "start the ingester again") from error
             raise SourceFailed(reason) from error
 
+    def close(self) -> None:
+        self._resources.service.close()
+
 
 def _rows(part: RecordPart) -> Iterator[PartRow]:
-    from einmal.spark.output.part_frame import PartRow
-
     for each in part.records():
         yield PartRow(each.topic, each.value, each.key, each.headers, each.partition, each.timestamp)

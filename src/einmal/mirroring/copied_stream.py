@@ -15,8 +15,8 @@ from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange
 from einmal.mirror.effects import CopyRecords
 from einmal.mirror.offset_map import OffsetRun
-from einmal.spark.targets.kafka.batches import TransactionBatches
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import TopicPartition
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import TRANSACTIONAL, NewRecord

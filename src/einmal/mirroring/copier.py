@@ -13,7 +13,7 @@ from typing import Protocol
 from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
 from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
 from einmal.mirroring.reading import committed, scanned
-from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 
 
 class Copier(Protocol):
@@ -21,7 +21,7 @@ class Copier(Protocol):
 
     def scan(self, effect: ScanHeaders) -> HeadersScanned: ...
 
-    def copy(self, effect: CopyRecords, target: KafkaTarget) -> RecordsCopied: ...
+    def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied: ...
 
     def close(self) -> None: ...
 
@@ -36,7 +36,7 @@ class LocalCopier:
     def scan(self, effect: ScanHeaders) -> HeadersScanned:
         return scanned(self._source, effect)
 
-    def copy(self, effect: CopyRecords, target: KafkaTarget) -> RecordsCopied:
+    def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied:
         streams = streams_of(effect)
         # What fails leaves the reader of the source half read.
         with (

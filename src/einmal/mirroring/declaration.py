@@ -9,12 +9,20 @@ reported at once.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.client.config import AdminSettings, documentation
+from einmal.declare.document import (
+    DeclarationError,
+    Variables,
+    as_text,
+    flattened,
+    refuse_unknown,
+    substituted,
+    toml_tables,
+)
 from einmal.mirror.flow import Flow
 from einmal.mirror.replication_policy import (
     DEFAULT_POLICY,
@@ -25,14 +33,6 @@ from einmal.mirror.replication_policy import (
     UnknownPolicy,
 )
 from einmal.security.redaction import RedactedDict
-from einmal.spark.declare.declaration import (
-    DeclarationError,
-    Variables,
-    as_text,
-    flattened,
-    refuse_unknown,
-    substituted,
-)
 
 _TOP: Final = ("clusters", "replication.policy.class", "replication.policy.separator")
 _FLOW: Final = ("enabled", "topics", "topics.exclude", "groups", "groups.exclude", "failOnDataLoss", "transactions")
@@ -51,7 +51,7 @@ class MirrorDeclaration:
 def flow_names(text: str) -> list[str]:
     """Of the flows that are declared and not switched off, before anything is checked. Raises DeclarationError, also
     where there is none."""
-    keys = flattened(_document(text))
+    keys = flattened(toml_tables(text))
     problems: list[str] = []
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
@@ -73,7 +73,7 @@ def parse(
     with others, and with clusters that it does not connect, does not keep it from that. ``is_source_lost``: nor is its
     source connected, whose settings are left out. Raises DeclarationError."""
     problems: list[str] = []
-    keys = flattened(_document(text))
+    keys = flattened(toml_tables(text))
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
     if only is not None and only in names:
@@ -107,13 +107,6 @@ def parse(
     if problems:
         raise DeclarationError(problems)
     return MirrorDeclaration(flows, clusters)
-
-
-def _document(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DeclarationError([f"not TOML: {error}"]) from error
 
 
 def _no_flow(names: Sequence[str]) -> str:

@@ -11,11 +11,11 @@ from typing import Final
 from einmal.client import OffsetRange, RangeReader
 from einmal.client.errors import KafkaError, OffsetOutOfRange
 from einmal.client.fetched import RawBatch
+from einmal.clusters.kafka_cluster import uuid_of
 from einmal.groups import records as group_records
 from einmal.mirror.effects import CopyRecords, HeadersScanned, ScanHeaders
 from einmal.mirror.progress import OFFSETS_TOPIC
 from einmal.mirror.scan import DataHeader, GroupCommit, Header, MarkerHeader
-from einmal.spark.cluster import uuid_of
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.control_batch import ABORT, COMMIT, control_type
 

@@ -24,10 +24,10 @@ from einmal.mirroring.target import TargetWriter
 from einmal.mirroring.topic_settings import TopicSettings
 from einmal.pipeline import effects as protocol
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.pipeline.errors import PipelineRefused
 from einmal.pipeline.run_state import Held
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.targets.kafka.verbs import VERBS, answered, perform
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.perform import VERBS, answered, perform
 from einmal.types import TopicPartition
 from einmal.wire.errors import WireError
 

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from einmal.client.errors import NotAuthorized
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror.effects import Extent, SourceTopic
 from einmal.mirror.progress import OFFSETS_TOPIC
 from einmal.mirroring.faults import Leaderless
 from einmal.mirroring.transaction_states import TransactionStates
-from einmal.spark.cluster import KafkaCluster
 from einmal.types import TopicPartition
 
 

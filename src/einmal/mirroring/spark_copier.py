@@ -2,7 +2,7 @@
 
 Headers are read by tasks, too: both read every byte. Tasks write under the identity of the mirror's transaction, as
 those of a pipeline do, and by the same rules: a partition has one writing task at a time, a task one writing attempt
-(``spark.output.claim_service``). A second attempt, be it a retry or a speculative copy, may not write; if the first
+(``sinks.kafka.claim_service``). A second attempt, be it a retry or a speculative copy, may not write; if the first
 one is dead, the transaction is aborted, and the next one copies the ranges again.
 """
 
@@ -18,18 +18,18 @@ from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
 from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, committed, scanned
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.kafka.batches import write_all
+from einmal.sinks.kafka.claim_client import ClaimClient, ClaimRefused
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint
+from einmal.sinks.kafka.open_transaction import OpenTransaction
 from einmal.spark.environment.python_worker import partition_writer
-from einmal.spark.output.claim_client import ClaimClient, ClaimRefused
-from einmal.spark.output.open_transaction import OpenTransaction
 from einmal.spark.output.routing import Turn
 from einmal.spark.output.task_job import JobFailed, TaskJob
-from einmal.spark.targets.kafka.batches import write_all
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import TargetFailed
 from einmal.types import TopicPartition
 
 if TYPE_CHECKING:
-    from einmal.spark.output.writer import WriteAs
+    from einmal.sinks.kafka.open_transaction import WriteAs
 
 _UNREADABLE: Final = SourceUnreadable.__name__
 _EffectT = TypeVar("_EffectT", ScanHeaders, CopyRecords)
@@ -56,7 +56,7 @@ class SparkCopier:
             {place: reached for each in answers for place, reached in each.reached.items()},
         )
 
-    def copy(self, effect: CopyRecords, target: KafkaTarget) -> RecordsCopied:
+    def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied:
         if not effect.ranges:
             # Only offsets of groups are committed, or topics left out are recorded.
             return RecordsCopied({})

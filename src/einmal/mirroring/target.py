@@ -1,6 +1,6 @@
 """The target cluster of a mirror: its topics, and the effects of a transaction on it.
 
-The verbs of the transaction are those of a pipeline's target (``spark.targets.kafka``): a mirror is fenced, aborted and
+The verbs of the transaction are those of a pipeline's (``sinks.kafka``): a mirror is fenced, aborted and
 recovered like a pipeline.
 """
 
@@ -12,6 +12,7 @@ from typing import Final
 
 from einmal.client.blocking.admin import Admin
 from einmal.client.errors import KafkaError, RequestRefused
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror.effects import (
     GroupPartitions,
     MapChange,
@@ -25,11 +26,10 @@ from einmal.mirroring.faults import OF_A_GROUP, RefusedGroup
 from einmal.mirroring.groups import active_groups, committed_offsets
 from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
 from einmal.pipeline.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.targets.kafka import commit_log
-from einmal.spark.targets.kafka.batches import TransactionBatches
-from einmal.spark.targets.kafka.target import KafkaOpening, KafkaTarget
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.kafka import commit_log
+from einmal.sinks.kafka.batches import TransactionBatches
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
 
 _REFUSED_SETTINGS: Final = (ErrorCode.invalid_config, ErrorCode.policy_violation)
@@ -45,13 +45,11 @@ class TargetWriter:
         self._client = dict(client)
         self._flow = flow
         self.cluster = KafkaCluster(client)
-        self.target = KafkaTarget(
+        self.target = KafkaCommitPoint(
             KafkaOpening(
                 transactional_id=transactional_id,
                 client=self._client,
                 cluster=self.cluster,
-                resources=None,
-                notify=lambda event: None,
             )
         )
 

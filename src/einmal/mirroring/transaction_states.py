@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from einmal.client import OffsetRange, RangeReader
 from einmal.client.errors import NotAuthorized, UnknownTopic
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.transactions.records import decode
 from einmal.transactions.states import TransactionState
 from einmal.types import ProducerEpoch, ProducerId, TopicPartition

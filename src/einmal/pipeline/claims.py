@@ -8,7 +8,7 @@ at the sequence that follows, which is in the grant (decision 0001: brokers acce
 Every task has one writing attempt: the first one with a claim. Another attempt would write the same rows again. An
 attempt is identified by an id that is unique in the application (Spark's ``taskAttemptId``): attempt numbers start
 again at 0 when a stage is run again.
-Knows nothing of how claims travel; ``spark.output.claim_service`` has the theory.
+Knows nothing of how claims travel; ``sinks.kafka.claim_service`` has the theory.
 """
 
 from __future__ import annotations

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 from einmal.extras import explained
 
 if TYPE_CHECKING:
-    from einmal.spark.api.batch import BatchWriter, Written, write
-    from einmal.spark.api.program import pipeline
-    from einmal.spark.api.sink import StreamWriter, write_stream
-    from einmal.spark.decoding.decode import decode
-    from einmal.spark.environment.spark_session import session
-    from einmal.spark.errors import (
+    from einmal.options.values import OptionError
+    from einmal.pipeline.errors import (
         BatchLost,
         PipelineError,
         PipelineFailed,
         PipelineFenced,
         PipelineRefused,
         PreflightFailed,
-        SparkUnsupported,
     )
-    from einmal.spark.options import OptionError
+    from einmal.spark.api.batch import BatchWriter, Written, write
+    from einmal.spark.api.program import pipeline
+    from einmal.spark.api.sink import StreamWriter, write_stream
+    from einmal.spark.decoding.decode import decode
+    from einmal.spark.environment.spark_session import session
+    from einmal.spark.errors import SparkUnsupported
     from einmal.spark.protocol.query import PipelineQuery
     from einmal.spark.source.source import register
 
@@ -52,26 +52,26 @@ __all__ = [
 ]
 
 _LATER: Final = {
-    "BatchWriter": "api.batch",
-    "Written": "api.batch",
-    "write": "api.batch",
-    "BatchLost": "errors",
-    "StreamWriter": "api.sink",
-    "OptionError": "options",
-    "PipelineError": "errors",
-    "PipelineFailed": "errors",
-    "PipelineFenced": "errors",
-    "PipelineQuery": "protocol.query",
-    "PipelineRefused": "errors",
-    "PreflightFailed": "errors",
-    "SparkUnsupported": "errors",
-    "decode": "decoding.decode",
-    "pipeline": "api.program",
-    "register": "source.source",
-    "session": "environment.spark_session",
-    "write_stream": "api.sink",
+    "BatchWriter": "spark.api.batch",
+    "Written": "spark.api.batch",
+    "write": "spark.api.batch",
+    "BatchLost": "pipeline.errors",
+    "StreamWriter": "spark.api.sink",
+    "OptionError": "options.values",
+    "PipelineError": "pipeline.errors",
+    "PipelineFailed": "pipeline.errors",
+    "PipelineFenced": "pipeline.errors",
+    "PipelineQuery": "spark.protocol.query",
+    "PipelineRefused": "pipeline.errors",
+    "PreflightFailed": "pipeline.errors",
+    "SparkUnsupported": "spark.errors",
+    "decode": "spark.decoding.decode",
+    "pipeline": "spark.api.program",
+    "register": "spark.source.source",
+    "session": "spark.environment.spark_session",
+    "write_stream": "spark.api.sink",
 }
-_WITHOUT_SPARK: Final = ("errors", "options")
+_WITHOUT_SPARK: Final = ("spark.errors", "pipeline.errors", "options.values")
 
 
 def __getattr__(name: str) -> Any:
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     with explained():
         if _LATER[name] not in _WITHOUT_SPARK:
             import_module(f"{__name__}.environment.spark_version").require_spark()
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return getattr(import_module(f"einmal.{_LATER[name]}"), name)
 
 
 def __dir__() -> list[str]:

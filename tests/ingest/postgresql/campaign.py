@@ -24,7 +24,7 @@ from typing import Final
 
 from einmal.client import Admin, OffsetRange, RangeReader
 from einmal.client.errors import KafkaError
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.ingest.postgresql.bookkeeping import (
     ALTERED,

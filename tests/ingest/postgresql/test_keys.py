@@ -12,7 +12,7 @@ import pytest
 from einmal.ingest.postgresql.session import SourceSession
 from einmal.ingest.postgresql.snapshot import CatalogKeys, catalog_keys
 from einmal.ingest.source import SourceRefused
-from einmal.spark.options import OptionError
+from einmal.options.values import OptionError
 from tests.ingest.postgresql.capture import Batch, Captured, options
 from tests.spark.targets.postgres.server import PostgresServer
 

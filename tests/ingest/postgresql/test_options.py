@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from einmal.ingest.postgresql.options import SnapshotMode, capture_options
-from einmal.spark.options import OptionError
+from einmal.options.values import OptionError
 
 NEEDED = {
     "url": "postgresql://reader@db.example.com/shop",

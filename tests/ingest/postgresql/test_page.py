@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from einmal.client import Admin, NewTopic
+from einmal.declare.pipeline import parse
 from einmal.ingest.declaration import declared
 from einmal.ingest.postgresql import PostgresSource
 from einmal.ingest.postgresql.options import NAMES
 from einmal.schemas.debezium_format import DELETED
-from einmal.spark.declare.declaration import parse
 from tests.ingest.postgresql import messages
 from tests.ingest.postgresql.capture import PUBLICATION
 from tests.ingest.postgresql.test_changes import TABLE, insert, records, transaction

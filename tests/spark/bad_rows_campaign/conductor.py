@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from einmal.client import OffsetRange, Producer, RangeReader
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
 from tests.spark.bad_rows import Letter, Payments, letter_of
 from tests.spark.bad_rows_campaign.rows import BAD_IN, TABLE, is_bad, output, reason, sent
 from tests.spark.targets.postgres.server import PostgresServer

@@ -19,7 +19,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from einmal.spark import events, session, write_stream
+from einmal.pipeline import events
+from einmal.spark import session, write_stream
 from tests.spark.bad_rows import Payments
 from tests.spark.bad_rows_campaign.rows import repaired
 from tests.spark.targets.postgres.server import PASSWORD

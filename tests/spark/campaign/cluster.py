@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark.cluster import KafkaCluster
+from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.environment import class_archive
-from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.wire.murmur2 import partition_for_key
 from tests.interop.cluster import GROUP, TRANSACTION, Cluster
 from tests.spark.campaign.pipelines import SOURCES, output_topic

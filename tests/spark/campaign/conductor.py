@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from einmal.client import Admin, Producer
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.spark.operate.ownership import KafkaOwnership
 from tests.spark.campaign import plan, verdict
 from tests.spark.campaign.cluster import Driver, DriverDied, Theatre

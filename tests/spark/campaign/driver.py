@@ -25,8 +25,8 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, register, session
-from einmal.spark.output.claim_service import ClaimService
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.spark_commit import SparkCommit

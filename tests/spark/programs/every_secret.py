@@ -19,8 +19,8 @@ from urllib.request import urlopen
 
 from pyspark.sql import SparkSession
 
+from einmal.pipeline.events import OutputWritten
 from einmal.spark import StreamWriter, session, write, write_stream
-from einmal.spark.events import OutputWritten
 from tests.spark.standalone import session_of
 
 _API = ("environment", "jobs", "stages", "executors", "sql?details=true", "storage/rdd", "streaming/statistics")

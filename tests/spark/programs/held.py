@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from einmal.pipeline.events import BatchStarted
 from einmal.spark import PipelineQuery, session
-from einmal.spark.events import BatchStarted
 from tests.spark.pipelines import Pipeline
 
 _ONE_S = 60.0

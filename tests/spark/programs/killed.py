@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from einmal.spark.errors import PipelineError
+from einmal.pipeline.errors import PipelineError
 from tests.spark.programs.held import Held, hold_all, new_session
 
 _END_S = 240.0

@@ -18,11 +18,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.pipeline.claims import Output
+from einmal.pipeline.events import TransactionEnded
+from einmal.sinks.commit_point import Identity
 from einmal.spark import PipelineError, session
 from einmal.spark.api.program import load, writer
-from einmal.spark.events import TransactionEnded
 from einmal.spark.targets.embedded import EmbeddedTarget
-from einmal.spark.targets.target import Identity
 from tests.spark.standalone import executor_id, executors_of, kill
 
 LAST = "drawn"

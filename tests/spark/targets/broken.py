@@ -7,14 +7,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from einmal.options.values import Options
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
-from einmal.spark.options import Options
+from einmal.sinks.commit_point import Identity, TargetError, TargetFailed, following
 from einmal.spark.targets import embedded
 from einmal.spark.targets.embedded import COMMITS, EmbeddedTarget
 from einmal.spark.targets.sqlite import SQLiteDestination
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
-from einmal.spark.targets.target import Identity, Opening, Target, TargetError, TargetFailed, following
+from einmal.spark.targets.target import Opening, Target
 
 
 class _Broken(EmbeddedTarget):

@@ -20,8 +20,8 @@ from deltalake import CommitProperties, DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from einmal.options.values import Options
 from einmal.spark import session, write_stream
-from einmal.spark.options import Options
 from einmal.spark.targets.delta import DeltaDestination
 from einmal.spark.targets.target import Opening
 from einmal.testing.targets.driving import record_of

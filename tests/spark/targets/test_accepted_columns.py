@@ -21,13 +21,13 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
+from einmal.sinks.commit_point import Identity, TargetError
 from einmal.spark.targets.embedded import EmbeddedDestination, quoted
 from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.lake import LakeDestination, LakeState
 from einmal.spark.targets.rejections import RECORD
 from einmal.spark.targets.sqlite import _values
 from einmal.spark.targets.staged_files import stage_file
-from einmal.spark.targets.target import Identity, TargetError
 from einmal.testing.targets.driving import RunUnderTest
 from einmal.types import ProducerEpoch, ProducerId
 from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at

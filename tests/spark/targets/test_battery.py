@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from einmal.spark.options import Options
+from einmal.options.values import Options
+from einmal.sinks.commit_point import TargetError
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import TargetError
 from tests.spark.targets.broken import MUTANTS, BrokenDestination
 from tests.spark.targets.hooks import SQLiteHooks
 from tests.spark.targets.local_tasks import local_session

@@ -13,9 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.sinks.commit_point import OutcomeUnknown
 from einmal.spark.targets.delta import DeltaLakeTable
 from einmal.spark.targets.staged_files import directory_of
-from einmal.spark.targets.target import OutcomeUnknown
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import DeltaHooks

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow
 import pytest
 
+from einmal.pipeline.dead_letters import ToleranceExceeded
 from einmal.schemas.settings import ErrorSettings, Limit
-from einmal.spark.decoding.dead_letters import ToleranceExceeded
+from einmal.sinks.commit_point import TargetFailed
 from einmal.spark.targets.duckdb import DuckDB
 from einmal.spark.targets.embedded import Database
 from einmal.spark.targets.rejections import Rejections
 from einmal.spark.targets.sqlite import SQLite
 from einmal.spark.targets.staged_files import StagedFile, stage_file
-from einmal.spark.targets.target import TargetFailed
 
 DATABASES: dict[str, type[SQLite] | type[DuckDB]] = {"sqlite": SQLite, "duckdb": DuckDB}
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
 from einmal.testing.targets.driving import RunUnderTest
 from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
 

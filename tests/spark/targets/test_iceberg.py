@@ -9,9 +9,9 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.sinks.commit_point import OutcomeUnknown
 from einmal.spark.targets.iceberg import IcebergDestination
 from einmal.spark.targets.lake import LakeState, SnapshotSuperseded
-from einmal.spark.targets.target import OutcomeUnknown
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import IcebergHooks, table_at

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from einmal.spark.errors import PipelineRefused
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.commit_point import TargetFenced
 from einmal.spark.targets.delta import DeltaLakeTable
 from einmal.spark.targets.lake import LakeDestination, LakeState, LakeTable, SnapshotSuperseded
 from einmal.spark.targets.staged_files import directory_of
-from einmal.spark.targets.target import Opening, TargetFenced
+from einmal.spark.targets.target import Opening
 from einmal.testing.targets.driving import RunUnderTest
 from tests.spark.targets.hooks import DeltaHooks, IcebergHooks, OwnHooks
 

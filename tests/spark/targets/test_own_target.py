@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from examples.own_target.json_lines import JsonLines
 
-from einmal.spark.options import Options
+from einmal.options.values import Options
 from einmal.testing.targets import TargetTests
 from tests.spark.targets.local_tasks import LocalTasks
 

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from einmal.options.source import source_options
+from einmal.pipeline.dead_letters import RejectedRow
 from einmal.schemas.settings import ErrorSettings
-from einmal.spark.decoding.dead_letters import RejectedRow
-from einmal.spark.options import source_options
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
 

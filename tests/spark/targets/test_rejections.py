@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from einmal.pipeline.dead_letters import ToleranceExceeded
 from einmal.schemas.settings import ErrorSettings, Limit
-from einmal.spark.decoding.dead_letters import ToleranceExceeded
+from einmal.sinks.commit_point import TargetFailed
 from einmal.spark.targets.rejections import NARROW_MAX, REJECTED_MAX, Rejections, Rows, find_rejected
-from einmal.spark.targets.target import TargetFailed
 
 
 class Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from einmal.spark.errors import PipelineRefused
+from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.target import Opening
 from einmal.testing.targets.driving import RunUnderTest, frame_of

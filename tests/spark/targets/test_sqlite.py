@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark.options import OptionError, Options
+from einmal.options.values import OptionError, Options
+from einmal.sinks.commit_point import TargetFailed
 from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import TargetFailed
 from einmal.testing.targets.driving import RunUnderTest
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import SQLiteHooks

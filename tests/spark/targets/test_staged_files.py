@@ -9,8 +9,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from einmal.sinks.commit_point import Identity, TargetFailed
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles, directory_of, stage_file
-from einmal.spark.targets.target import Identity, TargetFailed
 from einmal.spark.text import NotText
 from einmal.types import ProducerEpoch, ProducerId
 

@@ -17,9 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import compute, parquet
 from pyiceberg.expressions import EqualTo
 
+from einmal.sinks.commit_point import Identity
 from einmal.spark.targets.lake import LakeState, LakeTable
 from einmal.spark.targets.staged_files import stage_file
-from einmal.spark.targets.target import Identity
 from einmal.types import ProducerEpoch, ProducerId
 from tests.spark.targets.hooks import DeltaHooks, IcebergHooks, table_at
 

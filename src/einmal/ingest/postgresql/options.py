@@ -12,8 +12,8 @@ from typing import Any, Final
 from einmal.ingest.postgresql import outbox
 from einmal.ingest.postgresql.envelope import legal_topic
 from einmal.ingest.postgresql.tables import Routing
-from einmal.spark.options import OptionError, Options
-from einmal.spark.targets.postgres.options import SSL, Connecting, connecting
+from einmal.options.values import OptionError, Options
+from einmal.sinks.postgres.options import SSL, Connecting, connecting
 
 NAMES: Final = (
     "url", "user", "password", *SSL, "statement_timeout", "lock_timeout", "slot.name", "publication.name",

@@ -14,9 +14,9 @@ from psycopg import sql
 
 from einmal.ingest.postgresql.values import SESSION
 from einmal.ingest.source import SourceFailed, SourceRefused
-from einmal.spark.targets.postgres.options import Connecting
-from einmal.spark.targets.postgres.refusals import cause, reason
-from einmal.spark.targets.postgres.session import open_connection
+from einmal.sinks.postgres.options import Connecting
+from einmal.sinks.postgres.refusals import cause, reason
+from einmal.sinks.postgres.session import open_connection
 
 _FETCHED_MAX: Final = 256
 _FETCHED_BYTES: Final = 1024 * 1024

@@ -14,21 +14,24 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
+from einmal.options.sink import VersionOptions, version_options, write_options
+from einmal.options.values import OptionError
+from einmal.pipeline import events
 from einmal.pipeline.batch_plan import BATCH_WRITES
 from einmal.pipeline.effects import Ready
+from einmal.pipeline.errors import PipelineFailed
 from einmal.pipeline.run_state import Query
 from einmal.schemas.settings import TOLERANCE
-from einmal.spark import events
+from einmal.sinks.commit_point import TargetError
+from einmal.sinks.kinds import KAFKA, sink_class
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plan_redaction import redact_plans
-from einmal.spark.errors import PipelineFailed
-from einmal.spark.options import OptionError, VersionOptions, version_options, write_options
 from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kinds import KAFKA, destination, destination_class
-from einmal.spark.targets.target import Destination, Opening, TargetError
+from einmal.spark.targets.kinds import destination
+from einmal.spark.targets.target import Destination, Opening
 
 _RUNS_MAX: Final = 3
 """Attempts at a write with an unknown outcome: each reads the record and, if the write is not committed, begins it
@@ -65,7 +68,7 @@ class BatchWriter:
     def format(self, source: str) -> Self:
         """The type of the target, as for ``write_stream``."""
         if source not in KAFKA:
-            destination_class(source)
+            sink_class(source)
         self._kind = source
         return self
 
@@ -85,7 +88,7 @@ class BatchWriter:
         return self
 
     def listener(self, listener: events.Listener) -> Self:
-        """Call ``listener(event)`` with every event (``einmal.spark.events``); the write waits for it."""
+        """Call ``listener(event)`` with every event (``einmal.pipeline.events``); the write waits for it."""
         self._listeners.append(listener)
         return self
 
@@ -103,7 +106,7 @@ class BatchWriter:
     def _parsed(self) -> tuple[VersionOptions, Destination]:
         """Raises OptionError."""
         if self._kind not in KAFKA:
-            own = destination_class(self._kind).OPTIONS
+            own = sink_class(self._kind).OPTIONS
             options, target = version_options(self._options, own, _new_name), destination(self._kind, self._options)
             if target.errors.tolerates:
                 raise OptionError(

@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from einmal.options.client import PRODUCER_NAMES
+from einmal.options.sink import QueryOptions, SinkOptions
+from einmal.options.source import source_options
+from einmal.options.values import OptionError, client_settings
 from einmal.schemas.settings import TOLERANCE
-from einmal.spark.client_options import PRODUCER_NAMES
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.rows import LETTER_SCHEMA
-from einmal.spark.options import OptionError, QueryOptions, SinkOptions, client_settings, source_options
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.part import Part

@@ -24,14 +24,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from einmal.declare import pipeline as declarations
+from einmal.declare.document import DeclarationError, flattened
+from einmal.declare.pipeline import Declaration, DeclaredSink, Source, View, Watermark
+from einmal.pipeline.errors import PipelineRefused
 from einmal.security.properties import read_file
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.shared_view import SharedView, needed_behind, shared_view
 from einmal.spark.api.sink import StreamWriter, write_stream
-from einmal.spark.declare import declaration as declarations
-from einmal.spark.declare.declaration import Declaration, DeclarationError, Sink, Source, View, Watermark
 from einmal.spark.decoding.decode import decode
-from einmal.spark.errors import PipelineRefused
 
 Function = Callable[..., Any]
 
@@ -94,7 +95,7 @@ def session_settings(path: Path) -> dict[str, str]:
         return {}
     try:
         settings = ast.literal_eval(given[0])
-        return {name: str(value) for name, value in declarations.flattened({"spark": settings}).items()}
+        return {name: str(value) for name, value in flattened({"spark": settings}).items()}
     except (ValueError, AttributeError) as error:
         raise DeclarationError(
             ["spark is a dict of plain values: it is read before the file runs\nhint: or use --conf"]
@@ -284,7 +285,7 @@ def _call(
     raise PipelineRefused(f"{function.__name__} returns {wanted}, not {made!r}")
 
 
-def _with_topic(frame: DataFrame, sink: Sink) -> DataFrame:
+def _with_topic(frame: DataFrame, sink: DeclaredSink) -> DataFrame:
     """A sink's rows as part of a union: the columns that are written, with the topic in each row."""
     columns = [name for name in _WRITTEN if name in frame.columns and (name != "topic" or sink.topic is None)]
     part = frame.select(*columns)

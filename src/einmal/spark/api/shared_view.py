@@ -13,10 +13,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.spark.declare.declaration import View
+from einmal.declare.pipeline import View
+from einmal.pipeline.errors import PipelineFailed
 from einmal.spark.environment.plan_nodes import iterate
 from einmal.spark.environment.row_order import checkpointed
-from einmal.spark.errors import PipelineFailed, reason_of
+from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import is_stateful_node
 from einmal.spark.targets.part import release
 

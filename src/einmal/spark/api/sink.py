@@ -18,7 +18,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from einmal.spark import events
+from einmal.options.sink import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    QueryOptions,
+    query_options,
+    query_without_effect,
+    sink_options,
+)
+from einmal.options.source import source_options
+from einmal.options.values import OptionError, Options
+from einmal.pipeline import events
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.kafka.transactions import check_two_phase
+from einmal.sinks.kinds import KAFKA, sink_class
 from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, rejected_letters, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
@@ -27,20 +41,8 @@ from einmal.spark.environment.checkpoint_files import local_checkpoint_files
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.environment.row_order import mark_unordered
 from einmal.spark.environment.source_environment import share_environments
-from einmal.spark.errors import PipelineRefused, reason_of
+from einmal.spark.errors import reason_of
 from einmal.spark.operate import metrics
-from einmal.spark.options import (
-    AT_LEAST_ONCE,
-    AT_MOST_ONCE,
-    EXACTLY_ONCE,
-    OptionError,
-    Options,
-    QueryOptions,
-    query_options,
-    query_without_effect,
-    sink_options,
-    source_options,
-)
 from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.at_least_once import AtLeastOnce
 from einmal.spark.protocol.at_most_once import AtMostOnce
@@ -53,10 +55,10 @@ from einmal.spark.protocol.query import PipelineQuery, Transform
 from einmal.spark.protocol.run import Kept, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kinds import KAFKA, destination, destination_class
+from einmal.spark.targets.kinds import destination
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.together import TogetherDestination, check_two_phase
+from einmal.spark.targets.together import TogetherDestination
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -97,7 +99,7 @@ class StreamWriter:
     def format(self, source: str) -> Self:
         """The type of the target: "kafka" by default, another of ``targets.kinds``, or the import path of your own."""
         if source not in KAFKA:
-            destination_class(source)
+            sink_class(source)
         self._kind = source
         return self
 
@@ -171,7 +173,7 @@ class StreamWriter:
         return self
 
     def listener(self, listener: events.Listener) -> Self:
-        """Call ``listener(event)`` with every event (``einmal.spark.events``); the pipeline waits for it."""
+        """Call ``listener(event)`` with every event (``einmal.pipeline.events``); the pipeline waits for it."""
         self._listeners.append(listener)
         return self
 
@@ -237,7 +239,7 @@ class StreamWriter:
             Part(destination(kind, own), name, self._record_name(name)) for name, (kind, own) in self._others.items()
         ]
         if self._kind not in KAFKA:
-            own = destination_class(self._kind).OPTIONS
+            own = sink_class(self._kind).OPTIONS
             return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
         if others and not self._takes_topics:
             return query_options(self._options, ()), tuple(others)

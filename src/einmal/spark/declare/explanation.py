@@ -10,13 +10,15 @@ from contextlib import closing
 from typing import Final
 
 from einmal.client.errors import KafkaError
+from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclaredSink, Source
+from einmal.options.sink import EXACTLY_ONCE, SinkOptions
+from einmal.options.source import topics_of
+from einmal.options.values import client_settings
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.schemas import settings as decoding_settings
-from einmal.spark.declare.declaration import OWN_FORMAT, SPARK_FORMAT, Declaration, Sink, Source
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
-from einmal.spark.options import EXACTLY_ONCE, SinkOptions, client_settings, topics_of
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kinds import destination
 
 _PATIENCE_MS: Final = "3000"
@@ -51,7 +53,7 @@ def _targets(declaration: Declaration) -> tuple[TargetFacts, ...]:
     return tuple(_target(sink, f"{declaration.name}/{sink.name}" if len(sinks) > 1 else None) for sink in sinks)
 
 
-def _target(sink: Sink, record: str | None) -> TargetFacts:
+def _target(sink: DeclaredSink, record: str | None) -> TargetFacts:
     with closing(destination(sink.kind, sink.options)) as found:
         letters = str(found.errors.topic) if found.errors.tolerates else ""
         return TargetFacts(sink.kind, found.table, found.promises(), record, letters)

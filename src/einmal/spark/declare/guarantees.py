@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
-from einmal.spark.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
-from einmal.spark.reasons import HopVerdict, Reason
 
 UNKNOWN: Final = "unknown"
 _WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)

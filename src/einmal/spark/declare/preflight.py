@@ -12,29 +12,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from einmal.client.errors import FatalError, KafkaError
+from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.options.sink import EXACTLY_ONCE, QueryOptions, SinkOptions, VersionOptions, WriteOptions
+from einmal.options.source import topics_of
+from einmal.options.values import OptionError, client_settings, reserved
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
-from einmal.spark.cluster import KafkaCluster
+from einmal.pipeline.errors import PipelineRefused, PreflightFailed
+from einmal.sinks.commit_point import TargetError
+from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
-from einmal.spark.errors import PipelineRefused, PreflightFailed
-from einmal.spark.options import (
-    EXACTLY_ONCE,
-    OptionError,
-    QueryOptions,
-    SinkOptions,
-    VersionOptions,
-    WriteOptions,
-    client_settings,
-    reserved,
-    topics_of,
-)
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
-from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.target import Destination, TargetError
+from einmal.spark.targets.target import Destination
 from einmal.spark.targets.together import TogetherDestination
 from einmal.types import ErrorCode
 

@@ -18,6 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from einmal.extras import install_command
+from einmal.options.source import UNDATED, topics_of
+from einmal.options.values import OptionError
+from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.decoder import Limits
 from einmal.schemas.errors import RegistryUnavailable, SchemaError, SchemaNotFound
 from einmal.schemas.record_decoder import decoder_of
@@ -35,8 +38,6 @@ from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
 from einmal.spark.environment.plan_nodes import walk
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.options import UNDATED, OptionError, topics_of
 
 _MARK: Final = "einmal_decode_"
 _RELATION: Final = "StreamingRelationV2"

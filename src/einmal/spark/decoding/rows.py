@@ -18,11 +18,8 @@ import pyarrow
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
-from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
-from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
-from einmal.schemas.registry import SchemaRegistry
-from einmal.schemas.settings import LoadedField
-from einmal.spark.decoding.dead_letters import (
+from einmal.options.source import SourceOptions
+from einmal.pipeline.dead_letters import (
     KEY_CONVERTER,
     VALUE_CONVERTER,
     RowFailure,
@@ -30,9 +27,12 @@ from einmal.spark.decoding.dead_letters import (
     failed_record,
     rows_of,
 )
+from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
+from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
+from einmal.schemas.registry import SchemaRegistry
+from einmal.schemas.settings import LoadedField
 from einmal.spark.decoding.reports import TaskReport
 from einmal.spark.environment.python_worker import settle
-from einmal.spark.options import SourceOptions
 from einmal.spark.source.arrow import MILLISECONDS_MAX
 from einmal.spark.source.source import Piece, read_piece
 from einmal.spark.source.vectors import present

@@ -18,12 +18,13 @@ from typing import Any, Final
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.environment import class_archive
 from einmal.spark.environment.cache import kept
 from einmal.spark.environment.interpreter import worker_python
 from einmal.spark.environment.java import use_java
 from einmal.spark.environment.plan_redaction import redact_plans
-from einmal.spark.errors import PipelineRefused, reason_of
+from einmal.spark.errors import reason_of
 
 CONNECT_REFUSED: Final = (
     "this session is Spark Connect, whose driver runs elsewhere: the sink leads its transactions from the driver",

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from einmal.client import OffsetRange, Producer, RangeReader
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import REPLAY_TOPIC, RESERVED_TOPICS
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.decoding.dead_letters import (
+from einmal.pipeline.dead_letters import (
     CONNECTOR,
     EXCEPTION,
     MESSAGE,

@@ -17,10 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from pyspark.sql import SparkSession
 
-from einmal.spark.errors import PipelineRefused
+from einmal.options.values import OptionError
+from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.operate.progress import DURATION_BOUNDS_S
 from einmal.spark.operate.watch import Watch
-from einmal.spark.options import OptionError
 from einmal.spark.protocol.queries import Queries, queries_of
 
 ADDRESS: Final = "spark.einmal.metrics.address"

@@ -15,14 +15,15 @@ from typing import Self
 from einmal.client import Admin
 from einmal.client.descriptions import TransactionDescription
 from einmal.client.errors import RequestRefused
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.positions import offsets_of, topics_in
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.offsets import SourcePosition
-from einmal.spark.targets.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.pipeline.source_offsets import SourcePosition
+from einmal.sinks.commit_point import Committed, TargetFailed
+from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
-from einmal.spark.targets.target import Committed, Destination, Opening, TargetFailed
+from einmal.spark.targets.target import Destination, Opening
 from einmal.spark.targets.together import TogetherDestination
 from einmal.types import ErrorCode
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from einmal.spark import events
+from einmal.pipeline import events
 from einmal.spark.output.reports import (
     ALREADY_IN,
     CHECKPOINT,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from py4j.protocol import Py4JError
 
 from einmal.client.errors import KafkaError
-from einmal.spark import events
-from einmal.spark.cluster import KafkaCluster
-from einmal.spark.offsets import SourcePosition
+from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.options.values import client_settings
+from einmal.pipeline import events
+from einmal.pipeline.source_offsets import SourcePosition
 from einmal.spark.operate.progress import Progress
-from einmal.spark.options import client_settings
 from einmal.spark.output.reports import BatchReport, Ends, Offsets, lag_behind
 from einmal.spark.protocol.execution import sources
 

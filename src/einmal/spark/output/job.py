@@ -14,13 +14,13 @@ from typing import Final
 
 from pyspark.sql import DataFrame, functions
 
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
-from einmal.spark.cluster import KafkaCluster
+from einmal.sinks.kafka.claim_client import Address
+from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
 from einmal.spark.environment.row_order import is_in_order
-from einmal.spark.output.claim_client import Address
 from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
-from einmal.spark.output.open_transaction import OpenTransaction
 from einmal.spark.output.routing import (
     BatchRoute,
     KafkasChoice,
@@ -30,7 +30,7 @@ from einmal.spark.output.routing import (
     is_keyless,
     prepared,
 )
-from einmal.spark.output.writer import OUTPUT_SCHEMA, WriteAs, WriteTask, writes
+from einmal.spark.output.writer import OUTPUT_SCHEMA, WriteTask, writes
 from einmal.wire.compression import Compression
 
 _BATCH_BYTES: Final = 256 * 1024

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.spark.environment.spark_session import cores_of, is_alive
 from einmal.spark.output.resources import SinkResources, open_resources
 from einmal.spark.output.routing import RowRefused

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from einmal.pipeline.positions import topics_in
-from einmal.spark.offsets import SourcePosition, first_offsets, from_json
+from einmal.pipeline.source_offsets import SourcePosition, first_offsets, from_json
 from einmal.types import Offset, TopicPartition
 
 PLANNING: Final = "planning"

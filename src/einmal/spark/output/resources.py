@@ -11,11 +11,11 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.spark.cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.spark.environment.ephemeral_identity import ephemeral_identity
 from einmal.spark.environment.spark_session import CONNECT_REFUSED
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.output.claim_service import ClaimService
 from einmal.spark.output.job import Job
 
 CLAIMS_PORT: Final = "spark.einmal.claims.port"

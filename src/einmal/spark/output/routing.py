@@ -26,10 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from einmal.options.values import OptionError, reserved
 from einmal.pipeline.claims import Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.spark.options import OptionError, reserved
-from einmal.spark.output.claim_client import Address, ClaimClient
+from einmal.sinks.kafka.claim_client import Address, ClaimClient
 from einmal.spark.source.vectors import Ints, ints, murmur2s, present
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"

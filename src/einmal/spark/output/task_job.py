@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from einmal.sinks.kafka.open_transaction import OpenTransaction
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.environment.spark_session import cores_of, ended, is_alive
 from einmal.spark.errors import reason_of
-from einmal.spark.output.open_transaction import OpenTransaction
 from einmal.spark.output.resources import claim_service
 from einmal.spark.output.routing import Turn
 

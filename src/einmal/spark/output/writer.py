@@ -19,10 +19,11 @@ from pyspark.sql.types import StructType
 
 from einmal.client import PartitionWriter
 from einmal.pipeline.claims import Output
+from einmal.sinks.kafka.claim_client import Claim, ClaimClient
+from einmal.sinks.kafka.open_transaction import WriteAs
 from einmal.spark.environment.python_worker import partition_writer, settle
-from einmal.spark.output.claim_client import Claim, ClaimClient
 from einmal.spark.output.routing import Turn
-from einmal.types import NO_SEQUENCE, ProducerIdAndEpoch, Sequence, TransactionVersion, next_sequence
+from einmal.types import NO_SEQUENCE, Sequence, next_sequence
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, seal_batch
 
@@ -40,17 +41,6 @@ _PARTS: Final = 4
 """Tasks that share partitions claim about this part of them at a time."""
 _SMALL_BYTES: Final = 256 * 1024
 """Below this size a task claims all its partitions at once: a round trip per claim would take longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriteAs:
-    """Under which identity tasks write. ``identity`` None: plain records, at least once, or (``sends_once``) at most
-    once."""
-
-    transactional_id: str | None = None
-    identity: ProducerIdAndEpoch | None = None
-    transaction_version: TransactionVersion = TransactionVersion.TV_1
-    sends_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

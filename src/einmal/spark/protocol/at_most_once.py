@@ -8,9 +8,10 @@ the batch.
 
 from __future__ import annotations
 
+from einmal.pipeline import events
 from einmal.pipeline.claims import Denied, Output
-from einmal.spark import events
-from einmal.spark.errors import BatchLost, reason_of
+from einmal.pipeline.errors import BatchLost
+from einmal.spark.errors import reason_of
 from einmal.spark.protocol.outside_transactions import report_start, write_plainly
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 

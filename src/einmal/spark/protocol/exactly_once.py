@@ -21,20 +21,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from einmal.pipeline import events
 from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.effects import Failed, Finished
+from einmal.pipeline.errors import PipelineFenced, PipelineRefused
 from einmal.pipeline.positions import are_same, short, topics_in
 from einmal.pipeline.run_state import Query
-from einmal.spark import events
-from einmal.spark.errors import PipelineFenced, PipelineRefused
+from einmal.sinks.commit_point import TargetError
+from einmal.sinks.kafka.source_positions import SELF_CONTAINED
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import Execution, empty_commit_file, offset_metadata, sources, state_format
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.protocol.transaction_run import Additions, NoAdditions, TransactionRun
-from einmal.spark.targets.kafka.source_positions import SELF_CONTAINED
-from einmal.spark.targets.target import Opening, TargetError
+from einmal.spark.targets.target import Opening
 
 
 class ExactlyOnce:

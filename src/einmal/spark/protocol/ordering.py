@@ -13,8 +13,8 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.environment.plan_nodes import iterate, sorts_all, walk
-from einmal.spark.errors import PipelineRefused
 
 
 def sorted_in_one_partition(frame: DataFrame) -> DataFrame:

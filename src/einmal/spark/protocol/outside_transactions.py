@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from einmal.pipeline import events
 from einmal.pipeline.claims import Denied, Output
-from einmal.spark import events
-from einmal.spark.output.open_transaction import OpenTransaction, TopicTable
-from einmal.spark.output.writer import WriteAs
+from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
 from einmal.spark.protocol.run import CurrentBatch, Setting
 from einmal.spark.targets.kafka.destination import KafkaDestination
 

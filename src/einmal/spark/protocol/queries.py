@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from einmal.spark.events import Listener
+from einmal.pipeline.events import Listener
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from einmal.spark import events
-from einmal.spark.errors import PipelineError, PipelineFailed, PipelineFenced, reason_of
+from einmal.pipeline import events
+from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineFenced
+from einmal.spark.errors import reason_of
 from einmal.spark.protocol.checkpoint import CheckpointTaken
 from einmal.spark.protocol.execution import Execution
 from einmal.spark.protocol.ordering import sorted_in_one_partition

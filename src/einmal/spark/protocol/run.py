@@ -7,9 +7,9 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from einmal.options.sink import QueryOptions
+from einmal.pipeline import events
 from einmal.pipeline.run_state import Held
-from einmal.spark import events
-from einmal.spark.options import QueryOptions
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
 from einmal.spark.targets.part import Part

@@ -13,8 +13,8 @@ from typing import Final
 
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.effects import Failed, Finished
+from einmal.pipeline.errors import PipelineRefused
 from einmal.pipeline.positions import are_same
-from einmal.spark.errors import PipelineRefused
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError, CheckpointTaken
 from einmal.spark.protocol.run import CurrentBatch
 

@@ -13,24 +13,25 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
 from einmal.pipeline import effects as protocol
+from einmal.pipeline import events
 from einmal.pipeline.batch_plan import Batch
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.committer import Committer
+from einmal.pipeline.dead_letters import RejectedRow
+from einmal.pipeline.errors import PipelineFailed, PipelineFenced, PipelineRefused
 from einmal.pipeline.run_state import Held, Query
-from einmal.spark import events
-from einmal.spark.decoding.dead_letters import RejectedRow
-from einmal.spark.errors import PipelineFailed, PipelineFenced, PipelineRefused, reason_of
-from einmal.spark.protocol.execution import StateInDoubt
-from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.targets.target import (
+from einmal.sinks.commit_point import (
     ALL_OR_NOTHING,
     OutcomeUnknown,
-    Target,
     TargetError,
     TargetFailed,
     TargetFenced,
     event_of,
 )
+from einmal.spark.errors import reason_of
+from einmal.spark.protocol.execution import StateInDoubt
+from einmal.spark.protocol.run import CurrentBatch
+from einmal.spark.targets.target import Target
 from einmal.types import ProducerIdAndEpoch
 
 _logger = logging.getLogger(__name__)

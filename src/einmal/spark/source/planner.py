@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from einmal.client.errors import UnknownTopic, error_for
-from einmal.spark.cluster import KafkaCluster, Seen, matches
-from einmal.spark.offsets import Positions, SourcePosition, first_offsets, limited, to_json
-from einmal.spark.options import EARLIEST, LATEST, Offsets, OptionError, Position, SourceOptions, Times
+from einmal.clusters.kafka_cluster import KafkaCluster, Seen, matches
+from einmal.options.source import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Position,
+    SourceOptions,
+    Times,
+)
+from einmal.options.values import OptionError
+from einmal.pipeline.source_offsets import Positions, SourcePosition, first_offsets, limited, to_json
 from einmal.spark.source import data_loss
 from einmal.spark.source.data_loss import DataLoss, of_topic
 from einmal.types import ErrorCode, Offset, TopicPartition

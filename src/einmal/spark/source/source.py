@@ -36,12 +36,21 @@ from pyspark.sql.types import StructType
 from einmal.client import OffsetRange as Bounds
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.client.fetched import RawBatch
+from einmal.clusters.kafka_cluster import KafkaCluster, uuid_of
+from einmal.options.source import SourceOptions, source_options
+from einmal.options.values import OptionError
+from einmal.pipeline.source_offsets import (
+    PlannedRange,
+    Positions,
+    SourcePosition,
+    packed,
+    ranges,
+    shared_max,
+    to_json,
+)
 from einmal.security.redaction import is_secret
-from einmal.spark.cluster import KafkaCluster, uuid_of
 from einmal.spark.environment.python_worker import answered, range_reader, settle
 from einmal.spark.environment.source_environment import share_environment
-from einmal.spark.offsets import PlannedRange, Positions, SourcePosition, packed, ranges, shared_max, to_json
-from einmal.spark.options import OptionError, SourceOptions, source_options
 from einmal.spark.source.arrow import RowBuilder
 from einmal.spark.source.data_loss import DataLoss, expired_records, unreadable
 from einmal.spark.source.planner import SourcePlanner

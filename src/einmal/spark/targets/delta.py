@@ -25,8 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from einmal.spark.options import OptionError, Options
-from einmal.spark.reasons import HopVerdict, Reason
+from einmal.options.values import OptionError, Options
+from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.sinks.commit_point import Identity
 from einmal.spark.targets.delta_statistics import COLUMNS_DEFAULT, COLUMNS_SETTING, statistics
 from einmal.spark.targets.lake import (
     STAGING,
@@ -37,7 +38,6 @@ from einmal.spark.targets.lake import (
     state_as_json,
 )
 from einmal.spark.targets.staged_files import StagedFile, directory_of, flush_directory
-from einmal.spark.targets.target import Identity
 from einmal.types import ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:

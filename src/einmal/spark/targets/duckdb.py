@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.spark.options import Options
-from einmal.spark.reasons import HopVerdict, Reason
+from einmal.options.values import Options
+from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
 from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, REFUSAL, Rejections, Rows, find_rejected
 from einmal.spark.targets.staged_files import StagedFile

@@ -25,14 +25,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from einmal.options.sink import error_options
+from einmal.options.values import OptionError, Options
+from einmal.pipeline import events
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
+from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ERRORS, ErrorSettings
-from einmal.spark import events
-from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.options import OptionError, Options, error_options
-from einmal.spark.targets import stored_record
+from einmal.sinks import stored_record
+from einmal.sinks.commit_point import (
+    Committed,
+    Identity,
+    OutcomeUnknown,
+    TargetError,
+    TargetFailed,
+    TargetFenced,
+    following,
+)
 from einmal.spark.targets.rejections import (
     REFUSAL,
     REJECTED,
@@ -43,18 +53,7 @@ from einmal.spark.targets.rejections import (
     stored_schema,
 )
 from einmal.spark.targets.staged_files import StagedFile, StagedFiles
-from einmal.spark.targets.target import (
-    Committed,
-    Destination,
-    Identity,
-    Opening,
-    OutcomeUnknown,
-    Target,
-    TargetError,
-    TargetFailed,
-    TargetFenced,
-    following,
-)
+from einmal.spark.targets.target import Destination, Opening, Target
 from einmal.types import ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlparse
 
-from einmal.spark.options import Options
-from einmal.spark.reasons import HopVerdict, Reason
+from einmal.options.values import Options
+from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.sinks.commit_point import Identity, TargetFailed
 from einmal.spark.targets.lake import LakeDestination, LakeState, LakeTable, SnapshotSuperseded, state_as_json
 from einmal.spark.targets.staged_files import StagedFile
-from einmal.spark.targets.target import Identity, TargetFailed
 from einmal.types import ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:

@@ -1,66 +1,21 @@
-"""Targets by the word of their type: ``type = "postgres"`` in a pipeline.toml, ``format("postgres")`` in a program.
-
-A target of a user's own is named by its import path, ``my_module:MyDestination``: there is nothing to register.
-"""
+"""The sinks that take rows from Spark, by the word of their type."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
-from einmal.extras import install_command
-from einmal.misspelt import nearest_name
-from einmal.spark.options import OptionError, Options
+from einmal.options.values import OptionError
+from einmal.sinks.kinds import new_sink
 from einmal.spark.targets.target import Destination
-
-KAFKA: Final = ("kafka", "einmal")
-"""The words for topics, whose options are Spark's: see ``options.sink_options``."""
-KINDS: Final[Mapping[str, str]] = {
-    "postgres": "einmal.spark.targets.postgres.destination:PostgresDestination",
-    "delta": "einmal.spark.targets.delta:DeltaDestination",
-    "duckdb": "einmal.spark.targets.duckdb:DuckDBDestination",
-    "iceberg": "einmal.spark.targets.iceberg:IcebergDestination",
-    "sqlite": "einmal.spark.targets.sqlite:SQLiteDestination",
-}
-"""Import paths, so that a type's packages are loaded only where it is used."""
-
-_PACKAGES: Final[Mapping[str, str]] = {"delta": "deltalake", "duckdb": "duckdb", "iceberg": "pyiceberg"}
-"""What a type needs and imports later."""
-_SPARKS_FILES: Final = ("parquet", "orc", "json", "csv", "text", "avro")
-
-
-def destination_class(kind: str) -> type[Destination]:
-    """Raises OptionError for an unknown type, and where its packages are not installed."""
-    module, _, name = KINDS.get(kind, kind).partition(":")
-    if not name:
-        if kind.lower() in _SPARKS_FILES:
-            raise OptionError(
-                f"there is no target type {kind!r}: a directory of files has no transaction for rows and record\n"
-                f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/targets.md, '
-                "Parquet directories); or use delta"
-            )
-        near = nearest_name(kind, (*KINDS, *KAFKA))
-        known = ", ".join(sorted((*KINDS, KAFKA[0])))
-        raise OptionError(
-            f"there is no target type {kind!r}\n"
-            f"hint: {f'did you mean {near!r}?' if near else f'there are {known}; or the import path of your own'}"
-        )
-    if kind in _PACKAGES and find_spec(_PACKAGES[kind]) is None:
-        raise OptionError(f"target type {kind!r} needs {_PACKAGES[kind]}\nhint: {install_command(kind)}")
-    try:
-        found = getattr(import_module(module), name)
-    except ImportError as error:
-        extra = install_command(kind) if kind in KINDS else f"{module} must be importable by the driver"
-        raise OptionError(f"target type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
-    except AttributeError as error:
-        raise OptionError(f"target type {kind!r}: {module} has no {name}") from error
-    if not (isinstance(found, type) and issubclass(found, Destination)):
-        raise OptionError(f"target type {kind!r} is no einmal.spark.targets.target.Destination")
-    return found
 
 
 def destination(kind: str, given: Mapping[str, Any]) -> Destination:
     """From the options of a query. Raises OptionError."""
-    return destination_class(kind)(Options(given))
+    found = new_sink(kind, given)
+    if not isinstance(found, Destination):
+        raise OptionError(
+            f"sink type {kind!r} takes no rows from Spark\n"
+            f"hint: {type(found).__name__} must implement einmal.spark.targets.target.Destination"
+        )
+    return found

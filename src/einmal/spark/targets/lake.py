@@ -28,24 +28,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from einmal.pipeline import events
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
-from einmal.spark import events
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.targets import stored_record
-from einmal.spark.targets.staged_files import StagedFile, StagedFiles
-from einmal.spark.targets.target import (
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks import stored_record
+from einmal.sinks.commit_point import (
     Committed,
-    Destination,
     Identity,
-    Opening,
     OutcomeUnknown,
-    Target,
     TargetError,
     TargetFailed,
     TargetFenced,
     following,
 )
+from einmal.spark.targets.staged_files import StagedFile, StagedFiles
+from einmal.spark.targets.target import Destination, Opening, Target
 from einmal.types import ProducerEpoch, ProducerId
 
 if TYPE_CHECKING:

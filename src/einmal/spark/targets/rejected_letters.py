@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from einmal.schemas.settings import ErrorSettings
-from einmal.spark import events
-from einmal.spark.decoding.dead_letters import (
+from einmal.options.source import SourceOptions
+from einmal.pipeline import events
+from einmal.pipeline.dead_letters import (
     TASK_PUT,
     FailedRecord,
     RejectedRow,
@@ -25,8 +25,8 @@ from einmal.spark.decoding.dead_letters import (
     failed_record,
     rows_of,
 )
-from einmal.spark.offsets import PlannedRange, SourcePosition, packed
-from einmal.spark.options import SourceOptions
+from einmal.pipeline.source_offsets import PlannedRange, SourcePosition, packed
+from einmal.schemas.settings import ErrorSettings
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.types import Offset, TopicPartition
 

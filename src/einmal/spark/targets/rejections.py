@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.schemas.settings import LIMIT, TOLERANCE, ErrorSettings
-from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

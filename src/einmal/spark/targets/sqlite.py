@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.spark.options import Options
-from einmal.spark.reasons import HopVerdict, Reason
+from einmal.options.values import Options
+from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.sinks.commit_point import TargetFailed
 from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
 from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, REFUSAL, Rejections, Rows, find_rejected
 from einmal.spark.targets.staged_files import StagedFile
-from einmal.spark.targets.target import TargetFailed
 
 _BUSY_TIMEOUT_MS: Final = 30_000
 _ROWS: Final = 10_000

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, Final
 from google_crc32c import extend as crc32c_extend
 
 from einmal.pipeline.claims import Output
+from einmal.sinks.commit_point import Identity, TargetFailed
 from einmal.spark.targets.numbered import named, numbered
 from einmal.spark.targets.rejections import RECORD, REFUSAL
-from einmal.spark.targets.target import Identity, TargetFailed
 from einmal.spark.text import check_text, rows_without_text
 
 if TYPE_CHECKING:

@@ -1,124 +1,28 @@
-"""The interface of everything that a pipeline writes to: the verbs of ``pipeline/committer``, on one commit point.
+"""Sinks whose rows come from Spark: a commit point that stages a DataFrame, and how a query opens it.
 
-Theory of operation. A target keeps two things beside the rows, under the pipeline's name: an *epoch*, and the *commit
-record* (which batch, up to which source positions). Both are changed in the transaction that makes the rows visible, so
-"is batch N committed?" has one answer, and it is in the target.
-
-    look     the record, as anybody may read it: nothing is fenced
-    acquire  the next epoch of the name: whoever had the one before can commit nothing more
-    read     the record for certain: nobody can change it any more without this epoch
-    stage    rows, from Spark's tasks, to where no reader sees them
-    record   the driver's transaction begins: compare the epoch, make the staged rows part of it, set the record
-    commit   rows and record become visible together
-    abort    what was staged is removed
-
-Invariants that every target keeps (``einmal.testing.targets`` tests them):
-
-1. *Only the driver commits.* Tasks stage, and a task that runs twice, or lives longer than its batch, changes nothing:
-   the driver takes the rows of the attempts that Spark counts, and compares their number with what they reported.
-2. *The epoch is compared in the transaction that commits*, under the lock that ``acquire`` needs to change it.
-3. *An answer that does not come is no answer.* ``commit`` raises OutcomeUnknown: the run ends, and the next one reads.
-4. *What a dead predecessor staged is removed, and nothing else*: names carry pipeline, epoch and batch.
-
-Errors report what happened, and the run decides (``protocol/transaction_run``). An exception that is none of these is
-taken for the worst that it can mean: after ``commit``, ``abort`` and ``acquire`` the outcome is unknown, every other
-step has failed.
+A sink of your own implements ``Destination`` and ``Target``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING
 
-from einmal.pipeline import effects as protocol
+from einmal.options.values import Options
+from einmal.pipeline import events
 from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.schemas.settings import ErrorSettings
-from einmal.spark import events
-from einmal.spark.decoding.dead_letters import RejectedRow
-from einmal.spark.options import Options
-from einmal.spark.reasons import Reason
-from einmal.types import ProducerEpoch, ProducerIdAndEpoch
+from einmal.sinks.commit_point import CommitPoint, Identity
+from einmal.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Identity = ProducerIdAndEpoch
-"""What ``acquire`` grants: in Kafka the producer id and epoch. Elsewhere ``producer_id`` is the epoch of the name, and
-``producer_epoch`` counts the transactions under it. Every transaction has an identity of its own."""
 
-
-class TargetError(Exception):
-    """Raised by the verbs of a target; the message is the reason that the user reads."""
-
-
-class TargetFenced(TargetError):
-    """Another instance has acquired the name since."""
-
-
-class IdentityExpired(TargetError):
-    """The target has forgotten the identity. Nothing is open under it, and another instance may have acquired the
-    name."""
-
-
-class OutcomeUnknown(TargetError):
-    """No answer: the step may have happened."""
-
-
-class TargetFailed(TargetError):
-    """The step did not happen, and the transaction can be aborted. ``will_again``: every other attempt would fail,
-    too."""
-
-    def __init__(self, reason: str, *, will_again: bool = False) -> None:
-        super().__init__(reason)
-        self.will_again = will_again
-
-
-ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.EndTxn)
-"""After an error that nobody has explained, these may have happened. Every other effect did not."""
-
-
-def event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
-    """What the committer learns of a verb that has failed."""
-    match error:
-        case TargetFenced():
-            return protocol.Fenced(str(error), fenced_hint)
-        case IdentityExpired():
-            return protocol.Expired(str(error))
-        case TargetFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:
-            return protocol.Failed(str(error), will_again=error.will_again)
-        case _:
-            # Nothing more can be done about an abort: the next start removes the rest.
-            return protocol.Unclear(str(error))
-
-
-def following(identity: Identity) -> Identity:
-    """The identity of the next transaction under the same epoch of a name, for targets other than Kafka."""
-    return Identity(identity.producer_id, ProducerEpoch(identity.producer_epoch + 1))
-
-
-class Target(ABC):
-    """What one run does with one name. Called by one thread at a time; ``einmal.spark.errors.PipelineRefused`` may be
-    raised by every verb where the pipeline must not run as it is."""
-
-    fenced_hint: ClassVar[str] = "another instance has started under this transactional.id: use one per pipeline"
-    """What a user should look at where a run was fenced."""
-
-    @abstractmethod
-    def look(self) -> CommitRecord | None:
-        """The last committed record, or None. It may be out of date by the time of the answer. Raises TargetError."""
-
-    @abstractmethod
-    def acquire(self, held: Identity | None) -> Identity:
-        """Raise the epoch of the name, durably. ``held``: the identity of the run before this one in the same process;
-        TargetFenced, if somebody has acquired the name since."""
-
-    @abstractmethod
-    def read(self) -> CommitRecord | None:
-        """The last committed record for certain: to be called after ``acquire``. Raises TargetFenced, TargetError."""
+class Target(CommitPoint):
+    """A commit point that takes its rows from Spark's tasks."""
 
     @abstractmethod
     def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
@@ -126,68 +30,6 @@ class Target(ABC):
 
         Raises TargetFailed, TargetFenced, and what Spark raises.
         """
-
-    @abstractmethod
-    def record(self, identity: Identity, record: CommitRecord | None) -> None:
-        """Open the transaction, and put what was staged, if anything was, and the record into it (None: delete the
-        record).
-
-        Raises TargetFailed, TargetFenced, OutcomeUnknown.
-        """
-
-    @abstractmethod
-    def commit(self, identity: Identity) -> Identity | None:
-        """Make rows and record visible; the identity of the next transaction (None: ``acquire`` grants it).
-
-        Raises TargetFenced, OutcomeUnknown, and TargetFailed if it is certain that nothing was committed.
-        """
-
-    @abstractmethod
-    def abort(self, identity: Identity) -> Identity | None:
-        """Undo ``stage`` and ``record``; the identity of the next transaction. Also for what the run before this one
-        left open under a held identity. Raises TargetFailed if nothing is open, TargetFenced, OutcomeUnknown."""
-
-    def positions(self, identity: Identity, batch_id: int, end: tuple[Any, ...]) -> None:
-        """Show the source positions to tools that look for them in the target. By default there are none."""
-        return
-
-    def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
-        """The rows of a committed batch that the target has rejected, as its transaction has recorded them; also for
-        the next driver. By default a row that is rejected fails the batch. Raises TargetError."""
-        return ()
-
-    def overdue(self) -> str:
-        """Why the open transaction can no longer be committed, if its time is over. By default no time ends it."""
-        return ""
-
-    def check(self, identity: Identity) -> None:
-        """Whether the name still has this identity, for a pipeline that has nothing to write: without it, an idle one
-        would not notice its successor. Raises TargetFenced, TargetError."""
-        self.read()
-
-    def forget(self) -> None:
-        """Delete the record of a name that nobody will ask for again."""
-        identity = self.acquire(None)
-        self.record(identity, None)
-        self.commit(identity)
-
-    def abandon(self) -> None:
-        """Let go of what an error has left open, so that no reader waits for it. Raises nothing."""
-        return
-
-    def close(self) -> None:
-        """Release connections; nothing is aborted."""
-        return
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A pipeline's last committed record, and when it was written (ms). ``problem``: why it cannot be read."""
-
-    transactional_id: str
-    record: CommitRecord | None
-    timestamp: int
-    problem: str = ""
 
 
 def _nobody_listens(_event: events.Event) -> None:
@@ -207,34 +49,8 @@ class Opening:
     is_new: bool = False
 
 
-class Destination(ABC):
-    """A type of target with its options: ``type = "..."`` in a pipeline.toml, ``format("...")`` in a program.
-
-    Made from options without connecting to anything; one for each query, batch write or command.
-    """
-
-    OPTIONS: ClassVar[tuple[str, ...]] = ()
-    """The names of its own options, beside those of every pipeline; ``SECRETS`` are never shown."""
-    SECRETS: ClassVar[tuple[str, ...]] = ()
-
-    @abstractmethod
-    def __init__(self, options: Options) -> None:
-        """Raises OptionError."""
-
-    @property
-    @abstractmethod
-    def table(self) -> str:
-        """What is written, for a reader: a table's name, a directory."""
-
-    @property
-    def errors(self) -> ErrorSettings:
-        """What happens to rows that it rejects. Where they are tolerated, its targets have ``rejected``."""
-        return ErrorSettings()
-
-    @abstractmethod
-    def identity(self) -> str | None:
-        """Which cluster or database this is, whatever its address: a checkpoint belongs to one. None: it has no
-        identity. Raises TargetError."""
+class Destination(Sink):
+    """A sink that can be opened for a run with Spark."""
 
     def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
         """What must be changed before rows of this schema can be written under this name: what is wrong, and a hint.
@@ -244,22 +60,9 @@ class Destination(ABC):
         """
         return []
 
-    def promises(self) -> tuple[Reason, ...]:
-        """Why its commits are exactly once, and under which conditions, for ``einmal explain``. Asks nobody. None by
-        default: ``explain`` describes topics from their cluster."""
-        return ()
-
     @abstractmethod
     def target(self, opening: Opening) -> Target:
         """For one run under a name."""
-
-    @abstractmethod
-    def committed(self) -> Mapping[str, Committed]:
-        """The records of all pipelines that have committed there, by name. Raises TargetError."""
-
-    def close(self) -> None:
-        """Release what all its targets share."""
-        return
 
 
 NewDestination = Callable[[Options], Destination]

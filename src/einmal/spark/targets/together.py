@@ -41,25 +41,16 @@ from einmal.client import PreparedTxnState
 from einmal.pipeline.batch_plan import BATCH_WRITES, NOBODY
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.pipeline.dead_letters import RejectedRow
+from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ErrorSettings
-from einmal.spark.decoding.dead_letters import RejectedRow
+from einmal.sinks.commit_point import Committed, Identity, OutcomeUnknown, TargetError, TargetFailed
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.environment.row_order import checkpointed
-from einmal.spark.errors import PipelineRefused
-from einmal.spark.options import OptionError
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.part import Part, release
-from einmal.spark.targets.target import (
-    Committed,
-    Destination,
-    Identity,
-    Opening,
-    OutcomeUnknown,
-    Target,
-    TargetError,
-    TargetFailed,
-)
+from einmal.spark.targets.target import Destination, Opening, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -207,12 +198,3 @@ class TogetherDestination(Destination):
     def close(self) -> None:
         self._topics.close()
         self._database.close()
-
-
-def check_two_phase(databases: int) -> None:
-    """Raises OptionError where a query that writes to topics has not one database beside them."""
-    if databases != 1:
-        raise OptionError(
-            f'option "kafka.{TWO_PHASE_COMMIT}" is for a query that writes to topics and to one database, in one '
-            f"commit; this one has {databases} databases\nhint: leave it out, or add a sink of another type"
-        )

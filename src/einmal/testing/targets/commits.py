@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed
+from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFailed
 from einmal.testing.targets.driving import VERBS, RunUnderTest, rows_of
 from einmal.testing.targets.hooks import TargetHooks
 

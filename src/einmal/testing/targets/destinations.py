@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from einmal.spark.reasons import Reason
+from einmal.pipeline.reasons import Reason
 from einmal.testing.targets.driving import RunUnderTest, frame_of, rows_of
 from einmal.testing.targets.hooks import TargetHooks
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from einmal.pipeline.claims import Output, digest
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.spark.targets.target import Identity, Opening
+from einmal.sinks.commit_point import Identity
+from einmal.spark.targets.target import Opening
 from einmal.testing.targets.hooks import Row, TargetHooks
 
 if TYPE_CHECKING:

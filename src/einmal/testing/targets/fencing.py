@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from einmal.spark.targets.target import TargetError, TargetFenced
+from einmal.sinks.commit_point import TargetError, TargetFenced
 from einmal.testing.targets.driving import ConcurrentRun, RunUnderTest, rows_of
 from einmal.testing.targets.hooks import TargetHooks
 

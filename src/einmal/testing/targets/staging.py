@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from einmal.spark.targets.target import TargetError, TargetFailed
+from einmal.sinks.commit_point import TargetError, TargetFailed
 from einmal.testing.targets.driving import RunUnderTest, frame_of, rows_of
 from einmal.testing.targets.hooks import SCHEMA, TargetHooks
 

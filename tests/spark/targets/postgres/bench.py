@@ -27,12 +27,13 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from einmal.spark import events, session, write_stream
-from einmal.spark.options import Options
+from einmal.options.values import Options
+from einmal.pipeline import events
+from einmal.sinks.postgres.options import postgres_options
+from einmal.sinks.postgres.session import Session
+from einmal.spark import session, write_stream
 from einmal.spark.targets.postgres.copying import copy_rows
 from einmal.spark.targets.postgres.mapping import mapped
-from einmal.spark.targets.postgres.options import postgres_options
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.staging import Staged
 from einmal.spark.targets.postgres.table import find_table
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running

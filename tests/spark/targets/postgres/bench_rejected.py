@@ -13,11 +13,11 @@ import time
 import psutil
 from psycopg import sql
 
+from einmal.options.values import Options
 from einmal.schemas.settings import ErrorSettings
-from einmal.spark.options import Options
-from einmal.spark.targets.postgres.options import postgres_options
+from einmal.sinks.postgres.options import postgres_options
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.staging import Staged, StagingColumn
 from einmal.spark.targets.postgres.table import find_table
 from einmal.spark.targets.rejections import Rejections

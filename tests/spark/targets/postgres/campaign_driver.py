@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import functions
 
+from einmal.pipeline.errors import PipelineError
 from einmal.spark import session, write_stream
-from einmal.spark.errors import PipelineError
 from tests.spark.targets.postgres.server import PASSWORD
 
 # The campaign and its driver know the same source; the driver imports no more of the campaign than that.

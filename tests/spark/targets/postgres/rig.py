@@ -11,12 +11,13 @@ import pyarrow
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from einmal.options.values import Options
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.spark.options import Options
+from einmal.sinks.commit_point import Identity, TargetFailed
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.spark.targets.postgres.target import PostgresTarget
-from einmal.spark.targets.target import Identity, Opening, TargetFailed
+from einmal.spark.targets.target import Opening
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, Standby
 
 NAME = "pipeline"

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from psycopg import sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from einmal.sinks.commit_point import TargetError
 from einmal.spark.targets.rejections import RECORD
-from einmal.spark.targets.target import TargetError
 from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.rig import NAME, Driver, Rig
 from tests.spark.targets.postgres.server import PostgresServer

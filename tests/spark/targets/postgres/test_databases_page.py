@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark import events, write
-from einmal.spark.declare.declaration import parse
-from einmal.spark.errors import PipelineError
+from einmal.declare.pipeline import parse
+from einmal.pipeline import events
+from einmal.pipeline.errors import PipelineError
+from einmal.spark import write
 from tests.spark.targets.postgres.rig import Rig
 from tests.spark.targets.postgres.server import PASSWORD
 from tests.spark.topics import create, fill

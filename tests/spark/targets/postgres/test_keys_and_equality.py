@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from einmal.spark.errors import PreflightFailed
-from einmal.spark.targets.target import TargetFailed
+from einmal.pipeline.errors import PreflightFailed
+from einmal.sinks.commit_point import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 from tests.spark.targets.postgres.server import PASSWORD, until
 from tests.spark.targets.postgres.test_rejected_rows import Tolerant

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from einmal.pipeline.errors import PipelineRefused
 from einmal.spark import write_stream
-from einmal.spark.errors import PipelineRefused
 from tests.spark.targets.postgres.rig import NAME, Rig, replace, standby_of
 from tests.spark.targets.postgres.server import until
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from einmal.spark.targets.target import TargetFailed
+from einmal.sinks.commit_point import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from einmal.spark.options import Options
+from einmal.options.values import Options
 from einmal.spark.targets.postgres.destination import PostgresDestination
 from einmal.testing.targets import TargetTests
 from tests.spark.targets.local_tasks import LocalTasks

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from einmal.spark.decoding.dead_letters import RejectedRow, ToleranceExceeded
-from einmal.spark.targets.target import TargetFailed
+from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
+from einmal.sinks.commit_point import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 from tests.spark.targets.postgres.server import PASSWORD
 from tests.suite.shared import unique

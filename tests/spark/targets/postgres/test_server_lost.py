@@ -6,9 +6,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.spark.errors import PipelineRefused
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
 from einmal.spark.operate.ownership import Ownership
-from einmal.spark.targets.target import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
 from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record, replace, standby_of
 
@@ -232,7 +232,7 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
     first.start()
     first.stage(0, rig.frame(range(5)))
     (left,) = rig.staging()
-    from einmal.spark.targets.postgres.names import application_name
+    from einmal.sinks.postgres.names import application_name
 
     with rig.server.connect(rig.database, application_name=application_name("public", NAME, 1)) as zombie:
         zombie.execute("BEGIN")
@@ -247,7 +247,7 @@ def test_a_staging_table_that_a_zombie_task_still_writes_to_does_not_hold_up_the
 
 
 def _of(driver: Driver, rig: Rig, schema: str = "public") -> list[str]:
-    from einmal.spark.targets.postgres.names import staging_prefix
+    from einmal.sinks.postgres.names import staging_prefix
 
     found = rig.rows("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,))
     return [name for (name,) in found if name.startswith(staging_prefix(driver.name))]

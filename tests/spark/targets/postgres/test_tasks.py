@@ -9,10 +9,10 @@ from typing import Final
 import psutil
 import pytest
 
-from einmal.spark.options import Options
+from einmal.options.values import Options
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.postgres.options import postgres_options
 from einmal.spark.targets.postgres.copying import copy_rows
-from einmal.spark.targets.postgres.options import postgres_options
-from einmal.spark.targets.target import TargetFailed
 from tests.spark.targets.postgres.rig import NAME, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 
 from einmal.client.descriptions import TransactionDescription
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.spark.errors import PipelineRefused
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.commit_point import Identity, OutcomeUnknown, TargetFailed, TargetFenced
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.targets.kafka.destination import KafkaDestination
 from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.target import Identity, Opening, OutcomeUnknown, TargetFailed, TargetFenced
+from einmal.spark.targets.target import Opening
 from einmal.spark.targets.together import TogetherDestination, TogetherTarget
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker

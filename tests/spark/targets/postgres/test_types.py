@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from einmal.spark.errors import PreflightFailed
-from einmal.spark.targets.target import TargetFailed
+from einmal.pipeline.errors import PreflightFailed
+from einmal.sinks.commit_point import TargetFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

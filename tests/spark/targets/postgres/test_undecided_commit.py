@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFenced
 from einmal.spark.targets.postgres.target import PostgresIdentity
-from einmal.spark.targets.target import Opening, OutcomeUnknown, TargetError, TargetFenced
+from einmal.spark.targets.target import Opening
 from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.proxy import Fault, Proxy
 from tests.spark.targets.postgres.rig import NAME, Rig, record

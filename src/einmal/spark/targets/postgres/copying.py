@@ -21,15 +21,15 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StructType
 
 from einmal.pipeline.claims import Output
+from einmal.sinks.postgres.names import application_name
+from einmal.sinks.postgres.options import Connecting
+from einmal.sinks.postgres.refusals import is_of_rows, reason
+from einmal.sinks.postgres.session import begin, open_connection
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.output.routing import RowRefused
 from einmal.spark.targets.numbered import named, numbered
 from einmal.spark.targets.postgres.copy_text import copy_text, data_of, text_of
 from einmal.spark.targets.postgres.mapping import is_json
-from einmal.spark.targets.postgres.names import application_name
-from einmal.spark.targets.postgres.options import Connecting
-from einmal.spark.targets.postgres.refusals import is_of_rows, reason
-from einmal.spark.targets.postgres.session import begin, open_connection
 from einmal.spark.targets.postgres.staging import ATTEMPT_SETTING, Staged, StagingColumn
 from einmal.spark.targets.postgres.uncopied import tolerant_text
 from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 from psycopg import sql
 
+from einmal.options.values import Options
+from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.schemas.settings import ErrorSettings
-from einmal.spark.options import Options
-from einmal.spark.reasons import HopVerdict, Reason
-from einmal.spark.targets.postgres import options as own
+from einmal.sinks.commit_point import Committed
+from einmal.sinks.postgres import options as own
+from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.record_table import RecordTable
-from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.rejected_table import RejectedTable
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.target import PostgresTarget
-from einmal.spark.targets.target import Committed, Destination, Opening
+from einmal.spark.targets.target import Destination, Opening
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

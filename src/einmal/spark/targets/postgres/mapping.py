@@ -14,8 +14,8 @@ from psycopg import sql
 from pyspark.sql import types
 from pyspark.sql.types import DataType, StructField, StructType
 
-from einmal.spark.targets.postgres.names import NAME_BYTES_MAX, quoted
-from einmal.spark.targets.postgres.options import Mode, PostgresOptions
+from einmal.sinks.postgres.names import NAME_BYTES_MAX, quoted
+from einmal.sinks.postgres.options import Mode, PostgresOptions
 from einmal.spark.targets.postgres.staging import StagingColumn, Wide
 from einmal.spark.targets.postgres.table import TableColumn, TableShape
 

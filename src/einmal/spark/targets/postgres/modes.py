@@ -12,12 +12,12 @@ from typing import Final
 
 from psycopg import sql
 
-from einmal.spark.targets.postgres.names import quoted
-from einmal.spark.targets.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.session import Session
+from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.postgres.names import quoted
+from einmal.sinks.postgres.options import Mode, PostgresOptions
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.staging import Staged, StagedRows, StagingColumn, compare_counts
 from einmal.spark.targets.postgres.table import TableShape
-from einmal.spark.targets.target import TargetFailed
 
 _VALID_FROM: Final = "valid_from"
 _DELETES: Final = "deletes"

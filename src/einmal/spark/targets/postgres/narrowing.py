@@ -18,9 +18,9 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.sinks.postgres.refusals import DEPENDS, NOT_OF_ROWS, OF_ROWS, SAY_NO_VALUES
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.modes import WRITING
-from einmal.spark.targets.postgres.refusals import DEPENDS, NOT_OF_ROWS, OF_ROWS, SAY_NO_VALUES
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.rejections import Rows
 
 AMONG_CHOSEN: Final = sql.SQL("{} = ANY(current_setting('einmal.chosen')::bigint[])")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
-from einmal.spark.errors import PreflightFailed
+from einmal.pipeline.errors import PreflightFailed
+from einmal.sinks.postgres.options import PostgresOptions
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.mapping import create_statement, problems
-from einmal.spark.targets.postgres.options import PostgresOptions
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.table import TableShape, find_table
 from einmal.spark.targets.rejections import record_problems, stored_schema
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 from psycopg import sql
 
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.spark.targets import stored_record
-from einmal.spark.targets.postgres.names import RECORDS, TableName, quoted
-from einmal.spark.targets.postgres.session import Row, Session
-from einmal.spark.targets.target import Committed
+from einmal.sinks import stored_record
+from einmal.sinks.commit_point import Committed
+from einmal.sinks.postgres.names import RECORDS, TableName, quoted
+from einmal.sinks.postgres.session import Row, Session
 
 _COLUMNS: Final = """(
     pipeline text PRIMARY KEY,

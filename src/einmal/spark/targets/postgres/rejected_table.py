@@ -13,9 +13,9 @@ from typing import Final
 
 from psycopg import sql
 
-from einmal.spark.decoding.dead_letters import RejectedRow
-from einmal.spark.targets.postgres.names import TableName
-from einmal.spark.targets.postgres.session import Session
+from einmal.pipeline.dead_letters import RejectedRow
+from einmal.sinks.postgres.names import TableName
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.table import find_table
 from einmal.spark.targets.rejections import REJECTED, as_columns
 

@@ -27,6 +27,18 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.sinks.postgres.options import Mode, PostgresOptions
+from einmal.sinks.postgres.refusals import (
+    DEPENDS,
+    cause,
+    condition,
+    failed,
+    is_race,
+    is_raised,
+    reason,
+    rejects_row,
+)
+from einmal.sinks.postgres.session import Session
 from einmal.spark.targets.postgres.modes import (
     VERSIONS,
     WRITING,
@@ -40,18 +52,6 @@ from einmal.spark.targets.postgres.modes import (
     versions,
 )
 from einmal.spark.targets.postgres.narrowing import AMONG_CHOSEN, Narrowing
-from einmal.spark.targets.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.refusals import (
-    DEPENDS,
-    cause,
-    condition,
-    failed,
-    is_race,
-    is_raised,
-    reason,
-    rejects_row,
-)
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
 from einmal.spark.targets.postgres.table import TableShape
 from einmal.spark.targets.rejections import NO_KEY, RECORD, RECORD_FIELDS, TOO_LATE, Rejections, Rows, find_rejected

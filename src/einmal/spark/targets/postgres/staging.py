@@ -17,10 +17,10 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from einmal.spark.targets.postgres.names import epoch_of_staging, staging_comment, staging_prefix
-from einmal.spark.targets.postgres.refusals import cause, failed
-from einmal.spark.targets.postgres.session import Session
-from einmal.spark.targets.target import TargetError, TargetFailed
+from einmal.sinks.commit_point import TargetError, TargetFailed
+from einmal.sinks.postgres.names import epoch_of_staging, staging_comment, staging_prefix
+from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.session import Session
 
 ATTEMPT: Final = "attempt"
 ATTEMPT_SETTING: Final = "einmal.attempt"

@@ -8,8 +8,8 @@ from typing import Final
 
 from psycopg import sql
 
-from einmal.spark.targets.postgres.names import TableName
-from einmal.spark.targets.postgres.session import Session
+from einmal.sinks.postgres.names import TableName
+from einmal.sinks.postgres.session import Session
 
 _TABLE: Final = sql.SQL(
     "SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relhasrules"

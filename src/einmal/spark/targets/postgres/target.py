@@ -31,24 +31,25 @@ from uuid import uuid4
 
 import psycopg
 
+from einmal.pipeline import events
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.spark import events
-from einmal.spark.decoding.dead_letters import RejectedRow
-from einmal.spark.errors import PipelineRefused
+from einmal.pipeline.dead_letters import RejectedRow
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.commit_point import Identity, TargetError, TargetFailed, TargetFenced
+from einmal.sinks.postgres.names import RECORDS, staging_name
+from einmal.sinks.postgres.options import PostgresOptions
+from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.session import Session
+from einmal.sinks.stored_record import decoded
 from einmal.spark.targets.postgres import staging
 from einmal.spark.targets.postgres.modes import apply
-from einmal.spark.targets.postgres.names import RECORDS, staging_name
-from einmal.spark.targets.postgres.options import PostgresOptions
 from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable
-from einmal.spark.targets.postgres.refusals import cause, failed
 from einmal.spark.targets.postgres.rejected_table import RejectedTable
 from einmal.spark.targets.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
-from einmal.spark.targets.postgres.session import Session
 from einmal.spark.targets.postgres.table import TableShape
 from einmal.spark.targets.rejections import Rejections, stored_schema
-from einmal.spark.targets.stored_record import decoded
-from einmal.spark.targets.target import Identity, Opening, Target, TargetError, TargetFailed, TargetFenced
+from einmal.spark.targets.target import Opening, Target
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 if TYPE_CHECKING:

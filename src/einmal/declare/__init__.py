@@ -1,0 +1,1 @@
+"""What users declare in TOML files, and what it means. Pure."""

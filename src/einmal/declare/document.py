@@ -1,0 +1,109 @@
+"""A TOML file as options by dotted names: variables, references to secrets, and all its problems at once. Pure."""
+
+from __future__ import annotations
+
+import errno
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from einmal.misspelt import nearest_name
+from einmal.options.values import OptionError
+from einmal.security.errors import SecuritySettingError
+from einmal.security.properties import resolved
+
+_VARIABLE: Final = re.compile(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\{(?:file|env):[^}]*\})")
+
+
+class DeclarationError(OptionError):
+    """The declaration cannot be meant as it is. ``problems``: every one of them, with its hint behind a line break."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def toml_tables(text: str) -> dict[str, Any]:
+    """The tables of a file. Raises DeclarationError."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DeclarationError([f"not TOML: {error}"]) from error
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables within tables as dotted names. An empty one stays: its name may be wrong."""
+    result: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            result |= flattened(value, f"{prefix}{name}.")
+        else:
+            result[f"{prefix}{name}"] = value
+    return result
+
+
+def as_text(value: Any) -> str:
+    """A value of the file as an option's text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def refuse_unknown(
+    where: str, given: Iterable[str], known: Collection[str], problems: list[str], *, free: tuple[str, ...] = ()
+) -> None:
+    """Note every key that is not known, and does not begin with one of ``free``."""
+    for name in given:
+        if name not in known and not name.startswith(free or ("\0",)):
+            at = f"{where}: " if where else ""
+            problems.append(f"{at}unknown key {name!r}{nearest(name, known)}")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    # A whole table may have the wrong name.
+    near = nearest_name(name, known) or nearest_name(name.partition(".")[0], known)
+    return f"\nhint: did you mean {near!r}?" if near else f"\nhint: known are: {', '.join(sorted(known))}"
+
+
+class Variables(NamedTuple):
+    """What the values of a file may refer to."""
+
+    environment: Mapping[str, str]
+    read: Callable[[str], str]
+
+
+def reads_nothing(path: str) -> str:
+    raise OSError(errno.EACCES, f"files cannot be referred to here, {path} neither")
+
+
+def referenced(where: str, value: str, variables: Variables, problems: list[str]) -> str:
+    """The value with ``${env:NAME}`` and ``${file:PATH:KEY}`` replaced."""
+    try:
+        return resolved(where, value, variables.environment, variables.read)
+    except SecuritySettingError as error:
+        problems.append(f"{error.meaning}\nhint: {error.hint}")
+        return value
+
+
+def substituted(value: Any, variables: Variables, problems: list[str], where: str) -> Any:
+    """The value with the environment's variables and the references in all its strings."""
+    if isinstance(value, Mapping):
+        return {
+            name: substituted(each, variables, problems, f"{where}.{name}" if where else name)
+            for name, each in value.items()
+        }
+    if not isinstance(value, str):
+        return value
+
+    def replaced(found: re.Match[str]) -> str:
+        name, default = found[2], found[3]
+        if name is None:
+            return "$" if found[0] == "$$" else referenced(where, found[0], variables, problems)
+        told = variables.environment.get(name, default)
+        if told is None:
+            problems.append(
+                f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"
+            )
+        # As it stands, so that no other check reports the same value.
+        return found[0] if told is None else told
+
+    return _VARIABLE.sub(replaced, value)

@@ -1,0 +1,355 @@
+"""A pipeline as it is declared: sources, SQL views and sinks in a TOML file, or a decorator's arguments. Pure.
+
+The keys are the option names of Spark's and Kafka's own: a table is nothing but a dotted name, ``[trigger]`` with
+``availableNow`` is ``trigger.availableNow``. An unknown key is an error that suggests the nearest known key, and
+all errors of a file are reported at once. Knows neither Spark nor a cluster: the preflight checks whether topics exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.declare.document import (
+    DeclarationError,
+    Variables,
+    as_text,
+    flattened,
+    nearest,
+    reads_nothing,
+    referenced,
+    refuse_unknown,
+    substituted,
+    toml_tables,
+)
+from einmal.options.sink import QueryOptions, query_options, sink_options
+from einmal.options.source import source_options
+from einmal.options.values import OptionError, Options
+from einmal.schemas import settings as decoding_settings
+from einmal.security.redaction import RedactedDict
+from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT, check_two_phase
+from einmal.sinks.kinds import KAFKA, sink_class
+
+OUTPUT_MODES: Final = ("append", "update", "complete")
+OWN_FORMAT: Final = "einmal"
+SPARK_FORMAT: Final = "kafka"
+"""Spark's own Kafka source: its jar is the user's to bring."""
+
+_TOP: Final = (
+    "transactional.id",
+    "processing.guarantee",
+    "checkpointLocation",
+    "outputMode",
+    "trigger.processingTime",
+    "trigger.availableNow",
+)
+_TABLES: Final = ("sources", "views", "sinks")
+_INGESTERS: Final = "ingest"
+"""Declared in the same file, and run by a command of their own."""
+_FREE: Final = ("kafka.", "spark.")
+"""Names that are passed on unchanged: to the client, which checks them, and to the Spark session."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How late a row may be: ``column`` is a timestamp, ``delay`` an interval of Spark's."""
+
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A stream by name. ``options``: those of its format, the client's settings as ``kafka.*`` among them."""
+
+    name: str
+    format: str
+    options: Mapping[str, str]
+    watermark: Watermark | None = None
+    decoding: Mapping[str, str] = field(default_factory=dict)
+    """The format, its schema, and what happens to bad rows: see ``einmal.schemas.settings``."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query over the sources and the views before it."""
+
+    name: str
+    sql: str
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSink:
+    """Rows of ``origin`` to ``topic``; None: each row names its own. ``origin`` is None where code makes the rows.
+
+    ``kind``: the type of the target; of other targets than topics ``options`` are their own."""
+
+    name: str
+    origin: str | None
+    topic: str | None
+    kind: str = KAFKA[0]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_topic(self) -> bool:
+        return self.kind in KAFKA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """``writer``: the options of ``write_stream``, without the topic. ``spark``: settings of the session."""
+
+    sources: tuple[Source, ...]
+    views: tuple[View, ...]
+    sinks: tuple[DeclaredSink, ...]
+    writer: Mapping[str, str]
+    output_mode: str | None = None
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str | None:
+        """The one topic of every row, if there is just one sink."""
+        return self.sinks[0].topic if len(self.sinks) == 1 else None
+
+    @property
+    def options(self) -> QueryOptions:
+        return _options(self.sinks, self.writer)
+
+    @property
+    def name(self) -> str:
+        """What the pipeline is called: its transactional id, if it has one."""
+        return self.options.transactional_id or self.sinks[0].name
+
+
+def parse(
+    text: str,
+    environment: Mapping[str, str],
+    overrides: Mapping[str, str],
+    read: Callable[[str], str] | None = None,
+) -> Declaration:
+    """A ``pipeline.toml``. ``${NAME}`` and ``${NAME:-default}`` in a value are the environment's, ``$$`` is a dollar.
+
+    So is ``${env:NAME}``; ``${file:PATH:KEY}`` is a key of a properties file, which ``read`` reads (OSError). In
+    ``overrides``, settings of the top level that win, only these two are replaced. Raises DeclarationError.
+    """
+    variables = Variables(environment, read or reads_nothing)
+    problems: list[str] = []
+    tables = toml_tables(text)
+    tables.pop(_INGESTERS, None)
+    tables = substituted(tables, variables, problems, "")
+    overrides = {name: referenced(name, value, variables, problems) for name, value in overrides.items()}
+    return _declare(tables, overrides, problems, needs_origin=True)
+
+
+def declare(tables: Mapping[str, Any], overrides: Mapping[str, str]) -> Declaration:
+    """The same from Python values: code makes the rows, so there are no views. Raises DeclarationError."""
+    return _declare(tables, overrides, [], needs_origin=False)
+
+
+def _declare(
+    document: Mapping[str, Any], overrides: Mapping[str, str], problems: list[str], *, needs_origin: bool
+) -> Declaration:
+    tables = {name: document.get(name, {}) for name in _TABLES}
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
+    others = {name: value for name, value in document.items() if name not in (*_TABLES, _INGESTERS)}
+    top = _overridden(flattened(others), overrides)
+    refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
+    common = {name: str(value) for name, value in top.items() if name.startswith("kafka.")}
+    sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
+    if not sources:
+        problems.append('there is no source\nhint: [sources.orders] with subscribe = "orders"')
+    if tables["views"] and not needs_origin:
+        problems.append("views are a declaration's in TOML: here the function makes the rows")
+    views = [_view(name, value, problems) for name, value in tables["views"].items()]
+    known = [*(each.name for each in sources), *(each.name for each in views)]
+    problems += [
+        f"{name!r} is the name of two sources or views" for name in sorted(set(known)) if known.count(name) > 1
+    ]
+    sinks = [_sink(name, table, known if needs_origin else None, problems) for name, table in tables["sinks"].items()]
+    if not sinks:
+        problems.append('there is no sink\nhint: [sinks.counts] with from = "a_view" and topic = "counts"')
+    declaration = Declaration(
+        sources=tuple(sources),
+        views=tuple(views),
+        sinks=tuple(sinks),
+        writer=_writer(top, common, sinks, problems),
+        output_mode=_output_mode(top, problems),
+        trigger=_trigger(top, problems),
+        spark={name: as_text(value) for name, value in top.items() if name.startswith("spark.")},
+    )
+    if problems:
+        raise DeclarationError(problems)
+    return declaration
+
+
+def _overridden(top: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
+    """A trigger in the overrides replaces another kind of trigger."""
+    if any(name.startswith("trigger.") for name in overrides):
+        top = {name: value for name, value in top.items() if not name.startswith("trigger.")}
+    return top | dict(overrides)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str]) -> Source:
+    where = f"sources.{name}"
+    _check_name(where, name, problems)
+    options = {key: as_text(value) for key, value in _table(where, table, problems).items()}
+    kind = options.pop("format", OWN_FORMAT)
+    watermark = _watermark(where, options, problems)
+    decoding = _decoding(where, kind, options, problems)
+    if kind in (OWN_FORMAT, SPARK_FORMAT):
+        options = RedactedDict(common) | options
+        with_options = {key: value for key, value in options.items() if kind == OWN_FORMAT or key in _CHECKED}
+        _note(where, problems, lambda: source_options(with_options, streaming=True))
+    return Source(name, kind, options, watermark, decoding)
+
+
+def _decoding(where: str, kind: str, options: dict[str, str], problems: list[str]) -> dict[str, str]:
+    """Those that are not the source's own, which it removes from ``options``."""
+    found = RedactedDict({name: options.pop(name) for name in decoding_settings.NAMES if name in options})
+    if found and kind != OWN_FORMAT:
+        problems.append(f"{where}: {next(iter(found))} is an option of einmal's source, not of format {kind!r}")
+    elif found:
+        try:
+            decoding_settings.decode_settings(found)
+        except decoding_settings.SettingError as error:
+            problems.append(f"{where}: {error}")
+    return found
+
+
+_CHECKED: Final = ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets")
+"""What both Kafka sources know; Spark's own has more, and checks them itself."""
+
+
+def _view(name: str, value: Any, problems: list[str]) -> View:
+    where = f"views.{name}"
+    _check_name(where, name, problems)
+    if isinstance(value, str):
+        return View(name, value)
+    options = {key: as_text(each) for key, each in _table(where, value, problems).items()}
+    watermark = _watermark(where, options, problems)
+    sql = options.pop("sql", None)
+    if sql is None:
+        problems.append(f'{where}: sql is missing\nhint: {name} = "SELECT ..."')
+    refuse_unknown(where, options, ("sql", "watermark.column", "watermark.delay"), problems)
+    return View(name, sql or "", watermark)
+
+
+def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[str]) -> DeclaredSink:
+    where = f"sinks.{name}"
+    options = {key: as_text(value) for key, value in _table(where, table, problems).items()}
+    if any(each.startswith("kafka.") for each in options):
+        problems.append(
+            f"{where}: kafka.* belongs to the whole pipeline: all its output is one transaction in one cluster\n"
+            "hint: set it at the top; a source that reads elsewhere has kafka.* of its own"
+        )
+        options = {key: value for key, value in options.items() if not key.startswith("kafka.")}
+    kind = options.pop("type", KAFKA[0])
+    origin = options.pop("from", None) if known is not None else None
+    if known is not None and origin is None:
+        problems.append(f'{where}: from is missing\nhint: from = "..." names one of: {", ".join(known)}')
+    elif known is not None and origin not in known:
+        problems.append(f"{where}: from = {origin!r} is no source or view{nearest(str(origin), known)}")
+    names = () if known is None else ("from",)
+    if kind in KAFKA:
+        refuse_unknown(where, options, ("type", *names, "topic"), problems)
+        return DeclaredSink(name, origin, options.get("topic"))
+    return _target(where, DeclaredSink(name, origin, None, kind, RedactedDict(options)), ("type", *names), problems)
+
+
+def _target(where: str, sink: DeclaredSink, common: tuple[str, ...], problems: list[str]) -> DeclaredSink:
+    """A sink that is no topic, checked as far as its options alone can be."""
+    try:
+        own = sink_class(sink.kind)
+    except OptionError as error:
+        problems.append(f"{where}: {error}")
+        return sink
+    _check_name(where, sink.name, problems)
+    before = len(problems)
+    refuse_unknown(where, sink.options, (*common, *own.OPTIONS), problems)
+    if len(problems) == before:
+        _note(where, problems, lambda: own(Options(sink.options)).close())
+    return sink
+
+
+def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Watermark | None:
+    column, delay = options.pop("watermark.column", None), options.pop("watermark.delay", None)
+    if column is None and delay is None:
+        return None
+    if column is None or delay is None:
+        problems.append(f'{where}: a watermark has both: {{ column = "timestamp", delay = "10 seconds" }}')
+    return Watermark(column or "", delay or "")
+
+
+def _writer(
+    top: Mapping[str, Any], common: Mapping[str, str], sinks: Sequence[DeclaredSink], problems: list[str]
+) -> dict[str, str]:
+    names = ("transactional.id", "processing.guarantee", "checkpointLocation")
+    writer = {name: as_text(top[name]) for name in names if name in top}
+    if any(sink.is_topic for sink in sinks) or not sinks:
+        # The source's cluster may be another one; where it is not, one line at the top serves both.
+        writer = RedactedDict(common) | writer
+    if writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true":
+        _note("", problems, lambda: check_two_phase(sum(not sink.is_topic for sink in sinks)))
+    _note("", problems, lambda: _options(sinks, writer))
+    return writer
+
+
+def _options(sinks: Sequence[DeclaredSink], writer: Mapping[str, str]) -> QueryOptions:
+    if any(sink.is_topic for sink in sinks) or not sinks:
+        return sink_options(writer, others=sum(not sink.is_topic for sink in sinks))
+    return query_options(writer, ())
+
+
+def _output_mode(top: Mapping[str, Any], problems: list[str]) -> str | None:
+    mode = top.get("outputMode")
+    if mode is not None and mode not in OUTPUT_MODES:
+        problems.append(
+            f"outputMode is one of {', '.join(OUTPUT_MODES)}, not {mode!r}{nearest(str(mode), OUTPUT_MODES)}"
+        )
+    return mode
+
+
+def _trigger(top: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    given = {name.removeprefix("trigger."): value for name, value in top.items() if name.startswith("trigger.")}
+    available = str(given.pop("availableNow", False)).lower()
+    if available not in ("true", "false"):
+        problems.append(f"trigger.availableNow is true or false, not {available!r}")
+    if available == "true" and "processingTime" in given:
+        problems.append("trigger.processingTime and trigger.availableNow exclude each other")
+    return {"availableNow": True} if available == "true" else {name: str(value) for name, value in given.items()}
+
+
+# --- words ------------------------------------------------------------------------------------------------------
+
+
+def _table(where: str, value: Any, problems: list[str]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        problems.append(f"{where} is a table, not {value!r}")
+        return {}
+    flat = flattened(value)
+    for name, each in flat.items():
+        if isinstance(each, list | tuple):
+            problems.append(f'{where}: {name} is one value, not a list\nhint: names are joined, as in "a,b"')
+    return flat
+
+
+def _check_name(where: str, name: str, problems: list[str]) -> None:
+    if not _NAME.fullmatch(name):
+        problems.append(f"{where}: a name in SQL has letters, digits and underscores, and begins with no digit")
+
+
+def _note(where: str, problems: list[str], check: Any) -> None:
+    try:
+        check()
+    except OptionError as error:
+        problems.append(f"{where}: {error}" if where else str(error))

@@ -1,0 +1,43 @@
+"""Why a pipeline did not start, or ended.
+
+PipelineError
+├── PipelineRefused     it must not run like this, and nothing was written; the text names contradiction and way out
+│   └── PreflightFailed requirements of the cluster or of Spark that are not met, all at once
+├── PipelineFenced      another instance runs under its transactional.id, or a batch outlived the transaction's timeout
+├── PipelineFailed      a batch could not be written; it is aborted, and the next start writes it again
+└── BatchLost           at most once: a batch was begun and not finished; the next start resumes behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PipelineError(Exception):
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(f"{reason}\nhint: {hint}" if hint else reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class PipelineRefused(PipelineError):
+    pass
+
+
+class PreflightFailed(PipelineRefused):
+    def __init__(self, missing: Sequence[tuple[str, str]], what: str = "the pipeline cannot start") -> None:
+        lines = [f"  - {each}\n    hint: {hint}" if hint else f"  - {each}" for each, hint in missing]
+        super().__init__("\n".join([f"{what}, {len(missing)} thing(s) are missing:", *lines]))
+        self.missing = tuple(missing)
+
+
+class PipelineFenced(PipelineError):
+    pass
+
+
+class PipelineFailed(PipelineError):
+    pass
+
+
+class BatchLost(PipelineError):
+    pass

@@ -1,0 +1,1 @@
+"""Topics as a sink: rows, commit record and source positions in one Kafka transaction."""

@@ -1,0 +1,64 @@
+"""The commit records of all pipelines of a cluster, as its commit topic has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from einmal.client.errors import UnknownTopic
+from einmal.client.fetched import RawBatch
+from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.sinks.commit_point import Committed
+from einmal.sinks.kafka.commit_log import (
+    BatchReader,
+    Value,
+    batches_below,
+    candidates,
+    is_commit,
+    value_of,
+)
+from einmal.types import TopicPartition
+
+
+def committed(cluster: KafkaCluster) -> dict[str, Committed]:
+    """The last committed record of every pipeline, by transactional id. Raises KafkaError."""
+    try:
+        partitions = cluster.partitions([COMMIT_TOPIC])
+    except UnknownTopic:
+        return {}
+    ends = cluster.latest(partitions, committed=False)
+    found: dict[str, dict[TopicPartition, Value]] = {}
+    for place, values in _last_values(batches_below(cluster, ends)).items():
+        for name, value in values.items():
+            found.setdefault(name, {})[place] = value
+    last = {name: _last_of(name, places, len(partitions)) for name, places in sorted(found.items())}
+    return {
+        name: Committed(name, value.record, value.timestamp, value.problem)
+        for name, value in last.items()
+        if value.record is not None or value.problem
+    }
+
+
+def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, Value]]:
+    """The last committed value of every name, by partition; what is undecided does not count."""
+    found: dict[TopicPartition, dict[str, Value]] = {}
+    open_values: dict[tuple[TopicPartition, int], dict[str, Value]] = {}
+    reader = BatchReader()
+    for batch in batches:
+        place = batch.topic_partition
+        if batch.header.is_control:
+            undecided = open_values.pop((place, batch.header.producer_id), {})
+            if is_commit(batch):
+                found.setdefault(place, {}).update(undecided)
+            continue
+        told = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in reader.records(batch)}
+        if batch.header.is_transactional:
+            open_values.setdefault((place, batch.header.producer_id), {}).update(told)
+        else:
+            found.setdefault(place, {}).update(told)
+    return found
+
+
+def _last_of(name: str, places: dict[TopicPartition, Value], partitions: int) -> Value:
+    """Where a pipeline would look for it; a record that is nowhere there is no pipeline's, and is shown."""
+    return next((places[each] for each in candidates(name, partitions) if each in places), next(iter(places.values())))

@@ -1,0 +1,40 @@
+"""The commit record as a target keeps it: encoded, as text."""
+
+from __future__ import annotations
+
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.commit_point import Committed
+
+Known = tuple[str | None]
+"""The text that a run has read or committed; it may be none."""
+
+
+def decoded(name: str, text: str | None) -> CommitRecord | None:
+    """Raises UnreadableCommitRecord."""
+    return None if text is None else decode(name.encode(), text.encode())
+
+
+def committed(name: str, text: str, timestamp_ms: int) -> Committed:
+    """The record under a name, or why it cannot be read."""
+    try:
+        return Committed(name, decoded(name, text), timestamp_ms)
+    except UnreadableCommitRecord as error:
+        return Committed(name, None, timestamp_ms, str(error))
+
+
+def compare(name: str, known: Known | None, found: str | None, place: str, cause: str) -> None:
+    """A target that was restored lacks batches that a run goes by, and may have its epoch.
+
+    ``known``: None where the run has neither read nor committed a record. Raises PipelineRefused.
+    """
+    if known is None or known == (found,):
+        return
+    was, now = (
+        "none" if record is None else f"batch {record.batch_id}"
+        for record in (decoded(name, known[0]), decoded(name, found))
+    )
+    raise PipelineRefused(
+        f"the last commit of {name!r} in {place} was {was}, and now it is {now}: {cause}",
+        "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
+    )

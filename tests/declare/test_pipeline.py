@@ -1,0 +1,262 @@
+"""Claims about declarations: the declared pipeline runs, all problems of a file are reported at once with hints."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from einmal.declare.document import DeclarationError, flattened
+from einmal.declare.pipeline import (
+    Declaration,
+    DeclaredSink,
+    View,
+    Watermark,
+    declare,
+    parse,
+)
+from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.schemas.settings import NAMES
+
+HEAD = """
+transactional.id = "paid"
+checkpointLocation = "/c"
+kafka.bootstrap.servers = "127.0.0.1:9092"
+"""
+SOURCE = """
+[sources.orders]
+subscribe = "orders"
+"""
+SINK = """
+[sinks.paid]
+from = "orders"
+topic = "paid"
+"""
+
+
+def declared(text: str, environment: dict[str, str] | None = None, /, **overrides: str) -> Declaration:
+    return parse(text, environment or {}, overrides)
+
+
+def problems(text: str, environment: dict[str, str] | None = None) -> tuple[str, ...]:
+    with pytest.raises(DeclarationError) as caught:
+        declared(text, environment)
+    return caught.value.problems
+
+
+def test_a_declaration_is_exactly_once_and_named_by_its_transactional_id() -> None:
+    declaration = declared(HEAD + SOURCE + SINK)
+    assert declaration.options.guarantee == EXACTLY_ONCE
+    assert (declaration.name, declaration.topic) == ("paid", "paid")
+    assert declaration.writer == {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "transactional.id": "paid",
+        "checkpointLocation": "/c",
+    }
+
+
+def test_a_table_is_a_dotted_name() -> None:
+    by_tables = '[trigger]\nprocessingTime = "1 second"\n[spark.sql]\nshuffle.partitions = 4\n'
+    declaration = declared(HEAD + by_tables + SOURCE + SINK)
+    assert declaration.trigger == {"processingTime": "1 second"}
+    assert declaration.spark == {"spark.sql.shuffle.partitions": "4"}
+    assert flattened({"a": {"b": 1, "c": {"d": 2}}, "a.e": 3}) == {"a.b": 1, "a.c.d": 2, "a.e": 3}
+
+
+def test_a_source_reads_from_the_pipelines_cluster_unless_it_names_another() -> None:
+    text = HEAD + SOURCE + '[sources.prices]\nsubscribe = "p"\nkafka.bootstrap.servers = "elsewhere:1"\n' + SINK
+    orders, prices = declared(text).sources
+    assert orders.options == {"subscribe": "orders", "kafka.bootstrap.servers": "127.0.0.1:9092"}
+    assert prices.options["kafka.bootstrap.servers"] == "elsewhere:1"
+
+
+def test_views_keep_their_order_and_may_have_a_watermark() -> None:
+    views = """
+    [views]
+    first = "SELECT * FROM orders"
+    [views.second]
+    sql = "SELECT * FROM first"
+    watermark = { column = "timestamp", delay = "10 seconds" }
+    """
+    assert declared(HEAD + SOURCE + views + SINK).views == (
+        View("first", "SELECT * FROM orders"),
+        View("second", "SELECT * FROM first", Watermark("timestamp", "10 seconds")),
+    )
+
+
+def test_with_several_sinks_each_row_has_its_topic() -> None:
+    declaration = declared(HEAD + SOURCE + SINK + '[sinks.all]\nfrom = "orders"\n')
+    assert declaration.sinks == (DeclaredSink("paid", "orders", "paid"), DeclaredSink("all", "orders", None))
+    assert declaration.topic is None
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE])
+def test_the_guarantee_has_the_words_of_kafka_streams(guarantee: str) -> None:
+    declaration = declared(HEAD + f'processing.guarantee = "{guarantee}"\n' + SOURCE + SINK)
+    assert declaration.options.guarantee == guarantee
+
+
+def test_the_command_line_takes_precedence() -> None:
+    overrides = {"trigger.availableNow": "true", "kafka.bootstrap.servers": "other:1", "outputMode": "update"}
+    declaration = declared(HEAD + SOURCE + SINK, **overrides)
+    assert declaration.trigger == {"availableNow": True}
+    assert declaration.writer["kafka.bootstrap.servers"] == "other:1"
+    assert declaration.sources[0].options["kafka.bootstrap.servers"] == "other:1"
+    assert declaration.output_mode == "update"
+
+
+def test_a_trigger_of_the_command_line_replaces_another_kind() -> None:
+    text = HEAD + 'trigger.processingTime = "1 second"\n' + SOURCE + SINK
+    assert declared(text, **{"trigger.availableNow": "true"}).trigger == {"availableNow": True}
+    text = HEAD + "trigger.availableNow = true\n" + SOURCE + SINK
+    assert declared(text, **{"trigger.processingTime": "1 second"}).trigger == {"processingTime": "1 second"}
+
+
+def test_variables_come_from_the_environment_or_have_a_default() -> None:
+    text = HEAD.replace("127.0.0.1:9092", "${BROKERS}").replace("/c", "${STATE:-/tmp}/$${x}") + SOURCE + SINK
+    declaration = declared(text, {"BROKERS": "b:1"})
+    assert declaration.writer["kafka.bootstrap.servers"] == "b:1"
+    assert declaration.writer["checkpointLocation"] == "/tmp/${x}"
+
+
+def test_secrets_come_from_files_and_the_environment() -> None:
+    secured = (
+        'kafka.security.protocol = "SASL_SSL"\nkafka.sasl.mechanism = "PLAIN"\nkafka.sasl.username = "${env:WHO}"\n'
+        'kafka.sasl.password = "${file:/run/secret:password}"\n'
+    )
+    files = {"/run/secret": "password=canary-6\n"}
+    read = files.__getitem__
+    declaration = parse(HEAD + secured + SOURCE + SINK, {"WHO": "alice"}, {}, read)
+    assert declaration.writer["kafka.sasl.username"] == "alice"
+    assert declaration.sources[0].options["kafka.sasl.password"] == "canary-6"
+    assert "canary-6" not in repr(declaration)
+    overridden = {"kafka.sasl.password": "${env:OTHER}"}
+    declaration = parse(HEAD + secured + SOURCE + SINK, {"WHO": "alice", "OTHER": "canary-7"}, overridden, read)
+    assert declaration.writer["kafka.sasl.password"] == "canary-7"
+    with pytest.raises(DeclarationError, match="the environment has no WHO") as caught:
+        parse(HEAD + secured + SOURCE + SINK, {}, {}, read)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_value_of_the_environment_cannot_change_the_structure() -> None:
+    text = HEAD.replace('"paid"', '"${NAME}"') + SOURCE + SINK
+    assert declared(text, {"NAME": 'x"\n[sinks.evil]\n'}).name == 'x"\n[sinks.evil]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("x = ", "not TOML"),
+        (HEAD + SOURCE + SINK + "[sink.x]\n", "did you mean 'sinks'"),
+        (HEAD.replace("transactional.id", "transactional.ids") + SOURCE + SINK, "did you mean 'transactional.id'"),
+        (HEAD + SOURCE.replace("subscribe", "subscribed") + SINK, 'did you mean "subscribe"'),
+        (HEAD + SOURCE + SINK.replace("topic", "topics"), "did you mean 'topic'"),
+        (HEAD + SOURCE + SINK.replace('from = "orders"', 'from = "order"'), "did you mean 'orders'"),
+        (HEAD + SOURCE + SINK.replace('from = "orders"', ""), "from is missing"),
+        (HEAD + SINK, "there is no source"),
+        (HEAD + SOURCE, "there is no sink"),
+        (HEAD + SOURCE + SINK + 'kafka.acks = "all"\n', "belongs to the whole pipeline"),
+        (HEAD + 'processing.guarantee = "exactly_once"\n' + SOURCE + SINK, "has been retired"),
+        (HEAD + 'processing.guarantee = "exactly_once_beta"\n' + SOURCE + SINK, "has been retired"),
+        (HEAD + 'outputMode = "updates"\n' + SOURCE + SINK, "did you mean 'update'"),
+        (HEAD + 'trigger.once = "true"\n' + SOURCE + SINK, "unknown key 'trigger.once'"),
+        (HEAD + 'trigger = {availableNow = true, processingTime = "1 s"}\n' + SOURCE + SINK, "exclude each other"),
+        (HEAD + SOURCE.replace("orders]", '"or ders"]') + SINK, "letters, digits and underscores"),
+        (HEAD + SOURCE + '[views]\norders = "SELECT 1"\n' + SINK, "the name of two"),
+        (HEAD + SOURCE + "[views.v]\n" + SINK, "sql is missing"),
+        (HEAD + SOURCE + 'watermark.column = "t"\n' + SINK, "a watermark has both"),
+        (HEAD + SOURCE + 'startingOffsets = ["earliest"]\n' + SINK, "one value, not a list"),
+        (HEAD.replace('transactional.id = "paid"', "") + SOURCE + SINK, '"transactional.id" is missing'),
+        ("sources = 3\n" + HEAD, "table of named tables"),
+    ],
+)
+def test_an_invalid_declaration_is_an_error_with_a_hint(text: str, complaint: str) -> None:
+    assert complaint in "\n".join(problems(text))
+
+
+def test_every_problem_of_a_file_is_reported_at_once() -> None:
+    text = (
+        HEAD.replace("/c", "${NOWHERE}") + SOURCE.replace("subscribe", "subscribed") + SINK.replace("topic", "topics")
+    )
+    told = problems(text)
+    assert [each.split(":")[0] for each in told] == ["checkpointLocation", "sources.orders", "sinks.paid"]
+
+
+def test_a_function_is_declared_with_the_same_keys() -> None:
+    document: dict[str, Any] = {
+        "transactional.id": "paid",
+        "checkpointLocation": "/c",
+        "kafka": {"bootstrap.servers": "127.0.0.1:9092"},
+        "sources": {"orders": {"subscribe": "orders"}},
+        "sinks": {"paid": {"topic": "paid"}},
+    }
+    declaration = declare(document, {})
+    assert declaration.sinks == (DeclaredSink("paid", None, "paid"),)
+    assert declaration.writer == declared(HEAD + SOURCE + SINK).writer
+    with pytest.raises(DeclarationError, match="views are a declaration's in TOML"):
+        declare(document | {"views": {"v": "SELECT 1"}}, {})
+
+
+def test_other_formats_have_options_of_their_own() -> None:
+    text = HEAD + '[sources.ticks]\nformat = "rate"\nrowsPerSecond = 5\n' + SINK.replace("orders", "ticks")
+    (source,) = declared(text).sources
+    assert (source.format, source.options) == ("rate", {"rowsPerSecond": "5"})
+
+
+# --- declared formats -----------------------------------------------------------------------------------------------
+
+
+FORMAT = 'value.format = "json"\nvalue.schema = "orders.schema.json"\n'
+
+
+def test_a_declared_format_is_no_option_of_the_source() -> None:
+    (source,) = declared(HEAD + SOURCE + FORMAT + SINK).sources
+    assert dict(source.decoding) == {"value.format": "json", "value.schema": "orders.schema.json"}
+    assert not any(name.startswith("value.") for name in source.options)
+
+
+def test_a_format_without_what_it_needs_is_a_problem_of_the_file() -> None:
+    (problem,) = problems(HEAD + SOURCE + FORMAT + 'errors.tolerance = "all"\n' + SINK)
+    assert "sources.orders" in problem and "errors.deadletterqueue.topic.name" in problem
+
+
+def test_only_einmals_source_has_a_declared_format() -> None:
+    (problem,) = problems(HEAD + SOURCE + 'format = "kafka"\n' + FORMAT + SINK)
+    assert "is an option of einmal's source" in problem
+
+
+def test_every_option_of_a_format_can_be_written_in_one_table_of_toml() -> None:
+    text = "\n".join(f'{name} = "x"' for name in NAMES)
+    assert set(flattened(tomllib.loads(text))) == set(NAMES)
+
+
+ROWS = """
+[sinks.rows]
+type = "sqlite"
+from = "orders"
+path = "/d/rows.sqlite"
+table = "rows"
+"""
+
+
+def test_a_sink_of_another_type_has_options_of_its_own() -> None:
+    declaration = declared(HEAD + SOURCE + ROWS)
+    (sink,) = declaration.sinks
+    assert (sink.kind, sink.options) == ("sqlite", {"path": "/d/rows.sqlite", "table": "rows"})
+    assert declaration.writer == {"transactional.id": "paid", "checkpointLocation": "/c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (HEAD + SOURCE + ROWS.replace("sqlite", "sqllite", 1), "there is no target type 'sqllite'"),
+        (HEAD + SOURCE + ROWS.replace("sqlite", "parquet", 1), 'df.writeStream.format("parquet"), has its limits'),
+        (HEAD + SOURCE + ROWS.replace("path", "pth"), "sinks.rows: unknown key 'pth'"),
+        (HEAD + SOURCE + ROWS.replace("sinks.rows", 'sinks."my rows"'), "a name in SQL"),
+        ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + ROWS, "commit rows and record together"),
+        ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + SINK + ROWS, "commit rows and record together"),
+    ],
+)
+def test_what_is_wrong_with_a_sink_of_another_type_is_reported(text: str, problem: str) -> None:
+    assert any(problem in each for each in problems(text))
