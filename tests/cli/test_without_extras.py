@@ -101,7 +101,7 @@ class Without:
 blocked, commands = json.loads(sys.argv[1])
 sys.meta_path[:] = map(Without, sys.meta_path)
 '''
-_PROGRAM: Final = (
+PROGRAM: Final = (
     _WITHOUT
     + """
 from einmal.cli.app import main
@@ -149,7 +149,7 @@ def ran(folder: Path, blocked: list[str], names: list[str]) -> list[tuple[list[s
         (folder / name).write_text(text)
     commands = [[*name.split(), *arguments] for name in names for arguments in _COMMANDS[name]]
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, json.dumps([blocked, commands])],
+        [sys.executable, "-c", PROGRAM, json.dumps([blocked, commands])],
         cwd=folder,
         capture_output=True,
         text=True,
