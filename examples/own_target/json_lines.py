@@ -1,4 +1,4 @@
-"""A target of your own: a directory of JSON lines files, and a manifest that names those that count.
+"""A sink of your own: a directory of JSON lines files, and a manifest that names those that count.
 
     words/
       manifest.json                             files, and epoch and commit record of every pipeline
@@ -21,20 +21,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from einmal.options.values import Options
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.reasons import HopVerdict, Reason
-from einmal.sinks.commit_point import Committed, Identity, TargetFailed, TargetFenced, following
-from einmal.spark.targets.target import Destination, Opening, Target
+from einmal.sinks.batch_rows import BatchRows, PartReport, TaskAttempt, WritePart
+from einmal.sinks.commit_point import Committed, Identity, RowCommitPoint, SinkFailed, SinkFenced, following
+from einmal.sinks.sink import Opening, RowSink
 from einmal.types import ProducerEpoch, ProducerId
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-REPORT = "partition int, file string, count bigint, size bigint"
 
 
 class Manifest:
@@ -64,7 +60,7 @@ class Manifest:
         flush(self._path.parent)
 
 
-class JsonLinesTarget(Target):
+class JsonLinesCommitPoint(RowCommitPoint):
     def __init__(self, directory: Path, opening: Opening) -> None:
         self._directory = directory
         self._name = opening.name
@@ -95,25 +91,23 @@ class JsonLinesTarget(Target):
         self._compare(manifest, Identity(ProducerId(self._epoch), ProducerEpoch(0)))
         return manifest.record(self._name)
 
-    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         batch = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
         batch.mkdir(parents=True)
-        reports = frame.mapInArrow(writing(str(batch)), REPORT).collect()
-        self._staged = [(batch / row["file"], row["size"]) for row in reports]
-        return tuple(
-            Output(self._directory.name, row["partition"], 0, row["count"] - 1, row["count"]) for row in reports
-        )
+        reports = rows.write(writing(str(batch)))
+        self._staged = [(batch / file_name(each.part, each.attempt), each.size) for each in reports]
+        return tuple(Output(self._directory.name, each.part, 0, each.rows - 1, each.rows) for each in reports)
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         self._compare(Manifest(self._directory), identity)
         for path, size in self._staged:
             if not path.exists() or path.stat().st_size != size:
-                raise TargetFailed(f"{path} is not what its task has written: {size} bytes")
+                raise SinkFailed(f"{path} is not what its task has written: {size} bytes")
         self._record = (record,)
 
     def commit(self, identity: Identity) -> Identity:
         if self._record is None:
-            raise TargetFailed("nothing is recorded")
+            raise SinkFailed("nothing is recorded")
         (record,) = self._record
         with locked(self._directory):
             manifest = Manifest(self._directory)
@@ -134,7 +128,7 @@ class JsonLinesTarget(Target):
         batches = self._batches(identity)
         removed = [self._remove(batch, manifest) for batch in batches]
         if not self._epoch and not any(removed):
-            raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+            raise SinkFailed(f"nothing is open under epoch {identity.producer_id}")
         return following(identity)
 
     def abandon(self) -> None:
@@ -143,7 +137,7 @@ class JsonLinesTarget(Target):
     def _compare(self, manifest: Manifest, identity: Identity) -> None:
         epoch = manifest.of(self._name)["epoch"]
         if epoch != identity.producer_id:
-            raise TargetFenced(f"epoch {epoch} was acquired since this run acquired epoch {identity.producer_id}")
+            raise SinkFenced(f"epoch {epoch} was acquired since this run acquired epoch {identity.producer_id}")
 
     def _batches(self, identity: Identity | None = None) -> list[Path]:
         """Directories under an identity, or of all epochs before this one."""
@@ -166,7 +160,7 @@ class JsonLinesTarget(Target):
         return bool(others)
 
 
-class JsonLines(Destination):
+class JsonLines(RowSink):
     """``path``: a directory on a file system of the driver's machine, which all executors mount."""
 
     OPTIONS = ("path",)
@@ -188,8 +182,8 @@ class JsonLines(Destination):
     def promises(self) -> tuple[Reason, ...]:
         return (Reason(HopVerdict.HOLDS, "one rename makes files and record count, under the lock of the epoch"),)
 
-    def target(self, opening: Opening) -> JsonLinesTarget:
-        return JsonLinesTarget(self._directory, opening)
+    def commit_point(self, opening: Opening) -> JsonLinesCommitPoint:
+        return JsonLinesCommitPoint(self._directory, opening)
 
     def committed(self) -> Mapping[str, Committed]:
         manifest, found = Manifest(self._directory), {}
@@ -218,36 +212,24 @@ def flush(directory: Path) -> None:
     os.close(descriptor)
 
 
-def writing(batch: str) -> Any:
+def file_name(part: int, attempt: int) -> str:
+    return f"{part:05d}-{attempt}.jsonl"
+
+
+def writing(batch: str) -> WritePart:
     """What every task does: a file under the id of its attempt, then a report. Spark sends it to executors as it stands
     here, with all that it needs."""
 
-    def write(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        partition, count = context.partitionId(), 0
-        name = f"{partition:05d}-{context.taskAttemptId()}.jsonl"
-        with Path(batch, name).open("x") as file:
+    def write(attempt: TaskAttempt, batches: Iterator[Any]) -> PartReport | None:
+        count = 0
+        with Path(batch, file_name(*attempt)).open("x") as file:
             for each in batches:
                 file.writelines(json.dumps(row, default=str) + "\n" for row in each.to_pylist())
                 count += each.num_rows
             file.flush()
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        descriptor = os.open(batch, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        if count:
-            report = {"partition": [partition], "file": [name], "count": [count], "size": [size]}
-            kinds = {
-                "partition": pyarrow.int32(),
-                "file": pyarrow.string(),
-                "count": pyarrow.int64(),
-                "size": pyarrow.int64(),
-            }
-            yield pyarrow.RecordBatch.from_pydict(report, pyarrow.schema(kinds))
+        flush(Path(batch))
+        return PartReport(*attempt, count, size, crc=0) if count else None
 
     return write

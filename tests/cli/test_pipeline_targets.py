@@ -9,9 +9,9 @@ import pytest
 
 from einmal.options.values import Options
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.sinks.commit_point import TargetFenced
-from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening, Target
+from einmal.sinks.commit_point import RowCommitPoint, SinkFenced
+from einmal.sinks.sink import Opening
+from einmal.sinks.sqlite import SQLiteSink
 from tests.cli.running import Cli
 
 pytestmark = pytest.mark.system
@@ -46,9 +46,9 @@ table = "rows"
     return file
 
 
-def opened(tmp_path: Path) -> Target:
+def opened(tmp_path: Path) -> RowCommitPoint:
     options = Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"})
-    return SQLiteDestination(options).target(Opening(name="rows"))
+    return SQLiteSink(options).commit_point(Opening(name="rows"))
 
 
 def committed(tmp_path: Path, record: CommitRecord) -> None:
@@ -71,7 +71,7 @@ def test_a_reset_fences_whoever_runs_and_forgets_the_record(cli: Cli, file: Path
     with closing(opened(tmp_path)) as running:
         identity = running.acquire(None)
         cli("pipeline", "reset", "rows", "--file", str(file), "--yes")
-        with pytest.raises(TargetFenced):
+        with pytest.raises(SinkFenced):
             running.record(identity, RECORD)
             running.commit(identity)
     assert cli("pipeline", "status", "--file", str(file), "--format", "json").document == []

@@ -10,7 +10,7 @@ from einmal.mirror import effects
 from einmal.mirror.effects import MirrorEffect
 from einmal.mirroring.faults import LASTS_S, SetAside, blamed
 from einmal.mirroring.reading import SourceUnreadable
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from tests.suite.cases import each_case
 
@@ -26,10 +26,10 @@ CREATE = effects.CreateTopic("a", "A.a", 1)
 ADD = effects.AddPartitions("A.a", 2, "a")
 
 
-def failed(code: ErrorCode, detail: str) -> TargetFailed:
+def failed(code: ErrorCode, detail: str) -> SinkFailed:
     """As the target's verbs raise it."""
     cause = error_for(code, detail)
-    error = TargetFailed(str(cause))
+    error = SinkFailed(str(cause))
     error.__cause__ = cause
     return error
 
@@ -41,7 +41,7 @@ CASES: list[tuple[MirrorEffect, Exception, str]] = [
     (COPY, failed(TOO_LARGE, "A.a-1-0, 1 record(s)"), "a-1"),
     (COPY, failed(TOO_LARGE, "A.b.a-1, 3 record(s)"), "b.a"),
     # What a task of Spark has raised is text.
-    (COPY, TargetFailed("RecordTooLarge: MESSAGE_TOO_LARGE (10): too large [A.b.a-0, 1 record(s)]"), "b.a"),
+    (COPY, SinkFailed("RecordTooLarge: MESSAGE_TOO_LARGE (10): too large [A.b.a-0, 1 record(s)]"), "b.a"),
     (COPY, SourceUnreadable(str(error_for(ErrorCode.topic_authorization_failed, "Fetch of a-1-10"))), "a-1"),
     (COPY, failed(ErrorCode.request_timed_out, "A.a-0, 1 record(s)"), ""),
     (COPY, failed(ErrorCode.producer_fenced, "A.a-0, 1 record(s)"), ""),

@@ -24,7 +24,7 @@ from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import MirrorStatus, status_of
 from einmal.mirroring.target import TargetWriter
 from einmal.pipeline import effects as protocol
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.types import ErrorCode, TopicPartition
 from tests.interop.cluster import einmal_cluster
@@ -191,7 +191,7 @@ def test_a_group_that_the_target_refuses_is_named_and_everything_else_is_copied(
 
     def refuse_to_commit(self: KafkaCommitPoint, identity: Any, group: str, offsets: Any) -> None:
         if group == bad:
-            raise TargetFailed(str(denied)) from denied
+            raise SinkFailed(str(denied)) from denied
         commit_offsets(self, identity, group, offsets)
 
     def refuse_to_show(client: Any, groups: Any) -> Any:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einmal.client.errors import KafkaError
+from einmal.sinks.batch_rows import RowRefused
 from einmal.spark.output import encoding
 from einmal.spark.output.encoding import Encoding, encodes
-from einmal.spark.output.routing import RowRefused
 from einmal.types import Header
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, decode_records, read_header, seal_batch

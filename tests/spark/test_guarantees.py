@@ -9,7 +9,7 @@ import pytest
 
 from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.pipeline.reasons import HopVerdict, Reason
-from einmal.sinks.kinds import sink_class
+from einmal.sinks.kinds import new_sink, sink_class
 from einmal.spark.declare.guarantees import (
     UNKNOWN,
     Hop,
@@ -21,7 +21,6 @@ from einmal.spark.declare.guarantees import (
     overall,
 )
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
-from einmal.spark.targets.kinds import destination
 from einmal.types import ErrorCode
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "cleanup.policy": "delete"}
@@ -107,7 +106,7 @@ def test_a_pipeline_into_each_type_of_database_is_exactly_once(kind: str) -> Non
         "url": "postgresql://h/d", "path": "/d", "table": "a.b", "catalog": "c", "catalog.uri": "sqlite:////c",
     }  # fmt: skip
     own = {name: value for name, value in options.items() if name in sink_class(kind).OPTIONS}
-    facts = TargetFacts(kind, "rows", destination(kind, own).promises())
+    facts = TargetFacts(kind, "rows", new_sink(kind, own).promises())
     assert overall(explain(replace(FACTS, topics=(), targets=(facts,), cluster=None))) == EXACTLY_ONCE
 
 

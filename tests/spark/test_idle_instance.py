@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.sinks.commit_point import Identity, TargetFenced
+from einmal.sinks.commit_point import Identity, SinkFenced
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.sinks.sink import Opening
 from einmal.spark import PipelineFenced
 from einmal.spark.protocol import query as query_module
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import Opening
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 from einmal.testing.targets.driving import record_of
 from tests.interop.apache_kafka import in_the_long_run
 from tests.spark.conftest import KINDS, TV1_KINDS
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("bootstrap", [*KINDS, TV1_KINDS[0], in_the_long_run(TV1_KINDS[1])], indirect=True)
 def test_the_coordinator_reports_a_successor_and_no_transaction_of_ones_own(bootstrap: str) -> None:
     name = unique("idle")
-    with closing(KafkaDestination({"bootstrap.servers": bootstrap})) as destination:
+    with closing(KafkaFrameSink({"bootstrap.servers": bootstrap})) as destination:
         destination.cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
-        with closing(destination.target(Opening(name=name))) as older:
+        with closing(destination.commit_point(Opening(name=name))) as older:
             identity = older.acquire(None)
             older.read()
             for batch_id in range(3):
@@ -40,9 +40,9 @@ def test_the_coordinator_reports_a_successor_and_no_transaction_of_ones_own(boot
                 older.record(identity, record_of(name, batch_id))
                 identity = _next(older.abort(identity) if batch_id == 1 else older.commit(identity), identity)
             older.check(identity)
-            with closing(destination.target(Opening(name=name))) as newer:
+            with closing(destination.commit_point(Opening(name=name))) as newer:
                 newer.acquire(None)
-            with pytest.raises(TargetFenced, match="another instance has acquired"):
+            with pytest.raises(SinkFenced, match="another instance has acquired"):
                 older.check(identity)
 
 
@@ -55,13 +55,13 @@ def test_a_pipeline_without_batches_ends_when_a_second_instance_starts(
 ) -> None:
     monkeypatch.setattr(query_module, "_IDLE_CHECK_S", 0.5)
     asked: list[Identity] = []
-    real = KafkaTarget.check
+    real = KafkaFrameCommitPoint.check
 
-    def check(self: KafkaTarget, identity: Identity) -> None:
+    def check(self: KafkaFrameCommitPoint, identity: Identity) -> None:
         asked.append(identity)
         real(self, identity)
 
-    monkeypatch.setattr(KafkaTarget, "check", check)
+    monkeypatch.setattr(KafkaFrameCommitPoint, "check", check)
     pipeline = Pipeline(bootstrap, str(tmp_path), unique("idle"))
     create(pipeline.bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
     fill(pipeline.bootstrap, pipeline.source_topic, range(BATCH))
@@ -74,8 +74,8 @@ def test_a_pipeline_without_batches_ends_when_a_second_instance_starts(
     query.processAllAvailable()
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH))
     with (
-        closing(KafkaDestination({"bootstrap.servers": pipeline.bootstrap})) as destination,
-        closing(destination.target(Opening(name=pipeline.name))) as newer,
+        closing(KafkaFrameSink({"bootstrap.servers": pipeline.bootstrap})) as destination,
+        closing(destination.commit_point(Opening(name=pipeline.name))) as newer,
     ):
         newer.acquire(None)
     with pytest.raises(PipelineFenced, match="PRODUCER_FENCED: another instance"):

@@ -16,8 +16,9 @@ from pyspark.sql.types import (
 from einmal.options.values import OptionError
 from einmal.security.secret import Secret
 from einmal.security.shared_identity import SharedIdentity
+from einmal.sinks.batch_rows import RowRefused
 from einmal.sinks.kafka.claim_client import Address
-from einmal.spark.output.routing import BatchRoute, OwnPartition, RowRefused, Turn, check_columns, choose_numbers
+from einmal.spark.output.routing import BatchRoute, OwnPartition, Turn, check_columns, choose_numbers
 from einmal.wire.murmur2 import partition_for_key
 
 NOWHERE = Turn(Address("127.0.0.1", 1, SharedIdentity("", Secret(""))), "")

@@ -17,16 +17,18 @@ from einmal.declare.pipeline import parse
 from einmal.options.values import Options
 from einmal.pipeline import events
 from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.sinks.commit_point import RowCommitPoint
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.sinks.sink import Opening
+from einmal.sinks.sqlite import SQLiteSink
 from einmal.spark import PipelineRefused
 from einmal.spark.api.program import load, writer
 from einmal.spark.protocol.query import PipelineQuery
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.frame_rows import FrameRows
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening, Target
-from einmal.spark.targets.together import TogetherDestination
+from einmal.spark.targets.together import TogetherSink
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.conftest import long
@@ -107,7 +109,7 @@ class Declared:
             return sorted(f"{number} {drawn}" for number, drawn in connection.execute(f"SELECT * FROM {table}"))
 
     def record(self) -> Any:
-        target = SQLiteDestination(Options({"path": str(self.database), "table": "drawn"})).target(
+        target = SQLiteSink(Options({"path": str(self.database), "table": "drawn"})).commit_point(
             Opening(name=self.name)
         )
         try:
@@ -264,7 +266,7 @@ Verb = Callable[..., Any]
 
 def crashing_once(monkeypatch: pytest.MonkeyPatch, verb: str, *, before: bool, at: int) -> Callable[[], bool]:
     """The ``at``-th call of a verb of the topics is not made, or its answer is lost. Returns whether it came."""
-    wrapped: Verb = getattr(KafkaTarget, verb)
+    wrapped: Verb = getattr(KafkaFrameCommitPoint, verb)
     calls = 0
 
     def crashing(*arguments: Any) -> Any:
@@ -277,7 +279,7 @@ def crashing_once(monkeypatch: pytest.MonkeyPatch, verb: str, *, before: bool, a
             raise RuntimeError("lost answer")
         return result
 
-    monkeypatch.setattr(KafkaTarget, verb, crashing)
+    monkeypatch.setattr(KafkaFrameCommitPoint, verb, crashing)
     return lambda: calls >= at
 
 
@@ -313,19 +315,19 @@ def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
     create(two_phase.bootstrap, name, COMMIT_TOPIC)
     schema = "topics struct<value string>, database struct<number int>"
 
-    def opened() -> Target:
+    def opened() -> RowCommitPoint:
         client = {"bootstrap.servers": two_phase.bootstrap, TWO_PHASE_COMMIT: "true"}
-        rows = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
-        parts = Part(KafkaDestination(client, name, None), "topics"), Part(rows, "database")
-        return TogetherDestination(*parts).target(Opening(name=name, spark=spark))
+        rows = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+        parts = Part(KafkaFrameSink(client, name, None), "topics"), Part(rows, "database")
+        return TogetherSink(*parts).commit_point(Opening(name=name, runtime=spark))
 
     killed = opened()
     identity = killed.acquire(None)
     killed.read()
-    killed.stage(identity, 0, spark.createDataFrame([(None, (0,))], schema))
+    killed.stage(identity, 0, FrameRows(spark.createDataFrame([(None, (0,))], schema)))
     killed.record(identity, record(0, 1, name))
     identity = killed.commit(identity) or identity
-    killed.stage(identity, 1, spark.createDataFrame([(None, (1,)), (("1",), None)], schema))
+    killed.stage(identity, 1, FrameRows(spark.createDataFrame([(None, (1,)), (("1",), None)], schema)))
     killed.record(identity, record(1, 2, name))
     killed.close()
     following = opened()
@@ -364,16 +366,16 @@ def test_the_name_of_a_transaction_is_not_looked_for_in_another_cluster(
     name = unique("several")
     schema = "topics struct<value string>, database struct<number int>"
 
-    def opened(bootstrap: str) -> Target:
+    def opened(bootstrap: str) -> RowCommitPoint:
         client = {"bootstrap.servers": bootstrap, TWO_PHASE_COMMIT: "true"}
-        rows = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
-        parts = Part(KafkaDestination(client, name, None), "topics"), Part(rows, "database")
-        return TogetherDestination(*parts).target(Opening(name=name, spark=spark))
+        rows = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+        parts = Part(KafkaFrameSink(client, name, None), "topics"), Part(rows, "database")
+        return TogetherSink(*parts).commit_point(Opening(name=name, runtime=spark))
 
     create(two_phase.bootstrap, name, COMMIT_TOPIC)
     killed = opened(two_phase.bootstrap)
     identity = killed.acquire(None)
-    killed.stage(identity, 0, spark.createDataFrame([(None, (1,)), (("1",), None)], schema))
+    killed.stage(identity, 0, FrameRows(spark.createDataFrame([(None, (1,)), (("1",), None)], schema)))
     killed.record(identity, record(0, 2, name))
     with monkeypatch.context() as patch:
         crashing_once(patch, "commit", before=True, at=1)

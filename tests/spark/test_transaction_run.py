@@ -12,21 +12,21 @@ from einmal.options.values import Options
 from einmal.pipeline.batch_plan import BATCH_WRITES
 from einmal.pipeline.errors import PipelineFenced
 from einmal.pipeline.run_state import Query
+from einmal.sinks.sink import Opening
+from einmal.sinks.sqlite import SQLiteSink
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.target import Opening
+from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 
 
 def test_a_run_that_a_database_has_fenced_does_not_hear_of_the_brokers_timeouts(tmp_path: Path) -> None:
-    destination = SQLiteDestination(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+    destination = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
     query = Query(
         transactional_id="rows", query_id=BATCH_WRITES, checkpoint="", is_fresh=False, stateful=False, version=1
     )
-    older = TransactionRun(destination.target(Opening(name="rows")), query, NoAdditions(), lambda _: None)
+    older = TransactionRun(destination.commit_point(Opening(name="rows")), query, NoAdditions(), lambda _: None)
     older.start()
-    with closing(destination.target(Opening(name="rows"))) as newer:
+    with closing(destination.commit_point(Opening(name="rows"))) as newer:
         newer.acquire(None)
     with pytest.raises(PipelineFenced) as caught:
         # It is fenced before it looks at the rows.
@@ -34,4 +34,4 @@ def test_a_run_that_a_database_has_fenced_does_not_hear_of_the_brokers_timeouts(
     older.close()
     assert "use one per pipeline" in caught.value.hint
     assert "transaction.timeout.ms" not in caught.value.hint
-    assert "transaction.timeout.ms" in KafkaTarget.fenced_hint
+    assert "transaction.timeout.ms" in KafkaFrameCommitPoint.fenced_hint

@@ -15,7 +15,7 @@ from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.pipeline.source_offsets import SourcePosition
-from einmal.sinks.commit_point import TargetError
+from einmal.sinks.commit_point import SinkError
 from einmal.types import TopicPartition
 
 _PATIENCE_MS: Final = "3000"
@@ -45,7 +45,7 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
     try:
         with closing(declared.target()) as target:
             committed = target.committed().get(declared.record)
-    except (KafkaError, TargetError) as error:
+    except (KafkaError, SinkError) as error:
         return LinkLag(why=f"lag unknown: {str(error).partition(chr(10))[0]}")
     if committed is None or committed.record is None:
         return LinkLag(why="nothing committed yet")

@@ -197,11 +197,11 @@ def _stops_told() -> Iterator[None]:
     from einmal.mirroring.map_log import UnreadableMap
     from einmal.mirroring.run import MirrorIncomplete, MirrorStopped
     from einmal.pipeline.commit_record import UnreadableCommitRecord
-    from einmal.sinks.commit_point import TargetError
+    from einmal.sinks.commit_point import SinkError
 
     try:
         yield
-    except (MirrorStopped, UnreadableMap, UnreadableCommitRecord, TargetError) as error:
+    except (MirrorStopped, UnreadableMap, UnreadableCommitRecord, SinkError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, MirrorIncomplete) else REFUSED) from error
 

@@ -168,7 +168,7 @@ def _owned(
     """``sink``: of a declaration with several databases; empty: the first."""
     from einmal.client.errors import KafkaError
     from einmal.pipeline.errors import PipelineRefused
-    from einmal.sinks.commit_point import TargetError
+    from einmal.sinks.commit_point import SinkError
     from einmal.spark.operate.ownership import Changed, KafkaOwnership
 
     with failures_told():
@@ -180,7 +180,7 @@ def _owned(
                 opened = KafkaOwnership({name: str(value) for name, value in config.items()})
             with opened as owned:
                 yield owned
-        except (Changed, TargetError) as error:
+        except (Changed, SinkError) as error:
             if isinstance(error.__cause__, KafkaError):
                 raise error.__cause__ from error
             _fail(str(error), "look at its status, and decide again")
@@ -219,11 +219,11 @@ def _declared(
     """Of a target that a file declares."""
     from einmal.clusters.kafka_cluster import KafkaCluster
     from einmal.options.values import client_settings
+    from einmal.sinks.kinds import new_sink
     from einmal.spark.operate.ownership import KafkaOwnership, Ownership
-    from einmal.spark.targets.kafka.destination import KafkaDestination
-    from einmal.spark.targets.kinds import destination
+    from einmal.spark.targets.kafka.destination import KafkaFrameSink
     from einmal.spark.targets.part import Part
-    from einmal.spark.targets.together import TogetherDestination
+    from einmal.spark.targets.together import TogetherSink
 
     if brokers or settings or command_config:
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
@@ -233,10 +233,10 @@ def _declared(
     if not others:
         return KafkaOwnership(client_settings(declaration.writer))
     chosen = next((each for each in others if each.name == sink), others[0])
-    database = destination(chosen.kind, chosen.options)
-    topics = KafkaDestination(client_settings(declaration.writer))
+    database = new_sink(chosen.kind, chosen.options)
+    topics = KafkaFrameSink(client_settings(declaration.writer))
     if topics.two_phase:
-        database = TogetherDestination(Part(topics), Part(database))
+        database = TogetherSink(Part(topics), Part(database))
     return Ownership(database, KafkaCluster(clients[0]) if clients else None)
 
 

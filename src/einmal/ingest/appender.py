@@ -15,14 +15,14 @@ from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.ingest.encoding import BATCH_BYTES, RecordEncoder
 from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice
 from einmal.pipeline.claims import Output
-from einmal.sinks.commit_point import TargetError
+from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.types import ErrorCode, ProducerIdAndEpoch
 
 
 class Appender(Protocol):
-    """What was written, by partition. Raises TargetError, SourceFailed, SourceRefused, and what iterating the records
+    """What was written, by partition. Raises SinkError, SourceFailed, SourceRefused, and what iterating the records
     raises."""
 
     def append(
@@ -56,7 +56,7 @@ class LocalAppender:
         batches = TransactionBatches(identity)
         try:
             written = target.append(identity, self._encoder.encode(batch, batches, now_ms))
-        except TargetError as error:
+        except SinkError as error:
             cause = error.__cause__
             is_invalid = isinstance(cause, KafkaError) and cause.code is ErrorCode.invalid_record
             if is_invalid and self._unknown and not self._is_refused:

@@ -24,7 +24,7 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, Unreadable
 from einmal.pipeline.errors import PipelineRefused
 from einmal.pipeline.run_state import Held
 from einmal.security.redaction import RedactedDict
-from einmal.sinks.commit_point import TargetError
+from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka import commit_log
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
 from einmal.sinks.perform import VERBS, answered, perform
@@ -233,7 +233,7 @@ class Ingest:
             batch = self._deduplicator.without_duplicates(batch, now_ms)
         try:
             outputs = appender.append(batch, target, effect.identity, now_ms)
-        except TargetError as error:
+        except SinkError as error:
             if isinstance(error.__cause__, RecordTooLarge):
                 raise SourceRefused(str(error), error.__cause__.what_to_do) from error
             if isinstance(error.__cause__, NotAuthorized):

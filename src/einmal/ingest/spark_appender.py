@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.ingest.source import IngestBatch, RecordPart, RecordSource, SourceFailed, SourceRefused
 from einmal.pipeline.claims import Output
-from einmal.sinks.commit_point import TargetError
+from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.spark.errors import reason_of
 from einmal.spark.output.part_frame import PartJob, PartRow
@@ -59,7 +59,7 @@ class SparkAppender:
                 self._resources.service,
                 lambda claims, write_as: self._resources.job.run(frame, claims, self._number, write_as),
             )
-        except TargetError:
+        except SinkError:
             raise
         except Exception as error:
             reason = reason_of(error)

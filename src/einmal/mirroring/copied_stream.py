@@ -15,7 +15,7 @@ from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange
 from einmal.mirror.effects import CopyRecords
 from einmal.mirror.offset_map import OffsetRun
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import TopicPartition
 from einmal.wire.compression import Compression
@@ -80,14 +80,14 @@ def encoded(
 def runs_of(
     target: TopicPartition, sources: Iterable[tuple[int, int]], first_offset: int, last_offset: int
 ) -> tuple[OffsetRun, ...]:
-    """The runs of what was written at these offsets. Raises TargetFailed if records of another producer lie between."""
+    """The runs of what was written at these offsets. Raises SinkFailed if records of another producer lie between."""
     runs = []
     offset = first_offset
     for source, records in sources:
         runs.append(OffsetRun(source, offset, records))
         offset += records
     if last_offset + 1 != offset:
-        raise TargetFailed(
+        raise SinkFailed(
             f"{target} has {last_offset - first_offset + 1} records where {offset - first_offset} were written: "
             "another producer writes into the topic of a mirror",
             will_again=True,

@@ -17,7 +17,7 @@ from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 
 
 class Copier(Protocol):
-    """Calls raise SourceUnreadable, KafkaError, WireError; ``copy`` TargetError, too."""
+    """Calls raise SourceUnreadable, KafkaError, WireError; ``copy`` SinkError, too."""
 
     def scan(self, effect: ScanHeaders) -> HeadersScanned: ...
 

@@ -26,7 +26,7 @@ from einmal.pipeline import effects as protocol
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
 from einmal.pipeline.run_state import Held
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.perform import VERBS, answered, perform
 from einmal.types import TopicPartition
 from einmal.wire.errors import WireError
@@ -294,7 +294,7 @@ class MirrorProcess:
             return self._event(effect, target)
         except RefusedGroup as error:
             return effects.GroupRefused(error.group, str(error))
-        except (TargetFailed, SourceUnreadable) as error:
+        except (SinkFailed, SourceUnreadable) as error:
             if topic := blamed(effect, error):
                 return effects.CopyRefused(topic, str(error))
             raise

@@ -18,7 +18,7 @@ from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
 from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, committed, scanned
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.batches import write_all
 from einmal.sinks.kafka.claim_client import ClaimClient, ClaimRefused
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
@@ -72,7 +72,7 @@ class SparkCopier:
         except JobFailed as error:
             if str(error).startswith(_UNREADABLE):
                 raise SourceUnreadable(str(error)) from error
-            raise TargetFailed(str(error)) from error
+            raise SinkFailed(str(error)) from error
         found = {each.source: each for each in copied}
         return RecordsCopied({each: found[each].runs() if each in found else () for each in effect.ranges})
 
@@ -104,7 +104,7 @@ class CopiedPartition:
     sources: tuple[tuple[int, int], ...]
 
     def runs(self) -> tuple[OffsetRun, ...]:
-        """Raises TargetFailed."""
+        """Raises SinkFailed."""
         written = self.output
         target = TopicPartition(written.topic, written.partition)
         return runs_of(target, self.sources, written.first_offset, written.last_offset)

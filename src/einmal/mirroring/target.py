@@ -26,7 +26,7 @@ from einmal.mirroring.faults import OF_A_GROUP, RefusedGroup
 from einmal.mirroring.groups import active_groups, committed_offsets
 from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
 from einmal.pipeline.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka import commit_log
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
@@ -38,7 +38,7 @@ _RECORDS_MAX: Final = 500
 
 
 class TargetWriter:
-    """One run of one flow. Calls raise KafkaError, those of a transaction TargetError."""
+    """One run of one flow. Calls raise KafkaError, those of a transaction SinkError."""
 
     def __init__(self, client: Mapping[str, str], flow: str, transactional_id: str) -> None:
         """``client``: settings under Kafka's names."""
@@ -133,11 +133,11 @@ class TargetWriter:
                 raise
 
     def commit_offsets(self, identity: ProducerIdAndEpoch, offsets: TargetOffsets) -> None:
-        """Raises RefusedGroup, TargetError."""
+        """Raises RefusedGroup, SinkError."""
         for group, partitions in offsets.items():
             try:
                 self.target.commit_offsets(identity, group, partitions)
-            except TargetFailed as error:
+            except SinkFailed as error:
                 if isinstance(error.__cause__, KafkaError) and error.__cause__.code in OF_A_GROUP:
                     raise RefusedGroup(group, error) from error
                 raise

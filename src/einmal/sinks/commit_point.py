@@ -7,7 +7,7 @@ record* (which batch, up to which source positions). Both are changed in the tra
     look     the record, as anybody may read it: nothing is fenced
     acquire  the next epoch of the name: whoever had the one before can commit nothing more
     read     the record for certain: nobody can change it any more without this epoch
-    (stage)  rows, to where no reader sees them: what runs the pipeline has a verb for its own kind of rows
+    stage    rows, written by tasks, to where no reader sees them; where the rows are records, each runtime's own
     record   the driver's transaction begins: compare the epoch, make the staged rows part of it, set the record
     commit   rows and record become visible together
     abort    what was staged is removed
@@ -33,8 +33,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from einmal.pipeline import effects as protocol
+from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
+from einmal.sinks.batch_rows import BatchRows
 from einmal.types import ProducerEpoch, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
@@ -45,24 +47,24 @@ Identity = ProducerIdAndEpoch
 ``producer_epoch`` counts the transactions under it. Every transaction has an identity of its own."""
 
 
-class TargetError(Exception):
+class SinkError(Exception):
     """Raised by the verbs of a target; the message is the reason that the user reads."""
 
 
-class TargetFenced(TargetError):
+class SinkFenced(SinkError):
     """Another instance has acquired the name since."""
 
 
-class IdentityExpired(TargetError):
+class IdentityExpired(SinkError):
     """The target has forgotten the identity. Nothing is open under it, and another instance may have acquired the
     name."""
 
 
-class OutcomeUnknown(TargetError):
+class OutcomeUnknown(SinkError):
     """No answer: the step may have happened."""
 
 
-class TargetFailed(TargetError):
+class SinkFailed(SinkError):
     """The step did not happen, and the transaction can be aborted. ``will_again``: every other attempt would fail,
     too."""
 
@@ -75,14 +77,14 @@ ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.E
 """After an error that nobody has explained, these may have happened. Every other effect did not."""
 
 
-def event_of(error: TargetError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
+def event_of(error: SinkError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
     """What the committer learns of a verb that has failed."""
     match error:
-        case TargetFenced():
+        case SinkFenced():
             return protocol.Fenced(str(error), fenced_hint)
         case IdentityExpired():
             return protocol.Expired(str(error))
-        case TargetFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:
+        case SinkFailed() if not isinstance(effect, protocol.EndTxn) or effect.committed:
             return protocol.Failed(str(error), will_again=error.will_again)
         case _:
             # Nothing more can be done about an abort: the next start removes the rest.
@@ -103,36 +105,36 @@ class CommitPoint(ABC):
 
     @abstractmethod
     def look(self) -> CommitRecord | None:
-        """The last committed record, or None. It may be out of date by the time of the answer. Raises TargetError."""
+        """The last committed record, or None. It may be out of date by the time of the answer. Raises SinkError."""
 
     @abstractmethod
     def acquire(self, held: Identity | None) -> Identity:
         """Raise the epoch of the name, durably. ``held``: the identity of the run before this one in the same process;
-        TargetFenced, if somebody has acquired the name since."""
+        SinkFenced, if somebody has acquired the name since."""
 
     @abstractmethod
     def read(self) -> CommitRecord | None:
-        """The last committed record for certain: to be called after ``acquire``. Raises TargetFenced, TargetError."""
+        """The last committed record for certain: to be called after ``acquire``. Raises SinkFenced, SinkError."""
 
     @abstractmethod
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         """Open the transaction, and put what was staged, if anything was, and the record into it (None: delete the
         record).
 
-        Raises TargetFailed, TargetFenced, OutcomeUnknown.
+        Raises SinkFailed, SinkFenced, OutcomeUnknown.
         """
 
     @abstractmethod
     def commit(self, identity: Identity) -> Identity | None:
         """Make rows and record visible; the identity of the next transaction (None: ``acquire`` grants it).
 
-        Raises TargetFenced, OutcomeUnknown, and TargetFailed if it is certain that nothing was committed.
+        Raises SinkFenced, OutcomeUnknown, and SinkFailed if it is certain that nothing was committed.
         """
 
     @abstractmethod
     def abort(self, identity: Identity) -> Identity | None:
         """Undo what was staged and recorded; the identity of the next transaction. Also for what the run before this
-        one left open under a held identity. Raises TargetFailed if nothing is open, TargetFenced, OutcomeUnknown."""
+        one left open under a held identity. Raises SinkFailed if nothing is open, SinkFenced, OutcomeUnknown."""
 
     def positions(self, identity: Identity, batch_id: int, end: tuple[Any, ...]) -> None:
         """Show the source positions to tools that look for them in the target. By default there are none."""
@@ -140,7 +142,7 @@ class CommitPoint(ABC):
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
         """The rows of a committed batch that the target has rejected, as its transaction has recorded them; also for
-        the next driver. By default a row that is rejected fails the batch. Raises TargetError."""
+        the next driver. By default a row that is rejected fails the batch. Raises SinkError."""
         return ()
 
     def overdue(self) -> str:
@@ -149,7 +151,7 @@ class CommitPoint(ABC):
 
     def check(self, identity: Identity) -> None:
         """Whether the name still has this identity, for a pipeline that has nothing to write: without it, an idle one
-        would not notice its successor. Raises TargetFenced, TargetError."""
+        would not notice its successor. Raises SinkFenced, SinkError."""
         self.read()
 
     def forget(self) -> None:
@@ -165,6 +167,17 @@ class CommitPoint(ABC):
     def close(self) -> None:
         """Release connections; nothing is aborted."""
         return
+
+
+class RowCommitPoint(CommitPoint):
+    """A commit point that takes the rows of a batch, too."""
+
+    @abstractmethod
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
+        """Write the rows of a batch durably to where no reader sees them; the number of rows by table and task.
+
+        Raises SinkFailed, SinkFenced, and what running the tasks raises.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,16 @@ from typing import Any, Final
 from einmal.extras import install_command
 from einmal.misspelt import nearest_name
 from einmal.options.values import OptionError, Options
-from einmal.sinks.sink import Sink
+from einmal.sinks.sink import RowSink
 
 KAFKA: Final = ("kafka", "einmal")
 """The words for topics, whose options are Spark's: see ``options.sink.sink_options``."""
 KINDS: Final[Mapping[str, str]] = {
-    "postgres": "einmal.spark.targets.postgres.destination:PostgresDestination",
-    "delta": "einmal.spark.targets.delta:DeltaDestination",
-    "duckdb": "einmal.spark.targets.duckdb:DuckDBDestination",
-    "iceberg": "einmal.spark.targets.iceberg:IcebergDestination",
-    "sqlite": "einmal.spark.targets.sqlite:SQLiteDestination",
+    "postgres": "einmal.sinks.postgres.sink:PostgresSink",
+    "delta": "einmal.sinks.delta:DeltaSink",
+    "duckdb": "einmal.sinks.duckdb:DuckDBSink",
+    "iceberg": "einmal.sinks.iceberg:IcebergSink",
+    "sqlite": "einmal.sinks.sqlite:SQLiteSink",
 }
 """Import paths, so that a type's packages are loaded only where it is used."""
 
@@ -31,7 +31,7 @@ _PACKAGES: Final[Mapping[str, str]] = {"delta": "deltalake", "duckdb": "duckdb",
 _SPARKS_FILES: Final = ("parquet", "orc", "json", "csv", "text", "avro")
 
 
-def sink_class(kind: str) -> type[Sink]:
+def sink_class(kind: str) -> type[RowSink]:
     """Raises OptionError for an unknown type, and where its packages are not installed."""
     module, _, name = KINDS.get(kind, kind).partition(":")
     if not name:
@@ -56,11 +56,11 @@ def sink_class(kind: str) -> type[Sink]:
         raise OptionError(f"target type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
     except AttributeError as error:
         raise OptionError(f"target type {kind!r}: {module} has no {name}") from error
-    if not (isinstance(found, type) and issubclass(found, Sink)):
+    if not (isinstance(found, type) and issubclass(found, RowSink)):
         raise OptionError(f"target type {kind!r} is no einmal.sinks.sink.Sink")
     return found
 
 
-def new_sink(kind: str, given: Mapping[str, Any]) -> Sink:
+def new_sink(kind: str, given: Mapping[str, Any]) -> RowSink:
     """From the options of a query. Raises OptionError."""
     return sink_class(kind)(Options(given))

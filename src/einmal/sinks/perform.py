@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from einmal.client.errors import KafkaError
 from einmal.pipeline import effects as protocol
-from einmal.sinks.commit_point import ALL_OR_NOTHING, CommitPoint, OutcomeUnknown, TargetError, TargetFailed, event_of
+from einmal.sinks.commit_point import ALL_OR_NOTHING, CommitPoint, OutcomeUnknown, SinkError, SinkFailed, event_of
 from einmal.wire.errors import WireError
 
 VERBS: Final = (protocol.ReadRecord, protocol.WriteCommitRecord, *ALL_OR_NOTHING)
@@ -22,15 +22,15 @@ def answered(effect: object, act: Callable[[], _E], fenced_hint: str) -> _E | pr
     """What ``act``, which performs the effect, returns, or the event of its error."""
     try:
         return act()
-    except TargetError as error:
+    except SinkError as error:
         return event_of(error, effect, fenced_hint)  # type: ignore[arg-type]
     except (KafkaError, WireError) as error:
-        unknown = OutcomeUnknown(str(error)) if isinstance(effect, ALL_OR_NOTHING) else TargetFailed(str(error))
+        unknown = OutcomeUnknown(str(error)) if isinstance(effect, ALL_OR_NOTHING) else SinkFailed(str(error))
         return event_of(unknown, effect, fenced_hint)  # type: ignore[arg-type]
 
 
 def perform(effect: object, target: CommitPoint) -> protocol.Event:
-    """One of ``VERBS``. Raises TargetError, KafkaError, UnreadableCommitRecord, PipelineRefused."""
+    """One of ``VERBS``. Raises SinkError, KafkaError, UnreadableCommitRecord, PipelineRefused."""
     match effect:
         case protocol.ReadRecord(certain):
             return protocol.RecordRead(target.read() if certain else target.look())

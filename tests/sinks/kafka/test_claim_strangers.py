@@ -29,7 +29,7 @@ CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303")
 """The beginning of one, which announces more than follows."""
 
 
-class Target:
+class RowCommitPoint:
     """A driver with an open transaction, and who was granted what."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class Target:
 
 
 @pytest.fixture
-def target() -> Iterator[Target]:
-    target = Target()
+def target() -> Iterator[RowCommitPoint]:
+    target = RowCommitPoint()
     yield target
     target.service.close()
 
@@ -104,7 +104,7 @@ def the_line(caplog: pytest.LogCaptureFixture) -> str:
     ids=["http", "question", "huge record", "noise", "half a hello", "endless record", "nothing"],
 )
 def test_a_stranger_that_sends_anything_but_tls_is_disconnected_and_learns_nothing(
-    target: Target, caplog: pytest.LogCaptureFixture, data: bytes
+    target: RowCommitPoint, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     with caplog.at_level(logging.WARNING):
         answer = sent(target.place, data)
@@ -116,7 +116,7 @@ def test_a_stranger_that_sends_anything_but_tls_is_disconnected_and_learns_nothi
 
 @pytest.mark.parametrize("has_a_key", [False, True])
 def test_a_stranger_that_speaks_tls_without_the_querys_key_is_not_welcomed(
-    target: Target, caplog: pytest.LogCaptureFixture, has_a_key: bool
+    target: RowCommitPoint, caplog: pytest.LogCaptureFixture, has_a_key: bool
 ) -> None:
     context = shared_identity().context(is_server=False) if has_a_key else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -138,7 +138,7 @@ def test_a_stranger_that_speaks_tls_without_the_querys_key_is_not_welcomed(
     assert "no task of this query" in line
 
 
-def test_a_task_of_one_query_cannot_claim_in_another(target: Target) -> None:
+def test_a_task_of_one_query_cannot_claim_in_another(target: RowCommitPoint) -> None:
     host, port = target.place
     with (
         ClaimClient(Address(host, port, shared_identity()), target.transaction.token, Task(0, 0), 1) as foreign,
@@ -148,7 +148,7 @@ def test_a_task_of_one_query_cannot_claim_in_another(target: Target) -> None:
     assert target.granted == []
 
 
-def test_a_version_of_tls_without_encrypted_certificates_is_not_accepted(target: Target) -> None:
+def test_a_version_of_tls_without_encrypted_certificates_is_not_accepted(target: RowCommitPoint) -> None:
     context = target.service.address.identity.context(is_server=False)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     with socket.create_connection(target.place, timeout=60) as plain, pytest.raises(ssl.SSLError):
@@ -156,7 +156,7 @@ def test_a_version_of_tls_without_encrypted_certificates_is_not_accepted(target:
 
 
 def test_a_stranger_that_sends_a_byte_now_and_then_has_the_time_of_one_handshake(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: RowCommitPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_service._Handler, "timeout", 0.5)
     # All these bytes are half a minute, and no whole hello.
@@ -170,7 +170,7 @@ def test_a_stranger_that_sends_a_byte_now_and_then_has_the_time_of_one_handshake
 
 
 def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: RowCommitPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_service, "_STRANGERS_MAX", 8)
     # None of them leaves by itself.
@@ -186,7 +186,7 @@ def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
             time.sleep(0.01)
 
 
-def test_a_task_whose_handshake_was_ended_tries_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_whose_handshake_was_ended_tries_again(target: RowCommitPoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it happens while many strangers connect: here the first two connections end."""
     count = 0
     do_handshake = ssl.SSLSocket.do_handshake
@@ -204,7 +204,7 @@ def test_a_task_whose_handshake_was_ended_tries_again(target: Target, monkeypatc
     assert count == 3
 
 
-def test_lines_about_strangers_are_bounded(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_about_strangers_are_bounded(target: RowCommitPoint, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(60):
             sent(target.place, b"\n")
@@ -243,7 +243,7 @@ class Wire:
         self._listener.close()
 
 
-def test_whoever_records_a_connection_learns_nothing_and_cannot_replay_it(target: Target) -> None:
+def test_whoever_records_a_connection_learns_nothing_and_cannot_replay_it(target: RowCommitPoint) -> None:
     wire = Wire(target.place)
     with target.task(7, wire.port) as task:
         assert task.topic(TOPIC) == (0, 3)
@@ -262,7 +262,7 @@ def test_whoever_records_a_connection_learns_nothing_and_cannot_replay_it(target
     target.still_serves()
 
 
-def test_the_key_travels_with_a_task_and_shows_in_no_text_of_it(target: Target) -> None:
+def test_the_key_travels_with_a_task_and_shows_in_no_text_of_it(target: RowCommitPoint) -> None:
     address = target.service.address
     key = address.identity.key.reveal()
     assert pickle.loads(pickle.dumps(address)) == address

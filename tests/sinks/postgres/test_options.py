@@ -96,7 +96,7 @@ def test_no_text_of_the_options_has_the_password() -> None:
 
 
 def test_records_are_managed_without_spark() -> None:
-    program = "import sys, einmal.spark.targets.postgres.destination; sys.exit('pyspark' in sys.modules)"
+    program = "import sys, einmal.sinks.postgres.sink; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 

@@ -30,7 +30,7 @@ from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, register
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.spark_commit import SparkCommit
-from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from tests.spark.campaign.pipelines import NAMES, Place
 from tests.spark.claim_moments import watch_claims
 
@@ -96,7 +96,7 @@ def watch(stage: Stage) -> None:
 
     def watched_batch(self: ExactlyOnce, batch: CurrentBatch) -> None:
         destination = self._setting.destination
-        assert isinstance(destination, KafkaDestination)
+        assert isinstance(destination, KafkaFrameSink)
         pipelines[id(destination.resources(self._setting.spark).service)] = self._id
         run_batch(self, batch)
 

@@ -15,14 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from einmal.pipeline.claims import Output
 from einmal.pipeline.events import TransactionEnded
+from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Identity
+from einmal.sinks.embedded import EmbeddedCommitPoint
 from einmal.spark import PipelineError, session
 from einmal.spark.api.program import load, writer
-from einmal.spark.targets.embedded import EmbeddedTarget
 from tests.spark.standalone import executor_id, executors_of, kill
 
 LAST = "drawn"
@@ -75,13 +76,13 @@ class Harms:
 
 
 def _watch(harms: Harms) -> None:
-    stage = EmbeddedTarget.stage
+    stage = EmbeddedCommitPoint.stage
 
-    def watched(self: EmbeddedTarget, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+    def watched(self: EmbeddedCommitPoint, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         harms.before_stage(self._table, batch_id)
-        return stage(self, identity, batch_id, frame)
+        return stage(self, identity, batch_id, rows)
 
-    EmbeddedTarget.stage = watched  # type: ignore[method-assign]
+    EmbeddedCommitPoint.stage = watched  # type: ignore[method-assign]
 
 
 def main(plan: dict[str, Any]) -> dict[str, Any]:

@@ -10,15 +10,15 @@ from typing import Any
 from einmal.options.values import Options
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
-from einmal.sinks.commit_point import Identity, TargetError, TargetFailed, following
-from einmal.spark.targets import embedded
-from einmal.spark.targets.embedded import COMMITS, EmbeddedTarget
-from einmal.spark.targets.sqlite import SQLiteDestination
-from einmal.spark.targets.staged_files import StagedFile, StagedFiles
-from einmal.spark.targets.target import Opening, Target
+from einmal.sinks import embedded
+from einmal.sinks.commit_point import Identity, RowCommitPoint, SinkError, SinkFailed, following
+from einmal.sinks.embedded import COMMITS, EmbeddedCommitPoint
+from einmal.sinks.sink import Opening
+from einmal.sinks.sqlite import SQLiteSink
+from einmal.sinks.staged_files import StagedFile, StagedFiles
 
 
-class _Broken(EmbeddedTarget):
+class _Broken(EmbeddedCommitPoint):
     """Only gives access to what the defects need, and lacks the second defence: a record that is not the last one of
     this run ends it, which hides most defects."""
 
@@ -118,7 +118,7 @@ class WithoutCounts(_Broken):
         )
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
-        with contextlib.suppress(TargetFailed):
+        with contextlib.suppress(SinkFailed):
             super().record(identity, record)
 
 
@@ -180,7 +180,7 @@ class EpochsBeginAgain(_Broken):
     """A name that was deleted begins with its first epoch again."""
 
     def acquire(self, held: Identity | None) -> Identity:
-        with contextlib.suppress(TargetFailed):
+        with contextlib.suppress(SinkFailed):
             self._in_another_transaction(
                 f"UPDATE {COMMITS} SET epoch = coalesce((SELECT epoch FROM {COMMITS} WHERE pipeline = ?), 0) "
                 "WHERE pipeline = ''",
@@ -212,7 +212,7 @@ class LookFences(_Broken):
     """Looking at the record acquires the name."""
 
     def look(self) -> CommitRecord | None:
-        with contextlib.suppress(TargetError):
+        with contextlib.suppress(SinkError):
             self.acquire(None)
         return super().look()
 
@@ -263,12 +263,12 @@ MUTANTS: dict[type[_Broken], str] = {
 """The test that catches each, with its parameter."""
 
 
-class BrokenDestination(SQLiteDestination):
+class BrokenDestination(SQLiteSink):
     def __init__(self, options: Options, kind: type[_Broken]) -> None:
         super().__init__(options)
         self._kind = kind
 
-    def target(self, opening: Opening) -> Target:
+    def commit_point(self, opening: Opening) -> RowCommitPoint:
         return self._kind(self._database, self._table, self._staging, opening, self._errors)
 
 

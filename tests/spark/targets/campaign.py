@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.sinks.sink import Opening
 from einmal.spark.environment import class_archive
-from einmal.spark.targets.target import Opening
 from tests.spark.standalone import StandaloneCluster, die_with_parent, executors_of, kill, session_of
 from tests.spark.targets.driver import NAME, ROWS_PER_BATCH
 from tests.spark.targets.hooks import HOOKS, OwnHooks
@@ -231,8 +231,8 @@ class Conductor:
 
     def _check(self) -> None:
         location, wrong = self._directory / "target", self.verdict.wrong
-        destination = self._hooks.destination(location)
-        target = destination.target(Opening(name=NAME))
+        destination = self._hooks.sink(location)
+        target = destination.commit_point(Opening(name=NAME))
         # Whatever was staged under an earlier epoch is removed by this.
         target.acquire(None)
         record = target.read()

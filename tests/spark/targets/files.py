@@ -9,7 +9,9 @@ from typing import Final
 
 from pyarrow import parquet
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+
+from einmal.sinks.row_schema import RowSchema
+from einmal.spark.targets import frame_rows
 
 COPY: Final = 900_000
 """Added to the id of an attempt."""
@@ -50,6 +52,6 @@ def unnamed(directory: Path, named: list[Path]) -> list[str]:
     return sorted(str(path) for path in directory.glob("einmal-*/*/*") if path not in named)
 
 
-def schema_of(spark: SparkSession, columns: str) -> StructType:
+def schema_of(spark: SparkSession, columns: str) -> RowSchema:
     """Of columns as in SQL."""
-    return spark.createDataFrame([], columns).schema
+    return frame_rows.schema_of(spark.createDataFrame([], columns).schema)

@@ -6,15 +6,26 @@ The libraries of the targets are imported by who uses them: every process of a r
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from einmal.spark.targets.kinds import destination
-from einmal.spark.targets.staged_files import directory_of
-from einmal.spark.targets.target import Destination
+from einmal.sinks.kinds import new_sink
+from einmal.sinks.sink import RowSink
+from einmal.sinks.staged_files import directory_of
 from einmal.testing.targets import TargetTests
+from einmal.testing.targets.driving import tables_of
 from tests.spark.targets import files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def frame_of(spark: SparkSession, rows: Sequence[tuple[int, str]], tasks: int = 2) -> DataFrame:
+    # Of an Arrow table Spark makes a local relation, without a job of Python workers.
+    (table,) = tables_of(rows, 1)
+    return spark.createDataFrame(table).coalesce(tasks)
 
 
 class OwnHooks(TargetTests):
@@ -28,8 +39,8 @@ class OwnHooks(TargetTests):
     def staging(self, location: Path) -> Path:
         raise NotImplementedError
 
-    def destination(self, location: Path) -> Destination:
-        return destination(self.kind, self.options(location))
+    def sink(self, location: Path) -> RowSink:
+        return new_sink(self.kind, self.options(location))
 
     def staged(self, location: Path) -> list[str]:
         return files.staged_in(self.staging(location))

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -32,6 +32,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from einmal.sinks.arrow_rows import ArrowRows
+from einmal.sinks.batch_rows import BatchRows, PartReport, WritePart
 from einmal.testing.targets import TargetTests, fencing
 from einmal.testing.targets.campaign import STEPS
 
@@ -52,7 +54,7 @@ _running = threading.local()
 
 
 class LocalTasks(TargetTests):
-    """The battery without Spark: to be named before the hooks of the target."""
+    """The battery, shorter than on SQLite: to be named before the hooks of the sink."""
 
     in_the_long_run: ClassVar[frozenset[str]] = frozenset({"test_older_driver_commits_in_no_order_of_the_verbs"})
     """Tests for ``make test-long``: all orders of two drivers take long, and the random campaign and the race have
@@ -61,28 +63,29 @@ class LocalTasks(TargetTests):
     steps: ClassVar[int] = 30
     """Of two drivers, and of the random campaign: a third of what they have on SQLite, and with Spark's tasks."""
 
-    @pytest.fixture
-    def spark(self, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    def batch_rows(self, tables: Sequence[Any]) -> BatchRows:
+        return _SentRows(tables)
+
+    @pytest.fixture(autouse=True)
+    def shorter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fencing, "_RACES", self.races)
         if not os.environ.get(STEPS):
             monkeypatch.setenv(STEPS, str(self.steps))
-        return local_session(monkeypatch)
 
-    def joining(self, _spark: SparkSession) -> Callable[[], SparkSession]:
-        return _new_session
+
+class _SentRows(ArrowRows):
+    """What writes a part comes to its task as it reaches an executor."""
+
+    def write(self, write: WritePart) -> list[PartReport]:
+        sent: WritePart = cloudpickle.loads(cloudpickle.dumps(write))  # type: ignore[no-untyped-call]
+        return super().write(sent)
 
 
 def local_session(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """What a target needs of a session, for the duration of a test."""
     monkeypatch.setattr(TaskContext, "get", _context)
     # It is for processes of tasks alone.
-    monkeypatch.setattr("einmal.spark.targets.postgres.copying.settle", lambda: None)
-    return cast("SparkSession", _LocalSession())
-
-
-def _new_session() -> SparkSession:
-    """In a process of its own."""
-    TaskContext.get = _context  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr("einmal.spark.targets.frame_rows.settle", lambda: None)
     return cast("SparkSession", _LocalSession())
 
 

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.options.values import Options
+from einmal.sinks.delta import DeltaSink
+from einmal.sinks.sink import Opening
 from einmal.spark import session, write_stream
-from einmal.spark.targets.delta import DeltaDestination
-from einmal.spark.targets.target import Opening
 from einmal.testing.targets.driving import record_of
 
 _BATCHES: Final = 8
@@ -78,7 +78,7 @@ def price_of_the_record() -> tuple[float, float]:
         import pyarrow
 
         DeltaTable.create(str(path), schema=pyarrow.schema([("id", pyarrow.int64())]))
-        target = DeltaDestination(Options({"path": path})).target(Opening(name="rates"))
+        target = DeltaSink(Options({"path": path})).commit_point(Opening(name="rates"))
         identity = target.acquire(None)
         target.read()
         with_record, without = [], []

@@ -21,13 +21,14 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from einmal.sinks.commit_point import Identity, TargetError
-from einmal.spark.targets.embedded import EmbeddedDestination, quoted
-from einmal.spark.targets.kinds import destination
-from einmal.spark.targets.lake import LakeDestination, LakeState
-from einmal.spark.targets.rejections import RECORD
-from einmal.spark.targets.sqlite import _values
-from einmal.spark.targets.staged_files import stage_file
+from einmal.sinks.commit_point import Identity, SinkError
+from einmal.sinks.embedded import EmbeddedSink, quoted
+from einmal.sinks.kinds import new_sink
+from einmal.sinks.lake import LakeSink, LakeState
+from einmal.sinks.rejections import RECORD
+from einmal.sinks.sqlite import _values
+from einmal.sinks.staged_files import stage_file
+from einmal.spark.targets.frame_rows import FrameRows, schema_of
 from einmal.testing.targets.driving import RunUnderTest
 from einmal.types import ProducerEpoch, ProducerId
 from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
@@ -74,15 +75,15 @@ def hooks(request: pytest.FixtureRequest) -> OwnHooks:
 def is_accepted(hooks: OwnHooks, location: Path, schema: StructType) -> bool:
     """Whether the preflight accepts the columns; two batches are then written and counted."""
     location.mkdir()
-    destination = hooks.destination(location)
+    destination = hooks.sink(location)
     try:
-        if destination.problems("name", schema):
+        if destination.problems("name", schema_of(schema)):
             return False
-    except TargetError:
+    except SinkError:
         return False
     count = sum(written(destination, location, schema, number) for number in range(2))
     assert count == stored(destination) == 4, schema.simpleString()
-    assert destination.problems("name", schema) == []
+    assert destination.problems("name", schema_of(schema)) == []
     return True
 
 
@@ -93,7 +94,7 @@ def written(destination: Any, location: Path, schema: StructType, number: int) -
         for field, kind in zip(schema, arrow.types, strict=True)
     ]
     batch = pyarrow.RecordBatch.from_arrays(arrays, schema=arrow)
-    if isinstance(destination, LakeDestination):
+    if isinstance(destination, LakeSink):
         table = destination.lake_table
         snapshot = table.load()
         table.data.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,7 @@ def written(destination: Any, location: Path, schema: StructType, number: int) -
         state = LakeState(1, Identity(ProducerId(1), ProducerEpoch(number)), None, number)
         table.commit(snapshot, "name", state, [file])
         return file.count
-    assert isinstance(destination, EmbeddedDestination)
+    assert isinstance(destination, EmbeddedSink)
     file = stage_file(location, number, 0, iter([batch]))
     assert file is not None
     with closing(destination._database.connect(creating=True)) as connection:
@@ -116,7 +117,7 @@ _INTEGERS: Final = (pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.in
 
 
 def stored(destination: Any) -> int:
-    if isinstance(destination, LakeDestination):
+    if isinstance(destination, LakeSink):
         snapshot = destination.lake_table.load()
         rows = snapshot.to_pyarrow_table() if hasattr(snapshot, "to_pyarrow_table") else snapshot.scan().to_arrow()
         return int(rows.num_rows)
@@ -248,9 +249,9 @@ class _Tolerant:
     def __init__(self, hooks: OwnHooks) -> None:
         self.hooks = hooks
 
-    def destination(self, location: Path) -> Any:
+    def sink(self, location: Path) -> Any:
         options = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "bad"}
-        return destination(self.hooks.kind, self.hooks.options(location) | options)
+        return new_sink(self.hooks.kind, self.hooks.options(location) | options)
 
 
 @settings(max_examples=200, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -285,8 +286,8 @@ def through_the_target(case: Case, location: Path, spark: Any) -> None:
     rows = [table_of(case, number) for number in range(2)]
     schema = from_arrow_schema(rows[0].schema)
     try:
-        found = hooks.destination(location).problems("name", schema)
-    except TargetError as error:
+        found = hooks.sink(location).problems("name", schema_of(schema))
+    except SinkError as error:
         found = [(str(error), "")]
     if found:
         event(f"{case.hooks.kind} refuses")
@@ -295,10 +296,10 @@ def through_the_target(case: Case, location: Path, spark: Any) -> None:
         assert any(each.lower() in said for name in names for each in (name or "''", repr(name)[1:-1] or "''")), said
         return
     event(f"{case.hooks.kind} accepts")
-    run = RunUnderTest(hooks, location, "name", None)
+    run = RunUnderTest(hooks, location, "name", prepares=False)
     run.start()
     for number, each in enumerate(rows):
-        run.stage_frame(number, spark.createDataFrame(each).coalesce(2))
+        run.stage_rows(number, FrameRows(spark.createDataFrame(each).coalesce(2)))
         run.record(number)
         run.commit()
         assert not case.tolerates or not run.target.rejected(number)

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark import OptionError, PipelineRefused, Written, write
-from einmal.testing.targets.driving import frame_of, rows_of
-from tests.spark.targets.hooks import HOOKS
+from einmal.testing.targets.driving import rows_of
+from tests.spark.targets.hooks import HOOKS, frame_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,7 +32,7 @@ def test_version_that_is_written_again_is_there_once(kind: str, tmp_path: Path, 
     hooks = HOOKS[kind]()
     assert sorted(hooks.rows(tmp_path)) == rows_of(1, "first") + rows_of(2, "first")
     assert hooks.staged(tmp_path) == []
-    assert [each.record and each.record.batch_id for each in hooks.destination(tmp_path).committed().values()] == [2]
+    assert [each.record and each.record.batch_id for each in hooks.sink(tmp_path).committed().values()] == [2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +41,7 @@ def test_write_without_a_name_leaves_rows_and_no_record(kind: str, tmp_path: Pat
     for mark in ("one", "two"):
         write(frame_of(spark, rows_of(0, mark))).format(kind).options(**hooks.options(tmp_path)).save()
     assert sorted(hooks.rows(tmp_path)) == sorted(rows_of(0, "one") + rows_of(0, "two"))
-    assert dict(hooks.destination(tmp_path).committed()) == {}
+    assert dict(hooks.sink(tmp_path).committed()) == {}
     assert hooks.staged(tmp_path) == []
 
 

@@ -8,25 +8,22 @@ from typing import Any
 import pytest
 
 from einmal.options.values import Options
-from einmal.sinks.commit_point import TargetError
-from einmal.spark.targets.sqlite import SQLiteDestination
+from einmal.sinks.commit_point import SinkError
+from einmal.sinks.sqlite import SQLiteSink
 from tests.spark.targets.broken import MUTANTS, BrokenDestination
 from tests.spark.targets.hooks import SQLiteHooks
-from tests.spark.targets.local_tasks import local_session
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_defect_is_caught_by_the_test_that_is_for_it(
-    mutant: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defect_is_caught_by_the_test_that_is_for_it(mutant: Any, tmp_path: Path) -> None:
     class Broken(SQLiteHooks):
-        def destination(self, location: Path) -> SQLiteDestination:
+        def sink(self, location: Path) -> SQLiteSink:
             options = Options({"path": location / "rows.db", "table": "words", "busyTimeout": "2s"})
             return BrokenDestination(options, mutant)
 
     name, _, parameter = MUTANTS[mutant].partition(":")
     test = getattr(Broken(), name)
-    with pytest.raises((AssertionError, pytest.fail.Exception, TargetError)):
-        test(tmp_path, local_session(monkeypatch), *([parameter] if parameter else []))
+    with pytest.raises((AssertionError, pytest.fail.Exception, SinkError)):
+        test(tmp_path, *([parameter] if parameter else []))

@@ -6,12 +6,13 @@ import pytest
 
 from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, SQLiteHooks
 from tests.spark.targets.postgres.test_postgres import PostgresHooks
+from tests.spark.targets.spark_tasks import SparkTasks
 from tests.spark.targets.test_own_target import JsonLinesHooks
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-class TestSQLite(SQLiteHooks):
+class TestSQLite(SparkTasks, SQLiteHooks):
     # Of names, and of orders of drivers whose batches are like any other; they run on SQLite with tasks without Spark.
     in_the_long_run = frozenset(
         {
@@ -23,25 +24,25 @@ class TestSQLite(SQLiteHooks):
 
 
 @pytest.mark.long
-class TestDuckDB(DuckDBHooks):
+class TestDuckDB(SparkTasks, DuckDBHooks):
     pass
 
 
 @pytest.mark.long
-class TestDelta(DeltaHooks):
+class TestDelta(SparkTasks, DeltaHooks):
     pass
 
 
 @pytest.mark.long
-class TestIceberg(IcebergHooks):
+class TestIceberg(SparkTasks, IcebergHooks):
     pass
 
 
 @pytest.mark.long
-class TestPostgres(PostgresHooks):
+class TestPostgres(SparkTasks, PostgresHooks):
     pass
 
 
 @pytest.mark.long
-class TestJsonLines(JsonLinesHooks):
+class TestJsonLines(SparkTasks, JsonLinesHooks):
     pass

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.sinks.commit_point import OutcomeUnknown
-from einmal.spark.targets.delta import DeltaLakeTable
-from einmal.spark.targets.staged_files import directory_of
+from einmal.sinks.delta import DeltaLakeTable
+from einmal.sinks.staged_files import directory_of
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import DeltaHooks
@@ -39,9 +39,9 @@ def table(location: Path) -> DeltaTable:
     return DeltaTable(str(location / "words"))
 
 
-def written(location: Path, spark: SparkSession, batches: int = 1) -> CommitRecord:
+def written(location: Path, batches: int = 1) -> CommitRecord:
     """The record of the last of so many batches."""
-    run = RunUnderTest(DeltaHooks(), location, NAME, spark)
+    run = RunUnderTest(DeltaHooks(), location, NAME)
     run.start()
     for batch_id in range(batches):
         record = run.write(batch_id, rows_of(batch_id))
@@ -49,15 +49,15 @@ def written(location: Path, spark: SparkSession, batches: int = 1) -> CommitReco
     return record
 
 
-def found(location: Path, spark: SparkSession) -> CommitRecord | None:
-    run = RunUnderTest(DeltaHooks(), location, NAME, spark)
+def found(location: Path) -> CommitRecord | None:
+    run = RunUnderTest(DeltaHooks(), location, NAME)
     record = run.start()
     run.die()
     return record
 
 
 def test_record_outlives_the_log_that_had_its_commit(tmp_path: Path, spark: SparkSession) -> None:
-    record = written(tmp_path, spark)
+    record = written(tmp_path)
     table(tmp_path).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     delta = table(tmp_path)
     delta.create_checkpoint()
@@ -66,12 +66,12 @@ def test_record_outlives_the_log_that_had_its_commit(tmp_path: Path, spark: Spar
     for path in (tmp_path / "words" / "_delta_log").glob("*.json"):
         if int(path.stem) < delta.version():
             path.unlink()
-    assert found(tmp_path, spark) == record
+    assert found(tmp_path) == record
 
 
 def test_vacuum_and_compaction_leave_rows_record_and_staging(tmp_path: Path, spark: SparkSession) -> None:
-    written(tmp_path, spark, 3)
-    run = RunUnderTest(DeltaHooks(), tmp_path, NAME, spark)
+    written(tmp_path, 3)
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
     last = run.start()
     run.stage(3, rows_of(3))
     table(tmp_path).optimize.compact()
@@ -83,9 +83,9 @@ def test_vacuum_and_compaction_leave_rows_record_and_staging(tmp_path: Path, spa
     assert sorted(DeltaHooks().rows(tmp_path)) == sorted(row for batch_id in range(4) for row in rows_of(batch_id))
 
 
-def test_commits_of_other_writers_do_not_stop_ours(tmp_path: Path, spark: SparkSession) -> None:
+def test_commits_of_other_writers_do_not_stop_ours(tmp_path: Path) -> None:
     """They come between record and commit, and while the commit is being made."""
-    run = RunUnderTest(DeltaHooks(), tmp_path, NAME, spark)
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
     run.start()
     expected = 0
     for batch_id in range(3):
@@ -99,9 +99,9 @@ def test_commits_of_other_writers_do_not_stop_ours(tmp_path: Path, spark: SparkS
 
 
 def test_commit_is_made_again_where_another_one_came_after_its_snapshot(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RunUnderTest(DeltaHooks(), tmp_path, NAME, spark)
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
     run.start()
     run.stage(0, rows_of(0))
     run.record(0)
@@ -119,10 +119,8 @@ def test_commit_is_made_again_where_another_one_came_after_its_snapshot(
     assert next(others, None) is None
 
 
-def test_lost_answer_of_a_commit_is_resolved_by_reading(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunUnderTest(DeltaHooks(), tmp_path, NAME, spark)
+def test_lost_answer_of_a_commit_is_resolved_by_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
     run.start()
     run.stage(0, rows_of(0))
     record = run.record(0)
@@ -143,7 +141,7 @@ def test_lost_answer_of_a_commit_is_resolved_by_reading(
 def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RunUnderTest(DeltaHooks(), tmp_path, NAME, spark)
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
     run.start()
     run.stage(0, rows_of(0))
     run.record(0)
@@ -156,15 +154,15 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
         run.commit()
     run.die()
     monkeypatch.undo()
-    assert found(tmp_path, spark) is None
+    assert found(tmp_path) is None
     assert DeltaHooks().staged(tmp_path) == []
 
 
 def test_missing_record_file_is_reported_and_no_committed_file_is_removed(tmp_path: Path, spark: SparkSession) -> None:
-    written(tmp_path, spark, 2)
+    written(tmp_path, 2)
     for path in (tmp_path / "words" / "_einmal" / "records" / directory_of(NAME)).glob("*.json"):
         path.unlink()
-    run = RunUnderTest(DeltaHooks(), tmp_path, NAME, spark)
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
     run.acquire()
     with pytest.raises(UnreadableCommitRecord):
         run.read()
@@ -173,13 +171,13 @@ def test_missing_record_file_is_reported_and_no_committed_file_is_removed(tmp_pa
 
 
 def test_pair_of_delta_shows_the_transactions(tmp_path: Path, spark: SparkSession) -> None:
-    written(tmp_path, spark, 2)
+    written(tmp_path, 2)
     assert table(tmp_path).transaction_version(f"einmal/{NAME}") == (1 << 32) + 2
     assert json.loads(table(tmp_path).history(1)[0]["einmal.record"])["batch_id"] == 1
 
 
 def test_record_files_do_not_pile_up(tmp_path: Path, spark: SparkSession) -> None:
-    written(tmp_path, spark, 4)
+    written(tmp_path, 4)
     assert len(list((tmp_path / "words" / "_einmal" / "records" / directory_of(NAME)).glob("*.json"))) == 1
 
 
@@ -196,21 +194,21 @@ def test_table_that_einmal_cannot_append_to_is_refused(
 ) -> None:
     fields = [pyarrow.field("id", pyarrow.int64()), pyarrow.field("name", pyarrow.string(), nullable=False)]
     DeltaTable.create(str(tmp_path / "words"), schema=pyarrow.schema(fields))
-    problems = DeltaHooks().destination(tmp_path).problems(NAME, schema_of(spark, columns))
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema_of(spark, columns))
     assert any(problem in each for each, _ in problems) and all(hint for _, hint in problems)
 
 
 def test_table_with_a_constraint_is_refused(tmp_path: Path, spark: SparkSession) -> None:
-    written(tmp_path, spark)
+    written(tmp_path)
     table(tmp_path).alter.add_constraint({"positive": "id >= 0"})
-    problems = DeltaHooks().destination(tmp_path).problems(NAME, schema_of(spark, "id bigint, name string"))
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema_of(spark, "id bigint, name string"))
     assert any("delta.constraints.positive" in problem for problem, _ in problems)
 
 
 def test_partitioned_table_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     schema = pyarrow.schema([pyarrow.field("id", pyarrow.int64()), pyarrow.field("name", pyarrow.string())])
     DeltaTable.create(str(tmp_path / "words"), schema=schema, partition_by=["name"])
-    problems = DeltaHooks().destination(tmp_path).problems(NAME, schema_of(spark, "id bigint, name string"))
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema_of(spark, "id bigint, name string"))
     assert any("partitioned by name" in problem for problem, _ in problems)
 
 

@@ -41,14 +41,14 @@ def test_table_that_would_change_values_is_refused(
 ) -> None:
     with closing(duckdb.connect(str(tmp_path / "rows.db"))) as connection:
         connection.execute(f"CREATE TABLE words ({declared})")
-    problems = DuckDBHooks().destination(tmp_path).problems("values", schema_of(spark, rows))
+    problems = DuckDBHooks().sink(tmp_path).problems("values", schema_of(spark, rows))
     assert len(problems) == 1 and problem in problems[0][0] and problems[0][1]
 
 
 def test_two_changes_of_one_row_conflict_when_they_set_equal_values(tmp_path: Path) -> None:
     """DuckDB commits both of two transactions that set different columns of a row: hence the column ``changes``."""
     path = str(tmp_path / "rows.db")
-    DuckDBHooks().destination(tmp_path).problems("values", None)
+    DuckDBHooks().sink(tmp_path).problems("values", None)
     with closing(duckdb.connect(path)) as first, closing(duckdb.connect(path)) as second:
         first.execute("BEGIN")
         first.execute("UPDATE einmal_commits SET changes = changes + 1, record = 'x' WHERE pipeline = ''")

@@ -13,12 +13,12 @@ import pytest
 
 from einmal.pipeline.dead_letters import ToleranceExceeded
 from einmal.schemas.settings import ErrorSettings, Limit
-from einmal.sinks.commit_point import TargetFailed
-from einmal.spark.targets.duckdb import DuckDB
-from einmal.spark.targets.embedded import Database
-from einmal.spark.targets.rejections import Rejections
-from einmal.spark.targets.sqlite import SQLite
-from einmal.spark.targets.staged_files import StagedFile, stage_file
+from einmal.sinks.commit_point import SinkFailed
+from einmal.sinks.duckdb import DuckDB
+from einmal.sinks.embedded import Database
+from einmal.sinks.rejections import Rejections
+from einmal.sinks.sqlite import SQLite
+from einmal.sinks.staged_files import StagedFile, stage_file
 
 DATABASES: dict[str, type[SQLite] | type[DuckDB]] = {"sqlite": SQLite, "duckdb": DuckDB}
 
@@ -132,7 +132,7 @@ def test_a_trigger_of_sqlite_rejects_rows_and_its_text_is_not_reported(sqlite: S
 
 
 def test_a_trigger_of_sqlite_that_rolls_back_fails_the_batch(sqlite: SQLite, tmp_path: Path) -> None:
-    with pytest.raises(TargetFailed, match="rolled back the transaction"):
+    with pytest.raises(SinkFailed, match="rolled back the transaction"):
         load(
             sqlite,
             [

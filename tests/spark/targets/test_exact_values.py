@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
+from einmal.spark.targets.frame_rows import FrameRows, schema_of
 from einmal.testing.targets.driving import RunUnderTest
 from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
 
@@ -23,10 +24,10 @@ NAME = "values"
 
 def staged(hooks: OwnHooks, location: Path, frame: DataFrame) -> RunUnderTest:
     """A run whose batch 0 is this frame."""
-    assert hooks.destination(location).problems(NAME, frame.schema) == []
-    run = RunUnderTest(hooks, location, NAME, None)
+    assert hooks.sink(location).problems(NAME, schema_of(frame.schema)) == []
+    run = RunUnderTest(hooks, location, NAME, prepares=False)
     run.start()
-    run.stage_frame(0, frame)
+    run.stage_rows(0, FrameRows(frame))
     return run
 
 
@@ -68,7 +69,7 @@ def test_values_are_stored_exactly_by_sqlite(tmp_path: Path, spark: SparkSession
 def test_nan_fails_the_batch_instead_of_becoming_null(tmp_path: Path, spark: SparkSession) -> None:
     frame = spark.sql("SELECT CAST('NaN' AS DOUBLE) AS value")
     run = staged(SQLiteHooks(), tmp_path, frame)
-    with pytest.raises(TargetFailed, match="NaN") as failed:
+    with pytest.raises(SinkFailed, match="NaN") as failed:
         run.record(0)
     assert failed.value.will_again
     run.abort()

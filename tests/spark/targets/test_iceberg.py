@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.sinks.commit_point import OutcomeUnknown
-from einmal.spark.targets.iceberg import IcebergDestination
-from einmal.spark.targets.lake import LakeState, SnapshotSuperseded
+from einmal.sinks.iceberg import IcebergSink
+from einmal.sinks.lake import LakeState, SnapshotSuperseded
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from tests.spark.targets.files import schema_of
 from tests.spark.targets.hooks import IcebergHooks, table_at
@@ -34,17 +34,17 @@ class TestIceberg(LocalTasks, IcebergHooks):
     """The battery."""
 
 
-def started(location: Path, spark: SparkSession) -> RunUnderTest:
-    run = RunUnderTest(IcebergHooks(), location, NAME, spark)
+def started(location: Path) -> RunUnderTest:
+    run = RunUnderTest(IcebergHooks(), location, NAME)
     run.start()
     return run
 
 
 def test_commit_is_refused_by_the_catalog_after_a_snapshot_without_files(tmp_path: Path, spark: SparkSession) -> None:
     """Two copies of one snapshot: what the second requires is gone, and pyiceberg does not try again."""
-    started(tmp_path, spark).die()
-    destination = IcebergHooks().destination(tmp_path)
-    assert isinstance(destination, IcebergDestination)
+    started(tmp_path).die()
+    destination = IcebergHooks().sink(tmp_path)
+    assert isinstance(destination, IcebergSink)
     table = destination.lake_table
     first, second = table.load(), table.load()
     table.commit(first, "one", LakeState(epoch=1), ())
@@ -54,7 +54,7 @@ def test_commit_is_refused_by_the_catalog_after_a_snapshot_without_files(tmp_pat
 
 
 def test_other_writers_do_not_stop_ours(tmp_path: Path, spark: SparkSession) -> None:
-    run = started(tmp_path, spark)
+    run = started(tmp_path)
     for batch_id in range(3):
         run.stage(batch_id, rows_of(batch_id))
         run.record(batch_id)
@@ -65,7 +65,7 @@ def test_other_writers_do_not_stop_ours(tmp_path: Path, spark: SparkSession) -> 
 
 
 def test_record_outlives_expired_snapshots(tmp_path: Path, spark: SparkSession) -> None:
-    run = started(tmp_path, spark)
+    run = started(tmp_path)
     record = run.write(0, rows_of(0))
     run.die()
     table_at(tmp_path).append(pyarrow.table({"id": [1], "name": ["foreign"]}))
@@ -74,13 +74,13 @@ def test_record_outlives_expired_snapshots(tmp_path: Path, spark: SparkSession) 
     expired = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
     table.maintenance.expire_snapshots().by_ids(expired).commit()
     assert len(table_at(tmp_path).snapshots()) == 1
-    run = RunUnderTest(IcebergHooks(), tmp_path, NAME, spark)
+    run = RunUnderTest(IcebergHooks(), tmp_path, NAME)
     assert run.start() == record
     run.die()
 
 
 def test_summary_of_the_snapshot_has_the_record(tmp_path: Path, spark: SparkSession) -> None:
-    run = started(tmp_path, spark)
+    run = started(tmp_path)
     record = run.write(0, rows_of(0))
     run.die()
     summary = table_at(tmp_path).current_snapshot().summary
@@ -94,7 +94,7 @@ def test_lost_answer_of_a_commit_is_resolved_before_any_other_try(
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import CommitStateUnknownException
 
-    run = started(tmp_path, spark)
+    run = started(tmp_path)
     run.stage(0, rows_of(0))
     record = run.record(0)
     commit = SqlCatalog.commit_table
@@ -117,7 +117,7 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import CommitStateUnknownException
 
-    run = started(tmp_path, spark)
+    run = started(tmp_path)
     run.stage(0, rows_of(0))
     run.record(0)
 
@@ -129,7 +129,7 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
         run.commit()
     run.die()
     monkeypatch.undo()
-    run = started(tmp_path, spark)
+    run = started(tmp_path)
     assert run.found is None
     run.die()
     assert IcebergHooks().staged(tmp_path) == []
@@ -142,6 +142,6 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
 def test_table_that_einmal_cannot_append_to_is_refused(
     tmp_path: Path, spark: SparkSession, columns: str, problem: str
 ) -> None:
-    started(tmp_path, spark).die()
-    problems = IcebergHooks().destination(tmp_path).problems(NAME, schema_of(spark, columns))
+    started(tmp_path).die()
+    problems = IcebergHooks().sink(tmp_path).problems(NAME, schema_of(spark, columns))
     assert len(problems) == 1 and problem in problems[0][0] and problems[0][1]

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 class JsonLinesHooks(TargetTests):
-    wrong_schema = None
+    wrong_column = None
 
-    def destination(self, location: Path) -> JsonLines:
+    def sink(self, location: Path) -> JsonLines:
         return JsonLines(Options({"path": location / "words"}))
 
     def rows(self, location: Path) -> list[tuple[int, str]]:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from einmal.options.source import source_options
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.schemas.settings import ErrorSettings
-from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
 
 CLIENT = {"bootstrap.servers": "127.0.0.1:1"}
 OPTIONS = source_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "in"}, streaming=True)
 SINK = RejectingSink("loading", ErrorSettings(tolerates=True, topic="bad"), "a.Destination")
 LETTERS = RejectedLetters(
-    destination=KafkaDestination(CLIENT), name="loading/rejected", sources={1: OPTIONS}, sinks={0: SINK}
+    destination=KafkaFrameSink(CLIENT), name="loading/rejected", sources={1: OPTIONS}, sinks={0: SINK}
 )
 END = ({"other": {"0": 10}}, {"in": {"0": 100_000, "1": 50}})
 

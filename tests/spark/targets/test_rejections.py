@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from einmal.pipeline.dead_letters import ToleranceExceeded
 from einmal.schemas.settings import ErrorSettings, Limit
-from einmal.sinks.commit_point import TargetFailed
-from einmal.spark.targets.rejections import NARROW_MAX, REJECTED_MAX, Rejections, Rows, find_rejected
+from einmal.sinks.commit_point import SinkFailed
+from einmal.sinks.rejections import NARROW_MAX, REJECTED_MAX, Rejections, Rows, find_rejected
 
 
 class Table:
@@ -148,5 +148,5 @@ def test_two_rejected_rows_of_one_record_are_one_dead_letter() -> None:
 
 
 def test_a_row_without_a_record_is_no_dead_letter() -> None:
-    with pytest.raises(TargetFailed, match="einmal_record is NULL"):
+    with pytest.raises(SinkFailed, match="einmal_record is NULL"):
         Rejections("loading", ErrorSettings(), 7, 10).add((None, None, None), "x.bad", "why")

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from einmal.pipeline.errors import PipelineRefused
-from einmal.spark.targets.kinds import destination
-from einmal.spark.targets.target import Opening
-from einmal.testing.targets.driving import RunUnderTest, frame_of
+from einmal.sinks.arrow_rows import ArrowRows
+from einmal.sinks.kinds import new_sink
+from einmal.sinks.sink import Opening
+from einmal.testing.targets.driving import RunUnderTest, tables_of
 from tests.spark.targets.hooks import DuckDBHooks, OwnHooks, SQLiteHooks
-from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.rig import record
 
 
 @pytest.mark.parametrize("hooks", [SQLiteHooks(), DuckDBHooks()], ids=lambda hooks: hooks.kind)
 def test_run_does_not_continue_above_a_file_that_was_restored(hooks: OwnHooks, tmp_path: Path) -> None:
     """The copy has the epoch of the run, and lacks its last batch."""
-    run = RunUnderTest(hooks, tmp_path, "words", None)
+    run = RunUnderTest(hooks, tmp_path, "words", prepares=False)
     run.start()
     copy = tmp_path / "copy"
     shutil.copy(tmp_path / "rows.db", copy)
@@ -33,7 +33,7 @@ def test_run_does_not_continue_above_a_file_that_was_restored(hooks: OwnHooks, t
     with pytest.raises(PipelineRefused, match="batch 0, and now it is none"):
         run.record(1)
     run.die()
-    assert RunUnderTest(hooks, tmp_path, "words", None).start() is None
+    assert RunUnderTest(hooks, tmp_path, "words", prepares=False).start() is None
 
 
 @pytest.mark.slow
@@ -45,26 +45,26 @@ def test_two_databases_with_one_staging_directory_keep_each_others_files(
     """Also where one is a copy of the other, and has its identity."""
     staging, names = tmp_path / "staging", ("first.db", "second.db")
     destinations = [
-        destination(hooks.kind, {"path": str(tmp_path / name), "table": "words", "staging": str(staging)})
+        new_sink(hooks.kind, {"path": str(tmp_path / name), "table": "words", "staging": str(staging)})
         for name in names
     ]
     opening = Opening(name="words")
     if copied:
-        with closing(destinations[0].target(opening)) as target:
+        with closing(destinations[0].commit_point(opening)) as target:
             target.acquire(None)
         shutil.copy(tmp_path / names[0], tmp_path / names[1])
-    frame = frame_of(local_session(monkeypatch), [(1, "a")])
-    with closing(destinations[0].target(opening)) as first:
+    rows = ArrowRows(tables_of([(1, "a")]))
+    with closing(destinations[0].commit_point(opening)) as first:
         identity = first.acquire(None)
         first.read()
-        first.stage(identity, 0, frame)
+        first.stage(identity, 0, rows)
         for _ in range(2):
             # With a later epoch than the first one's.
-            with closing(destinations[1].target(opening)) as second:
+            with closing(destinations[1].commit_point(opening)) as second:
                 newer = second.acquire(None)
                 second.read()
-                second.stage(newer, 0, frame)
-        with closing(destinations[1].target(opening)) as following:
+                second.stage(newer, 0, rows)
+        with closing(destinations[1].commit_point(opening)) as following:
             following.abort(newer)
         assert len(list(staging.glob("*/*"))) == 1
         first.record(identity, record(0, 1, "words"))

@@ -9,9 +9,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from einmal.sinks.commit_point import Identity, TargetFailed
-from einmal.spark.targets.staged_files import StagedFile, StagedFiles, directory_of, stage_file
-from einmal.spark.text import NotText
+from einmal.sinks.commit_point import Identity, SinkFailed
+from einmal.sinks.staged_files import StagedFile, StagedFiles, directory_of, stage_file
+from einmal.sinks.text import NotText
 from einmal.types import ProducerEpoch, ProducerId
 
 
@@ -78,7 +78,7 @@ def test_changed_bytes_are_found(tmp_path: Path) -> None:
     data = bytearray(file.path.read_bytes())
     data[40] ^= 1
     file.path.write_bytes(data)
-    with pytest.raises(TargetFailed, match="CRC"):
+    with pytest.raises(SinkFailed, match="CRC"):
         file.compare()
 
 

@@ -18,8 +18,8 @@ from pyarrow import compute, parquet
 from pyiceberg.expressions import EqualTo
 
 from einmal.sinks.commit_point import Identity
-from einmal.spark.targets.lake import LakeState, LakeTable
-from einmal.spark.targets.staged_files import stage_file
+from einmal.sinks.lake import LakeState, LakeTable
+from einmal.sinks.staged_files import stage_file
 from einmal.types import ProducerEpoch, ProducerId
 from tests.spark.targets.hooks import DeltaHooks, IcebergHooks, table_at
 
@@ -95,7 +95,7 @@ def committed(table: LakeTable, rows: pyarrow.Table, number: int = 0) -> Path:
 
 def delta_table(location: Path, schema: pyarrow.Schema) -> LakeTable:
     DeltaTable.create(str(location / "words"), schema=schema)
-    return DeltaHooks().destination(location).lake_table  # type: ignore[attr-defined, no-any-return]
+    return DeltaHooks().sink(location).lake_table  # type: ignore[attr-defined, no-any-return]
 
 
 def delta_statistics(table: Path) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def test_bounds_are_rounded_away_from_the_values(tmp_path: Path) -> None:
 def test_columns_without_an_order_that_all_readers_share_have_no_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_group: int
 ) -> None:
-    monkeypatch.setattr("einmal.spark.targets.staged_files._ROWS_PER_GROUP", rows_per_group)
+    monkeypatch.setattr("einmal.sinks.staged_files._ROWS_PER_GROUP", rows_per_group)
     inner = pyarrow.struct({"f": pyarrow.float64()})
     rows = pyarrow.table(
         {
@@ -236,7 +236,7 @@ def test_iceberg_has_the_bounds_that_pyiceberg_writes_and_its_reader_skips_files
     # Of a name with a dot pyiceberg finds no bounds in a file that it has not written; its rows are all read.
     titles = ["text" if name == "a.b" else name for name in names]
     files = [table_of(chance, 20).select(names).rename_columns(titles) for _ in range(4)]
-    destination = IcebergHooks().destination(tmp_path)
+    destination = IcebergHooks().sink(tmp_path)
     catalog = destination.lake_table._catalog  # type: ignore[attr-defined]
     catalog.create_namespace_if_not_exists("lake")
     table = catalog.create_table("lake.words", schema=files[0].schema)

@@ -35,9 +35,9 @@ from einmal.sinks.commit_point import (
     Identity,
     IdentityExpired,
     OutcomeUnknown,
-    TargetError,
-    TargetFailed,
-    TargetFenced,
+    SinkError,
+    SinkFailed,
+    SinkFenced,
 )
 from einmal.sinks.kafka.batches import write_all
 from einmal.sinks.kafka.claim_service import ClaimService
@@ -139,7 +139,7 @@ class KafkaCommitPoint(CommitPoint):
         if found is None:
             return
         if found.producer_id != identity.producer_id or found.producer_epoch > identity.producer_epoch:
-            raise TargetFenced(
+            raise SinkFenced(
                 f"PRODUCER_FENCED: another instance has acquired {self._id!r} (producer id {found.producer_id}, epoch "
                 f"{found.producer_epoch}; this one has {identity.producer_id}, {identity.producer_epoch})"
             )
@@ -172,17 +172,17 @@ class KafkaCommitPoint(CommitPoint):
         finally:
             service.end()
         if isinstance(outputs, Denied):
-            raise TargetFailed(outputs.reason)
+            raise SinkFailed(outputs.reason)
         return outputs
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if not self._transactions.is_open:
             self._begin(identity)
 
-        def too_large(error: KafkaError) -> TargetError | None:
+        def too_large(error: KafkaError) -> SinkError | None:
             if record is None or error.code not in TOPIC_LIMITS:
                 return None
-            return TargetFailed(
+            return SinkFailed(
                 f"the commit record has {len(record.encode()):,} bytes ({short(record.end)}): {error} "
                 f"The limit is {TOPIC_LIMITS[error.code]} of {COMMIT_TOPIC}.",
                 will_again=True,
@@ -194,7 +194,7 @@ class KafkaCommitPoint(CommitPoint):
                 self._cluster.partitions([COMMIT_TOPIC])
             except UnknownTopic as error:
                 reason = f"{COMMIT_TOPIC} was deleted while the pipeline ran{_COMMIT_TOPIC_GONE}"
-                raise TargetFailed(reason, will_again=True) from error
+                raise SinkFailed(reason, will_again=True) from error
             self._transactions.add(identity, self._log.partition)
             self._log.write(record, identity, self._transactions.version)
 
@@ -258,36 +258,36 @@ class KafkaCommitPoint(CommitPoint):
 
 # --- errors -----------------------------------------------------------------------------------------------------
 
-Meaning = Callable[[KafkaError], TargetError | None]
+Meaning = Callable[[KafkaError], SinkError | None]
 """What an error means to one verb; None: what it means to every verb."""
 
 
 @contextmanager
 def _errors(meaning: Meaning | None = None) -> Iterator[None]:
-    """Raises TargetError for the client's errors; PipelineRefused where no pipeline was running yet."""
+    """Raises SinkError for the client's errors; PipelineRefused where no pipeline was running yet."""
     try:
         yield
     except Uncertain as error:
-        raise TargetFailed(str(error)) from error
+        raise SinkFailed(str(error)) from error
     except UnknownOutcome as error:
         raise OutcomeUnknown(str(error)) from error
     except KafkaError as error:
         raise (None if meaning is None else meaning(error)) or _meaning(error) from error
 
 
-def _meaning(error: KafkaError) -> TargetError:
+def _meaning(error: KafkaError) -> SinkError:
     if isinstance(error, ProducerFenced):
-        return TargetFenced(str(error))
+        return SinkFenced(str(error))
     if error.code is ErrorCode.invalid_producer_id_mapping:
         return IdentityExpired(str(error))
-    return TargetFailed(str(error))
+    return SinkFailed(str(error))
 
 
-def _failed(error: KafkaError) -> TargetError | None:
-    return TargetFailed(str(error)) if isinstance(error, ProducerFenced) else None
+def _failed(error: KafkaError) -> SinkError | None:
+    return SinkFailed(str(error)) if isinstance(error, ProducerFenced) else None
 
 
-def _refused_at_first(error: KafkaError) -> TargetError | None:
+def _refused_at_first(error: KafkaError) -> SinkError | None:
     if not isinstance(error, FatalError) or isinstance(error, ProducerFenced):
         return None
     if error.code is ErrorCode.invalid_producer_id_mapping:
@@ -295,11 +295,11 @@ def _refused_at_first(error: KafkaError) -> TargetError | None:
     raise PipelineRefused(str(error)) from error
 
 
-def _unknown_if_retriable(error: KafkaError) -> TargetError | None:
+def _unknown_if_retriable(error: KafkaError) -> SinkError | None:
     return OutcomeUnknown(str(error)) if isinstance(error, RetriableError) else None
 
 
-def _unknown(error: KafkaError) -> TargetError | None:
+def _unknown(error: KafkaError) -> SinkError | None:
     if isinstance(error, ProducerFenced) or error.code is ErrorCode.invalid_producer_id_mapping:
         return None
     return OutcomeUnknown(str(error))

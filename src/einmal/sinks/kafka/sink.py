@@ -7,21 +7,25 @@ from functools import cached_property
 
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.sinks.commit_point import Committed, TargetFailed
+from einmal.sinks.commit_point import Committed, SinkFailed
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
 from einmal.sinks.kafka.committed import committed
+from einmal.sinks.kafka.source_positions import SourcePositions
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
-from einmal.sinks.sink import Sink
+from einmal.sinks.sink import Opening, Sink
 
 
 class KafkaSink(Sink):
     """See ``Sink``. Its options are those of ``options.sink.sink_options``."""
 
-    def __init__(self, client: Mapping[str, str], topic: str | None = None) -> None:
-        """``client``: settings under Kafka's names. ``topic``: None where each row has its own."""
+    def __init__(self, client: Mapping[str, str], topic: str | None = None, group_id: str | None = None) -> None:
+        """``client``: settings under Kafka's names. ``topic``: None where each row has its own. ``group_id``: of the
+        source positions for lag tools."""
         self.two_phase = client.get(TWO_PHASE_COMMIT) == "true"
         """Whether its transactions can be prepared."""
         self.client = {name: value for name, value in client.items() if name != TWO_PHASE_COMMIT}
         self._topic = topic
+        self._group_id = group_id
 
     @cached_property
     def cluster(self) -> KafkaCluster:
@@ -35,13 +39,29 @@ class KafkaSink(Sink):
         try:
             return self.cluster.cluster_id()
         except KafkaError as error:
-            raise TargetFailed(str(error)) from error
+            raise SinkFailed(str(error)) from error
+
+    def commit_point(self, opening: Opening) -> KafkaCommitPoint:
+        return KafkaCommitPoint(self.opened(opening))
+
+    def opened(self, opening: Opening) -> KafkaOpening:
+        positions = None
+        if opening.sources:
+            positions = SourcePositions(opening.sources, self.cluster, self._group_id or opening.name)
+        return KafkaOpening(
+            transactional_id=opening.name,
+            client=self.client,
+            cluster=self.cluster,
+            positions=positions,
+            is_new=opening.is_new,
+            two_phase=self.two_phase,
+        )
 
     def committed(self) -> Mapping[str, Committed]:
         try:
             return committed(self.cluster)
         except KafkaError as error:
-            raise TargetFailed(str(error)) from error
+            raise SinkFailed(str(error)) from error
 
     def close(self) -> None:
         self.cluster.close()

@@ -8,7 +8,7 @@ from typing import Final
 
 import psycopg
 
-from einmal.sinks.commit_point import OutcomeUnknown, TargetFailed
+from einmal.sinks.commit_point import OutcomeUnknown, SinkFailed
 
 OF_ROWS: Final = frozenset({"21", "22", "23", "44", "54"})
 """Classes of SQLSTATE for rows that the table rejects: cardinality violation (a rule of the table looks for one row
@@ -81,7 +81,7 @@ def ended_session(error: psycopg.Error) -> bool:
 
 
 def cause(error: psycopg.Error) -> psycopg.Error | None:
-    """What a TargetError is raised from: an error about a row has its values, and is left out."""
+    """What a SinkError is raised from: an error about a row has its values, and is left out."""
     has_text = (error.sqlstate or "").startswith("P0") or _is_of_language(error)
     return None if is_of_rows(error) or has_text else error
 
@@ -94,15 +94,15 @@ def is_race(error: psycopg.Error, races: Collection[str]) -> bool:
 
 def failed(
     error: psycopg.Error, what: str, columns: Mapping[str, str] | None = None, *, races: Collection[str] = ()
-) -> TargetFailed:
+) -> SinkFailed:
     """A step that did not happen. ``columns``: names in the staging table, and what they stand for."""
     if is_race(error, races):
-        return TargetFailed(f"{what}: another session has inserted a key of the batch at the same time")
+        return SinkFailed(f"{what}: another session has inserted a key of the batch at the same time")
     will_again = (error.sqlstate or "")[:2] in _WILL_AGAIN or is_raised(error)
-    return TargetFailed(f"{what}: {reason(error, columns)}", will_again=will_again)
+    return SinkFailed(f"{what}: {reason(error, columns)}", will_again=will_again)
 
 
-def undecided(error: psycopg.Error, what: str) -> TargetFailed | OutcomeUnknown:
+def undecided(error: psycopg.Error, what: str) -> SinkFailed | OutcomeUnknown:
     """A COMMIT that raised: certain only if the server refused it and the session lives on, or it never came there."""
     if ended_session(error) or error.sqlstate in _UNKNOWN:
         return OutcomeUnknown(f"{what}: no answer to COMMIT: {reason(error)}")

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFailed
+from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFailed
 from einmal.sinks.postgres.names import application_name, epoch_of_application
 from einmal.sinks.postgres.options import Connecting
 from einmal.sinks.postgres.refusals import cause, ended_session, failed, undecided
@@ -82,7 +82,7 @@ def begin(connection: psycopg.Connection[Row], connecting: Connecting, name: str
 
 
 class Session:
-    """Raises TargetError; ``what`` names the step in the message. Used by one thread at a time. ``schema``: where the
+    """Raises SinkError; ``what`` names the step in the message. Used by one thread at a time. ``schema``: where the
     record of the pipeline is."""
 
     def __init__(self, connecting: Connecting, schema: str, pipeline: str) -> None:
@@ -103,7 +103,7 @@ class Session:
         )
 
     def begin(self, what: str, **local: str) -> None:
-        """Begin a transaction, on a new connection if the last one broke. Raises TargetFailed."""
+        """Begin a transaction, on a new connection if the last one broke. Raises SinkFailed."""
         assert not self.is_open or self._broken(), "a transaction is open"
         name = application_name(self._schema, self._pipeline, self.epoch)
         while True:
@@ -126,7 +126,7 @@ class Session:
         *,
         races: Collection[str] = (),
     ) -> psycopg.Cursor[Row]:
-        """``races``: see ``refusals.is_race``. Raises TargetFailed: nothing of an open transaction is committed."""
+        """``races``: see ``refusals.is_race``. Raises SinkFailed: nothing of an open transaction is committed."""
         assert self._connection is not None, "no transaction is open"
         try:
             return self._connection.execute(statement, parameters)
@@ -143,10 +143,10 @@ class Session:
         return statement.as_string(self._connection)
 
     def commit(self, what: str) -> None:
-        """Raises TargetFailed if it is certain that nothing was committed, else OutcomeUnknown."""
+        """Raises SinkFailed if it is certain that nothing was committed, else OutcomeUnknown."""
         if self._connection is None or self._broken():
             # COMMIT was never sent: the server rolls back.
-            raise TargetFailed(f"{what}: the connection broke before COMMIT")
+            raise SinkFailed(f"{what}: the connection broke before COMMIT")
         try:
             answer = self._connection.execute("COMMIT").statusmessage
         except psycopg.Error as error:
@@ -156,7 +156,7 @@ class Session:
             self.close()
             raise OutcomeUnknown(f"{what}: interrupted while waiting for the answer to COMMIT") from error
         if answer != "COMMIT":
-            raise TargetFailed(f"{what}: the server answered COMMIT with {answer}")
+            raise SinkFailed(f"{what}: the server answered COMMIT with {answer}")
 
     def rollback(self) -> None:
         """End an open transaction without an effect. Raises nothing: a connection that is closed ends it, too."""
@@ -169,18 +169,18 @@ class Session:
             self.close()
 
     def in_transaction(self, what: str, work: Callable[[], Any], **local: str) -> Any:
-        """``work`` in a transaction of its own. Raises TargetError."""
+        """``work`` in a transaction of its own. Raises SinkError."""
         self.begin(what, **local)
         try:
             result = work()
             self.commit(what)
             return result
-        except (TargetError, psycopg.Error):
+        except (SinkError, psycopg.Error):
             self.rollback()
             raise
 
     def end_predecessors(self, epoch: int) -> list[int]:
-        """Terminate this role's sessions of this pipeline up to an epoch; their pids. Raises TargetError.
+        """Terminate this role's sessions of this pipeline up to an epoch; their pids. Raises SinkError.
 
         They are fenced, or will be by ``acquire``: what ends is a transaction that holds locks.
         """

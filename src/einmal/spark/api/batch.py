@@ -22,16 +22,15 @@ from einmal.pipeline.effects import Ready
 from einmal.pipeline.errors import PipelineFailed
 from einmal.pipeline.run_state import Query
 from einmal.schemas.settings import TOLERANCE
-from einmal.sinks.commit_point import TargetError
-from einmal.sinks.kinds import KAFKA, sink_class
+from einmal.sinks.commit_point import SinkError
+from einmal.sinks.kinds import KAFKA, new_sink, sink_class
+from einmal.sinks.sink import Opening, RowSink
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kinds import destination
-from einmal.spark.targets.target import Destination, Opening
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 
 _RUNS_MAX: Final = 3
 """Attempts at a write with an unknown outcome: each reads the record and, if the write is not committed, begins it
@@ -103,11 +102,11 @@ class BatchWriter:
         finally:
             target.close()
 
-    def _parsed(self) -> tuple[VersionOptions, Destination]:
+    def _parsed(self) -> tuple[VersionOptions, RowSink]:
         """Raises OptionError."""
         if self._kind not in KAFKA:
             own = sink_class(self._kind).OPTIONS
-            options, target = version_options(self._options, own, _new_name), destination(self._kind, self._options)
+            options, target = version_options(self._options, own, _new_name), new_sink(self._kind, self._options)
             if target.errors.tolerates:
                 raise OptionError(
                     f"{TOLERANCE}=all is of a stream: a batch write has no dead letters\nhint: leave it out"
@@ -116,9 +115,9 @@ class BatchWriter:
         to_topics = write_options(self._options, _new_name)
         if to_topics.without_effect:
             _logger.warning("options without effect here: %s", ", ".join(to_topics.without_effect))
-        return to_topics, KafkaDestination(to_topics.client, to_topics.topic)
+        return to_topics, KafkaFrameSink(to_topics.client, to_topics.topic)
 
-    def _save(self, options: VersionOptions, target: Destination) -> Written:
+    def _save(self, options: VersionOptions, target: RowSink) -> Written:
         for attempt in range(_RUNS_MAX):
             run = self._new_run(options, target)
             try:
@@ -137,7 +136,7 @@ class BatchWriter:
                 run.close()
         raise AssertionError("the last run returns or raises")
 
-    def _new_run(self, options: VersionOptions, target: Destination) -> TransactionRun:
+    def _new_run(self, options: VersionOptions, target: RowSink) -> TransactionRun:
         """A later run reads the outcome of this one from the commit record."""
         name = options.transactional_id
         query = Query(
@@ -149,9 +148,9 @@ class BatchWriter:
             version=options.version or 0,
         )
         opening = Opening(
-            name=name, spark=self._frame.sparkSession, notify=self._notify, is_new=options.version is None
+            name=name, runtime=self._frame.sparkSession, notify=self._notify, is_new=options.version is None
         )
-        return TransactionRun(target.target(opening), query, NoAdditions(), self._notify)
+        return TransactionRun(target.commit_point(opening), query, NoAdditions(), self._notify)
 
     def _run(self, run: TransactionRun, version: int) -> Ready:
         """Acquire the transactional.id, and write the batch unless its version is committed. Raises PipelineError."""
@@ -182,5 +181,5 @@ def _forget(run: TransactionRun, transactional_id: str) -> None:
     """Let compaction delete the record of a write that nobody will ask for again."""
     try:
         run.forget()
-    except TargetError as error:
+    except SinkError as error:
         _logger.info("the commit record of %s stays: %s", transactional_id, error)

@@ -21,10 +21,10 @@ from einmal.schemas.settings import TOLERANCE
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.rows import LETTER_SCHEMA
 from einmal.spark.source.source import KafkaDataSource
-from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
-from einmal.spark.targets.together import TogetherDestination
+from einmal.spark.targets.together import TogetherSink
 
 TOPICS_COLUMN: Final = "einmal_topics"
 """The struct column of rows for topics, in a query that has other targets, too."""
@@ -52,15 +52,15 @@ def topics_with_letters(options: QueryOptions, decoded: Decoded) -> list[str]:
 
 def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decoded) -> LetterPart:
     """How the rows of a query get beside them a part that dead letters can go to. Raises OptionError."""
-    if len(parts) == 1 and isinstance(parts[0].destination, KafkaDestination):
+    if len(parts) == 1 and isinstance(parts[0].destination, KafkaFrameSink):
         assert isinstance(options, SinkOptions)
         # Each row names its topic, as dead letters do.
-        topics = Part(KafkaDestination(options.client, None, options.group_id))
+        topics = Part(KafkaFrameSink(options.client, None, options.group_id))
         return LetterPart((topics,), None, partial(_named, options.topic))
     if any(_has_topics(part) for part in parts):
         return LetterPart(parts, TOPICS_COLUMN, _unchanged)
     tolerant = [each.options for _, each in decoded if each.settings.tolerates and each.options is not None]
-    letters = Part(KafkaDestination(_client(options.transactional_id, tolerant)), TOPICS_COLUMN)
+    letters = Part(KafkaFrameSink(_client(options.transactional_id, tolerant)), TOPICS_COLUMN)
     if len(parts) > 1:
         return LetterPart((letters, *parts), TOPICS_COLUMN, _beside_letters)
     rows = Part(parts[0].destination, _ROWS_COLUMN)
@@ -68,7 +68,7 @@ def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decode
 
 
 def _has_topics(part: Part) -> bool:
-    return part.column == TOPICS_COLUMN or isinstance(part.destination, TogetherDestination)
+    return part.column == TOPICS_COLUMN or isinstance(part.destination, TogetherSink)
 
 
 def _unchanged(frame: DataFrame) -> DataFrame:
@@ -123,7 +123,7 @@ def rejected_letters(
         )
     own_name = f"{name}/rejected"
     return RejectedLetters(
-        destination=KafkaDestination(_client(own_name, list(ours.values()))),
+        destination=KafkaFrameSink(_client(own_name, list(ours.values()))),
         name=own_name,
         sources={number: source_options(given, streaming=True) for number, given in ours.items()},
         sinks=sinks,
@@ -132,6 +132,6 @@ def rejected_letters(
 
 def _class_of(part: Part) -> str:
     destination = part.destination
-    if isinstance(destination, TogetherDestination):
+    if isinstance(destination, TogetherSink):
         destination = destination.parts[1].destination
     return f"{type(destination).__module__}.{type(destination).__qualname__}"

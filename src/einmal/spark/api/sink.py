@@ -32,7 +32,7 @@ from einmal.options.values import OptionError, Options
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.kafka.transactions import check_two_phase
-from einmal.sinks.kinds import KAFKA, sink_class
+from einmal.sinks.kinds import KAFKA, new_sink, sink_class
 from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, rejected_letters, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
@@ -54,11 +54,10 @@ from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
 from einmal.spark.protocol.run import Kept, Run, Setting
 from einmal.spark.source.source import KafkaDataSource
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kinds import destination
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.together import TogetherDestination
+from einmal.spark.targets.together import TogetherSink
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -236,20 +235,20 @@ class StreamWriter:
     def _parsed(self) -> tuple[QueryOptions, tuple[Part, ...]]:
         """Raises OptionError."""
         others = [
-            Part(destination(kind, own), name, self._record_name(name)) for name, (kind, own) in self._others.items()
+            Part(new_sink(kind, own), name, self._record_name(name)) for name, (kind, own) in self._others.items()
         ]
         if self._kind not in KAFKA:
             own = sink_class(self._kind).OPTIONS
-            return query_options(self._options, own), (Part(destination(self._kind, self._options)),)
+            return query_options(self._options, own), (Part(new_sink(self._kind, self._options)),)
         if others and not self._takes_topics:
             return query_options(self._options, ()), tuple(others)
         options = sink_options(self._options, others=len(others))
-        topics = KafkaDestination(options.client, options.topic, options.group_id)
+        topics = KafkaFrameSink(options.client, options.topic, options.group_id)
         parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
         if not topics.two_phase:
             return options, parts
         check_two_phase(len(others))
-        return options, (Part(TogetherDestination(*parts)),)
+        return options, (Part(TogetherSink(*parts)),)
 
     def _record_name(self, sink: str) -> str | None:
         """Of several databases each has a commit record of its own: they may be tables of one."""

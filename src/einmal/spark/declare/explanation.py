@@ -17,9 +17,9 @@ from einmal.options.values import client_settings
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.schemas import settings as decoding_settings
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.sinks.kinds import new_sink
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
-from einmal.spark.targets.kinds import destination
 
 _PATIENCE_MS: Final = "3000"
 _DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
@@ -54,7 +54,7 @@ def _targets(declaration: Declaration) -> tuple[TargetFacts, ...]:
 
 
 def _target(sink: DeclaredSink, record: str | None) -> TargetFacts:
-    with closing(destination(sink.kind, sink.options)) as found:
+    with closing(new_sink(sink.kind, sink.options)) as found:
         letters = str(found.errors.topic) if found.errors.tolerates else ""
         return TargetFacts(sink.kind, found.table, found.promises(), record, letters)
 

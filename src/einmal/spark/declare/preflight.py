@@ -18,17 +18,18 @@ from einmal.options.source import topics_of
 from einmal.options.values import OptionError, client_settings, reserved
 from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.pipeline.errors import PipelineRefused, PreflightFailed
-from einmal.sinks.commit_point import TargetError
+from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.sinks.sink import RowSink
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
-from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.frame_rows import schema_of
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.target import Destination
-from einmal.spark.targets.together import TogetherDestination
+from einmal.spark.targets.together import TogetherSink
 from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
@@ -72,7 +73,7 @@ def preflight(
     missing: Missing = []
     for part in _separate(parts):
         schema = None if query.schema is None else part.schema(query.schema)
-        if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaDestination):
+        if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaFrameSink):
             _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
         else:
             _check_destination(missing, part.destination, part.name or str(options.transactional_id), schema)
@@ -91,13 +92,13 @@ def preflight(
 
 def _separate(parts: Sequence[Part]) -> Iterator[Part]:
     for part in parts:
-        yield from part.destination.parts if isinstance(part.destination, TogetherDestination) else (part,)
+        yield from part.destination.parts if isinstance(part.destination, TogetherSink) else (part,)
 
 
-def preflight_write(frame: DataFrame, options: VersionOptions, destination: Destination) -> None:
+def preflight_write(frame: DataFrame, options: VersionOptions, destination: RowSink) -> None:
     """As ``preflight``, for a batch write. Raises PreflightFailed."""
     missing: Missing = []
-    if isinstance(options, WriteOptions) and isinstance(destination, KafkaDestination):
+    if isinstance(options, WriteOptions) and isinstance(destination, KafkaFrameSink):
         _check_topics(missing, destination, options, (), frame.schema)
     else:
         _check_destination(missing, destination, options.transactional_id, frame.schema)
@@ -116,16 +117,16 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
         missing.append((what, hint))
 
 
-def _check_destination(missing: Missing, destination: Destination, name: str, schema: StructType | None) -> None:
+def _check_destination(missing: Missing, destination: RowSink, name: str, schema: StructType | None) -> None:
     try:
-        missing += destination.problems(name, schema)
-    except (TargetError, OptionError) as error:
+        missing += destination.problems(name, None if schema is None else schema_of(schema))
+    except (SinkError, OptionError) as error:
         missing.append((str(error), "correct the options of the target, or start it"))
 
 
 def _check_topics(
     missing: Missing,
-    destination: KafkaDestination,
+    destination: KafkaFrameSink,
     options: SinkOptions | WriteOptions,
     named: Collection[str],
     schema: StructType | None,

@@ -19,12 +19,12 @@ from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.positions import offsets_of, topics_in
 from einmal.pipeline.source_offsets import SourcePosition
-from einmal.sinks.commit_point import Committed, TargetFailed
+from einmal.sinks.commit_point import Committed, SinkFailed
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.target import Destination, Opening
-from einmal.spark.targets.together import TogetherDestination
+from einmal.sinks.sink import Opening, RowSink
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.targets.together import TogetherSink
 from einmal.types import ErrorCode
 
 
@@ -49,7 +49,7 @@ class Ownership:
     ``sources``: the cluster that their sources read, for lag and ends; None: unknown.
     """
 
-    def __init__(self, destination: Destination, sources: KafkaCluster | None = None) -> None:
+    def __init__(self, destination: RowSink, sources: KafkaCluster | None = None) -> None:
         self._destination = destination
         self._sources = sources
 
@@ -64,7 +64,7 @@ class Ownership:
     # --- asking -------------------------------------------------------------------------------------------------
 
     def committed(self) -> Mapping[str, Committed]:
-        """The last committed record of every pipeline, by name. Raises TargetError."""
+        """The last committed record of every pipeline, by name. Raises SinkError."""
         return self._destination.committed()
 
     def status(self, last: Committed) -> PipelineStatus:
@@ -100,16 +100,16 @@ class Ownership:
         """Fence the name, and make ``record`` its commit record (None: delete it). A transaction in topics that the
         old record has decided is committed before.
 
-        Raises Changed where the record was not ``expected`` any more, KafkaError, TargetError.
+        Raises Changed where the record was not ``expected`` any more, KafkaError, SinkError.
         """
-        if expected is not None and expected.prepared and not isinstance(self._destination, TogetherDestination):
+        if expected is not None and expected.prepared and not isinstance(self._destination, TogetherSink):
             # Its name would be lost: the next start would abort what the database has committed.
-            raise TargetFailed(
+            raise SinkFailed(
                 f"the record of {transactional_id!r} decides that transaction {expected.prepared} in the topics is "
                 f"committed, and the change needs to commit it first. Hint: --file FILE, with the "
                 f'declaration\'s topics and kafka.{TWO_PHASE_COMMIT} = "true"'
             )
-        with closing(self._destination.target(Opening(name=transactional_id))) as target:
+        with closing(self._destination.commit_point(Opening(name=transactional_id))) as target:
             identity = target.acquire(None)
             # Only now nobody else can commit any more.
             try:
@@ -129,7 +129,7 @@ class KafkaOwnership(Ownership):
     """Of the pipelines of one Kafka cluster. ``client``: settings under Kafka's names."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
-        destination = KafkaDestination(dict(client))
+        destination = KafkaFrameSink(dict(client))
         super().__init__(destination, destination.cluster)
         self._cluster = destination.cluster
         self._admin = Admin(self._cluster.common)

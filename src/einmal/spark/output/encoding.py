@@ -17,10 +17,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from einmal.client.producer_batch import RECORD_OVERHEAD, over_request_size
+from einmal.sinks.batch_rows import RowRefused
+from einmal.sinks.text import NotText, check_text
 from einmal.spark.environment.python_worker import settle
-from einmal.spark.output.routing import RowRefused
 from einmal.spark.source.vectors import Ints, Varints, binary, bounds_of, data_of, ints, joined, present
-from einmal.spark.text import NotText, check_text
 from einmal.types import Header
 from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import HEADER_SIZE, encode_headers

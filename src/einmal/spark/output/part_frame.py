@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.sinks.batch_rows import RowRefused
 from einmal.spark.environment.spark_session import cores_of, is_alive
 from einmal.spark.output.resources import SinkResources, open_resources
-from einmal.spark.output.routing import RowRefused
 from einmal.types import Header
 
 _SCHEMA: Final = (

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from einmal.options.values import OptionError, reserved
 from einmal.pipeline.claims import Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
+from einmal.sinks.batch_rows import RowRefused
 from einmal.sinks.kafka.claim_client import Address, ClaimClient
 from einmal.spark.source.vectors import Ints, ints, murmur2s, present
 
@@ -44,10 +45,6 @@ _SELECTED: Final[dict[str, tuple[DataType | None, str]]] = {
     "topic": (StringType(), "topic"),
 }
 """Of every column: the type that needs no expression, and the expression."""
-
-
-class RowRefused(ValueError):
-    """A row that cannot be a record: the batch cannot be written with it, and is not written without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ from einmal.pipeline.effects import Failed, Finished
 from einmal.pipeline.errors import PipelineFenced, PipelineRefused
 from einmal.pipeline.positions import are_same, short, topics_in
 from einmal.pipeline.run_state import Query
-from einmal.sinks.commit_point import TargetError
+from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.source_positions import SELF_CONTAINED
+from einmal.sinks.sink import Opening
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import Execution, empty_commit_file, offset_metadata, sources, state_format
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.protocol.transaction_run import Additions, NoAdditions, TransactionRun
-from einmal.spark.targets.target import Opening
 
 
 class ExactlyOnce:
@@ -50,7 +50,7 @@ class ExactlyOnce:
         self._query_id = checkpoint.ensure_query_id()
         try:
             self._cluster_id = setting.parts[-1].destination.identity()
-        except TargetError as error:
+        except SinkError as error:
             raise PipelineRefused(str(error)) from error
         self._sources = sources(setting.frame)
         self._token = ""
@@ -73,13 +73,15 @@ class ExactlyOnce:
             additions = self._with_state() if has_state else self._without_state()
             name = part.name or self._id
             of_part = replace(query, transactional_id=name, stateful=has_state)
-            target = part.destination.target(
-                Opening(name=name, spark=setting.spark, notify=setting.notify, sources=self._sources)
+            target = part.destination.commit_point(
+                Opening(name=name, runtime=setting.spark, notify=setting.notify, sources=self._sources)
             )
             self._runs.append(TransactionRun(target, of_part, additions, setting.notify, next(keeps, None)))
         if setting.letters is not None:
             name = setting.letters.name
-            target = setting.letters.destination.target(Opening(name=name, spark=setting.spark, notify=setting.notify))
+            target = setting.letters.destination.commit_point(
+                Opening(name=name, runtime=setting.spark, notify=setting.notify)
+            )
             query = replace(query, transactional_id=name, stateful=False)
             self._letters = TransactionRun(target, query, NoAdditions(), setting.notify, next(keeps, None))
 

@@ -6,7 +6,7 @@ from einmal.pipeline import events
 from einmal.pipeline.claims import Denied, Output
 from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
 from einmal.spark.protocol.run import CurrentBatch, Setting
-from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 
 
 def report_start(setting: Setting, batch_id: int) -> None:
@@ -30,7 +30,7 @@ def write_plainly(
         setting.notify(events.PartitionWritten(batch.batch_id, output.topic, output.partition, output.count))
 
     destination = setting.destination
-    assert isinstance(destination, KafkaDestination), "other targets have transactions only"
+    assert isinstance(destination, KafkaFrameSink), "other targets have transactions only"
     resources = destination.resources(setting.spark)
     claims = OpenTransaction(
         TopicTable(destination.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.options.sink import QueryOptions
 from einmal.pipeline import events
 from einmal.pipeline.run_state import Held
+from einmal.sinks.sink import RowSink
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.target import Destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Setting:
     letters: RejectedLetters | None = None
 
     @property
-    def destination(self) -> Destination:
+    def destination(self) -> RowSink:
         """Of a query with one part."""
         (part,) = self.parts
         return part.destination

@@ -23,15 +23,16 @@ from einmal.pipeline.run_state import Held, Query
 from einmal.sinks.commit_point import (
     ALL_OR_NOTHING,
     OutcomeUnknown,
-    TargetError,
-    TargetFailed,
-    TargetFenced,
+    RowCommitPoint,
+    SinkError,
+    SinkFailed,
+    SinkFenced,
     event_of,
 )
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.targets.target import Target
+from einmal.spark.targets.frame_rows import FrameRows
 from einmal.types import ProducerIdAndEpoch
 
 _logger = logging.getLogger(__name__)
@@ -80,7 +81,12 @@ class TransactionRun:
     """One conversation with the committer at a time. Every method raises PipelineError."""
 
     def __init__(
-        self, target: Target, query: Query, additions: Additions, notify: events.Listener, held: Held | None = None
+        self,
+        target: RowCommitPoint,
+        query: Query,
+        additions: Additions,
+        notify: events.Listener,
+        held: Held | None = None,
     ) -> None:
         """``held``: by the run before this one, where the query is restarted."""
         self._id = query.transactional_id
@@ -121,7 +127,7 @@ class TransactionRun:
             return
         try:
             self._target.check(held.identity)
-        except TargetFenced as error:
+        except SinkFenced as error:
             raise PipelineFenced(str(error), self._target.fenced_hint) from error
         except Exception as error:  # noqa: BLE001 - a target of the user's own can raise anything
             _logger.info("an idle pipeline could not ask whether %r is still its own: %s", self._id, reason_of(error))
@@ -130,7 +136,7 @@ class TransactionRun:
         """The rows of a committed batch that the target has rejected."""
         try:
             return self._target.rejected(batch_id)
-        except TargetError as error:
+        except SinkError as error:
             # The batch is committed; a new run finds them.
             self._is_undecided = True
             raise PipelineFailed(str(error), "the next start reads the rejected rows again") from error
@@ -140,7 +146,7 @@ class TransactionRun:
         return self._converse(self._committer.write(), batch)
 
     def forget(self) -> None:
-        """Delete the commit record. Raises TargetError."""
+        """Delete the commit record. Raises SinkError."""
         self._target.forget()
 
     def abandon(self) -> None:
@@ -187,7 +193,7 @@ class TransactionRun:
                 str(error),
                 f"einmal pipeline adopt {self._id} --checkpoint DIR, or einmal pipeline reset {self._id}, replaces it",
             ) from error
-        except TargetError as error:
+        except SinkError as error:
             return _Answer(event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
 
     def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
@@ -231,22 +237,22 @@ class TransactionRun:
         return protocol.IdentityGranted(identity)
 
     def _stage(self, identity: ProducerIdAndEpoch, batch: CurrentBatch) -> protocol.Acknowledged:
-        outputs = self._target.stage(identity, batch.batch_id, batch.frame)
+        outputs = self._target.stage(identity, batch.batch_id, FrameRows(batch.frame))
         self._notify(events.OutputWritten(batch.batch_id))
         return protocol.Acknowledged(outputs, self._additions.commit_text(batch))
 
 
 @contextmanager
 def _explained(effect: protocol.Effect) -> Iterator[None]:
-    """Whatever a job of the user's, or a target of his own, can raise, as a TargetError."""
+    """Whatever a job of the user's, or a target of his own, can raise, as a SinkError."""
     try:
         yield
-    except (TargetError, PipelineRefused, UnreadableCommitRecord):
+    except (SinkError, PipelineRefused, UnreadableCommitRecord):
         raise
     except StateInDoubt as error:
-        raise TargetFailed(str(error)) from error
+        raise SinkFailed(str(error)) from error
     except Exception as error:
         reason = reason_of(error)
         if isinstance(effect, ALL_OR_NOTHING):
             raise OutcomeUnknown(reason) from error
-        raise TargetFailed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN) from error
+        raise SinkFailed(reason, will_again=reason.partition(":")[0] in _WILL_AGAIN) from error

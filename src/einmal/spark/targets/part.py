@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from einmal.spark.targets.target import Destination
+from einmal.sinks.sink import RowSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,7 +18,7 @@ class Part:
     several parts; it is null in the rows of others. ``name``: of its commit record, where that is not the query's: two
     tables of one database have two records."""
 
-    destination: Destination
+    destination: RowSink
     column: str | None = None
     name: str | None = None
 

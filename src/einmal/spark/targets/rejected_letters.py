@@ -27,7 +27,7 @@ from einmal.pipeline.dead_letters import (
 )
 from einmal.pipeline.source_offsets import PlannedRange, SourcePosition, packed
 from einmal.schemas.settings import ErrorSettings
-from einmal.spark.targets.kafka.destination import KafkaDestination
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class RejectedLetters:
     """Of one query. ``destination``: the source's cluster; ``name``: of the commit record there; ``sources``: those of
     the query that are ours, by their number among its positions; ``sinks``: by their number among its parts."""
 
-    destination: KafkaDestination
+    destination: KafkaFrameSink
     name: str
     sources: Mapping[int, SourceOptions]
     sinks: Mapping[int, RejectingSink]

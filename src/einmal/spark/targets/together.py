@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from einmal.client import PreparedTxnState
 from einmal.pipeline.batch_plan import BATCH_WRITES, NOBODY
@@ -44,22 +43,21 @@ from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ErrorSettings
-from einmal.sinks.commit_point import Committed, Identity, OutcomeUnknown, TargetError, TargetFailed
+from einmal.sinks.batch_rows import BatchRows
+from einmal.sinks.commit_point import Committed, Identity, OutcomeUnknown, RowCommitPoint, SinkError, SinkFailed
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.sinks.sink import Opening, RowSink
 from einmal.spark.environment.row_order import checkpointed
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.frame_rows import FrameRows
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 from einmal.spark.targets.part import Part, release
-from einmal.spark.targets.target import Destination, Opening, Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
-class TogetherTarget(Target):
-    """See ``Target``. Identities are the database's; those of Kafka's transactions stay inside."""
+class TogetherCommitPoint(RowCommitPoint):
+    """See ``RowCommitPoint``. Identities are the database's; those of Kafka's transactions stay inside."""
 
-    def __init__(self, topics: KafkaTarget, database: Target, rows: tuple[Part, Part]) -> None:
+    def __init__(self, topics: KafkaFrameCommitPoint, database: RowCommitPoint, rows: tuple[Part, Part]) -> None:
         """``rows``: which are for the topics, and which for the database."""
         self._topics = topics
         self._database = database
@@ -78,7 +76,7 @@ class TogetherTarget(Target):
         try:
             record = self._database.read()
         except UnreadableCommitRecord as error:
-            raise TargetFailed(
+            raise SinkFailed(
                 f"{error}. It decides how the transaction in the topics ends, which stays open. Hint: restore the "
                 "record; or commit or abort that transaction by hand, and delete the record"
             ) from error
@@ -115,16 +113,17 @@ class TogetherTarget(Target):
     def check(self, identity: Identity) -> None:
         self._database.check(identity)
 
-    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         # Computed twice, the two would be two results of a query that is not deterministic. Of a local checkpoint
         # nothing is computed again, also where an executor is lost. An eager one: a lazy one is complete only after its
         # first job, which has written the topics by then.
-        rows = checkpointed(frame)
+        assert isinstance(rows, FrameRows), "topics take a DataFrame"
+        frame = checkpointed(rows.frame)
         try:
-            topics = self._topics.stage(self._kafka, batch_id, self._topic_rows.rows(rows))
-            return topics + self._database.stage(identity, batch_id, self._database_rows.rows(rows))
+            topics = self._topics.stage(self._kafka, batch_id, FrameRows(self._topic_rows.rows(frame)))
+            return topics + self._database.stage(identity, batch_id, FrameRows(self._database_rows.rows(frame)))
         finally:
-            release(rows)
+            release(frame)
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if record is not None:
@@ -137,7 +136,7 @@ class TogetherTarget(Target):
         following = self._database.commit(identity)
         try:
             self._transaction = self._topics.commit(self._kafka) or self._kafka
-        except TargetError as error:
+        except SinkError as error:
             raise OutcomeUnknown(
                 f"the database has committed the batch, its transaction in the topics stays prepared: {error}"
             ) from error
@@ -165,15 +164,15 @@ class TogetherTarget(Target):
     @property
     def _kafka(self) -> Identity:
         if self._transaction is None:
-            raise TargetFailed("no transaction in the topics was begun: start the run again")
+            raise SinkFailed("no transaction in the topics was begun: start the run again")
         return self._transaction
 
 
-class TogetherDestination(Destination):
+class TogetherSink(RowSink):
     """Topics and one database, for a query that has rows for both."""
 
     def __init__(self, topics: Part, database: Part) -> None:
-        assert isinstance(topics.destination, KafkaDestination)
+        assert isinstance(topics.destination, KafkaFrameSink)
         self._topics = topics.destination
         self._database = database.destination
         self.parts = (topics, database)
@@ -189,8 +188,8 @@ class TogetherDestination(Destination):
     def identity(self) -> str | None:
         return self._database.identity()
 
-    def target(self, opening: Opening) -> Target:
-        return TogetherTarget(self._topics.target(opening), self._database.target(opening), self.parts)
+    def commit_point(self, opening: Opening) -> RowCommitPoint:
+        return TogetherCommitPoint(self._topics.commit_point(opening), self._database.commit_point(opening), self.parts)
 
     def committed(self) -> Mapping[str, Committed]:
         return self._database.committed()

@@ -1,9 +1,9 @@
-"""The test battery of targets: what ``einmal.spark.targets.target`` demands, as tests that can fail.
+"""The test battery of sinks: what ``einmal.sinks.commit_point`` demands, as tests that can fail.
 
-Derive a class from ``TargetTests`` in a test module, implement its six hooks, and provide a fixture ``spark``::
+Derive a class from ``TargetTests`` in a test module, and implement its six hooks::
 
     class TestMyTarget(TargetTests):
-        def destination(self, location: Path) -> Destination:
+        def sink(self, location: Path) -> Destination:
             return MyDestination(Options({"path": location / "rows"}))
 
         def rows(self, location: Path) -> list[tuple[int, str]]:
@@ -16,15 +16,15 @@ staged rows; damage the record; and run a random campaign, whose seed a failure 
 
 from einmal.testing.targets.campaign import CampaignTests
 from einmal.testing.targets.commits import CommitTests
-from einmal.testing.targets.destinations import DestinationTests
 from einmal.testing.targets.fencing import FencingTests
 from einmal.testing.targets.hooks import SCHEMA
 from einmal.testing.targets.processes import ProcessTests
 from einmal.testing.targets.records import RecordTests
+from einmal.testing.targets.sinks import SinkTests
 from einmal.testing.targets.staging import StagingTests
 
 __all__ = ["SCHEMA", "TargetTests"]
 
 
-class TargetTests(CommitTests, FencingTests, StagingTests, RecordTests, DestinationTests, ProcessTests, CampaignTests):
+class TargetTests(CommitTests, FencingTests, StagingTests, RecordTests, SinkTests, ProcessTests, CampaignTests):
     """All tests of a target. The hooks are described in ``hooks.TargetHooks``."""

@@ -6,13 +6,10 @@ import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from einmal.testing.targets.driving import ConcurrentRun, RunUnderTest, rows_of
 from einmal.testing.targets.hooks import Row, TargetHooks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAME = "battery"
 SEED: Final = "EINMAL_SEED"
@@ -90,12 +87,12 @@ class _Model:
 
 
 class CampaignTests(TargetHooks):
-    def test_random_runs_leave_each_batch_once(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_random_runs_leave_each_batch_once(self, tmp_path: Path) -> None:
         seed = int(os.environ.get(SEED) or random.SystemRandom().randrange(1_000_000))
         chance, model, alive = random.Random(seed), _Model(), list[_Player]()
         for _ in range(int(os.environ.get(STEPS) or _STEPS)):
             if not alive or (len(alive) < _RUNS_MAX and chance.random() < _STARTS):
-                run = RunUnderTest(self, tmp_path, NAME, spark)
+                run = RunUnderTest(self, tmp_path, NAME)
                 player = _Player(run, f"run {len(model.players)}", model)
                 alive.append(player)
                 model.players.append(player)
@@ -107,7 +104,7 @@ class CampaignTests(TargetHooks):
                 alive.remove(player)
         for player in alive:
             player.calls.close()
-        last = RunUnderTest(self, tmp_path, NAME, spark)
+        last = RunUnderTest(self, tmp_path, NAME)
         found = last.start()
         last.die()
         again = f"{SEED}={seed} repeats it"

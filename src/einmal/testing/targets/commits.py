@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFailed
+from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFailed
 from einmal.testing.targets.driving import VERBS, RunUnderTest, rows_of
 from einmal.testing.targets.hooks import TargetHooks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAME = "battery"
 
 
 class CommitTests(TargetHooks):
-    def test_new_name_has_no_record(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_new_name_has_no_record(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         assert run.target.look() is None
         assert run.start() is None
         assert self.rows(tmp_path) == []
         run.die()
 
-    def test_rows_and_record_become_visible_together(self, tmp_path: Path, spark: SparkSession) -> None:
-        run, reader = RunUnderTest(self, tmp_path, NAME, spark), RunUnderTest(self, tmp_path, NAME, None)
+    def test_rows_and_record_become_visible_together(self, tmp_path: Path) -> None:
+        run, reader = RunUnderTest(self, tmp_path, NAME), RunUnderTest(self, tmp_path, NAME, prepares=False)
         run.start()
         for batch_id in range(3):
             before, last = sorted(self.rows(tmp_path)), reader.target.look()
@@ -41,8 +37,8 @@ class CommitTests(TargetHooks):
         run.die()
         reader.die()
 
-    def test_every_transaction_has_an_identity_of_its_own(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_every_transaction_has_an_identity_of_its_own(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         seen = [run.own]
         run.write(0, rows_of(0))
@@ -51,14 +47,14 @@ class CommitTests(TargetHooks):
         run.abort()
         seen.append(run.own)
         run.die()
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         seen.append(run.own)
         run.die()
         assert len(set(seen)) == len(seen)
 
-    def test_outputs_count_the_rows_of_every_task(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_outputs_count_the_rows_of_every_task(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         outputs = run.stage(0, rows_of(0, count=23))
         assert sum(output.count for output in outputs) == 23
@@ -67,21 +63,21 @@ class CommitTests(TargetHooks):
         run.abort()
         run.die()
 
-    def test_empty_batch_moves_the_record_alone(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_empty_batch_moves_the_record_alone(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         run.write(0, rows_of(0))
         record = run.write(1, [])
         run.die()
-        again = RunUnderTest(self, tmp_path, NAME, spark)
+        again = RunUnderTest(self, tmp_path, NAME)
         assert again.start() == record
         again.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0)
 
-    def test_record_is_written_without_staged_rows(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_record_is_written_without_staged_rows(self, tmp_path: Path) -> None:
         """As by ``einmal pipeline adopt``."""
-        RunUnderTest(self, tmp_path, "other", spark).die()
-        run = RunUnderTest(self, tmp_path, NAME, None)
+        RunUnderTest(self, tmp_path, "other").die()
+        run = RunUnderTest(self, tmp_path, NAME, prepares=False)
         run.start()
         record = run.record(7)
         run.commit()
@@ -89,18 +85,16 @@ class CommitTests(TargetHooks):
         run.die()
 
     @pytest.mark.parametrize("last", VERBS)
-    def test_run_that_ends_after_a_verb_leaves_the_batch_whole(
-        self, tmp_path: Path, spark: SparkSession, last: str
-    ) -> None:
-        first = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_run_that_ends_after_a_verb_leaves_the_batch_whole(self, tmp_path: Path, last: str) -> None:
+        first = RunUnderTest(self, tmp_path, NAME)
         first.start()
         first.write(0, rows_of(0))
         first.die()
-        killed = RunUnderTest(self, tmp_path, NAME, spark)
+        killed = RunUnderTest(self, tmp_path, NAME)
         for verb in VERBS[: VERBS.index(last) + 1]:
             killed.perform(verb, 1, rows_of(1, "killed"))
         killed.die()
-        successor = RunUnderTest(self, tmp_path, NAME, spark)
+        successor = RunUnderTest(self, tmp_path, NAME)
         found = successor.start()
         assert found is not None and found.batch_id == (1 if last == "commit" else 0)
         assert self.staged(tmp_path) == [], "staged by a run that has ended"
@@ -111,24 +105,22 @@ class CommitTests(TargetHooks):
         assert sorted(self.rows(tmp_path)) == sorted(before + rows_of(found.batch_id + 1, "successor"))
         assert self.staged(tmp_path) == []
 
-    def test_record_that_was_not_committed_is_not_there(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_record_that_was_not_committed_is_not_there(self, tmp_path: Path) -> None:
         """The request of a commit is lost, not its answer."""
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         run.stage(0, rows_of(0))
         run.record(0)
         run.target.abandon()
         run.die()
-        again = RunUnderTest(self, tmp_path, NAME, spark)
+        again = RunUnderTest(self, tmp_path, NAME)
         assert again.start() is None
         assert self.rows(tmp_path) == []
         again.die()
 
     @pytest.mark.parametrize("last", ["stage", "record"])
-    def test_aborted_batch_is_written_again_by_the_same_run(
-        self, tmp_path: Path, spark: SparkSession, last: str
-    ) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_aborted_batch_is_written_again_by_the_same_run(self, tmp_path: Path, last: str) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         run.stage(0, rows_of(0, "aborted"))
         if last == "record":
@@ -139,29 +131,27 @@ class CommitTests(TargetHooks):
         assert (sorted(self.rows(tmp_path)), run.target.look()) == (rows_of(0, "again"), record)
         run.die()
 
-    def test_run_with_a_held_identity_aborts_what_the_run_before_it_left(
-        self, tmp_path: Path, spark: SparkSession
-    ) -> None:
-        before = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_run_with_a_held_identity_aborts_what_the_run_before_it_left(self, tmp_path: Path) -> None:
+        before = RunUnderTest(self, tmp_path, NAME)
         before.start()
         before.stage(0, rows_of(0, "before"))
         before.die()
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run = RunUnderTest(self, tmp_path, NAME)
         run.abort(before.own)
         assert self.staged(tmp_path) == []
-        with pytest.raises(TargetFailed):
+        with pytest.raises(SinkFailed):
             # Nothing is open under the identity any more.
-            RunUnderTest(self, tmp_path, NAME, spark).abort(run.own)
+            RunUnderTest(self, tmp_path, NAME).abort(run.own)
         assert run.start(run.own) is None
         run.write(0, rows_of(0))
         run.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0)
 
-    def test_commit_without_a_record_is_no_commit(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_commit_without_a_record_is_no_commit(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         run.stage(0, rows_of(0))
-        with pytest.raises((TargetError, AssertionError)) as caught:
+        with pytest.raises((SinkError, AssertionError)) as caught:
             run.commit()
         assert not isinstance(caught.value, OutcomeUnknown)
         run.die()

@@ -7,16 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from einmal.pipeline.claims import Output, digest
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Identity
-from einmal.spark.targets.target import Opening
+from einmal.sinks.sink import Opening
 from einmal.testing.targets.hooks import Row, TargetHooks
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _BLOCKED_S: Final = 0.5
 """A verb that takes longer waits for a lock of another driver."""
@@ -30,13 +28,14 @@ def rows_of(batch_id: int, mark: str = "", count: int = 5) -> list[Row]:
     return [(batch_id * 1_000 + number, f"row {batch_id}.{number} {mark}'\"") for number in range(count)]
 
 
-def frame_of(spark: SparkSession, rows: Sequence[Row], tasks: int = 2) -> DataFrame:
+def tables_of(rows: Sequence[Row], tasks: int = 2) -> list[Any]:
+    """Arrow tables of ``SCHEMA``, one for each task."""
     import pyarrow
 
     ids, names = ([row[field] for row in rows] for field in (0, 1))
-    # Of an Arrow table Spark makes a local relation, without a job of Python workers.
     table = pyarrow.table({"id": pyarrow.array(ids, pyarrow.int64()), "name": pyarrow.array(names, pyarrow.string())})
-    return spark.createDataFrame(table).coalesce(tasks)
+    size = -(-len(rows) // tasks)
+    return [table.slice(task * size, size) for task in range(tasks)]
 
 
 def record_of(name: str, batch_id: int, outputs: Sequence[Output] = ()) -> CommitRecord:
@@ -55,15 +54,15 @@ def record_of(name: str, batch_id: int, outputs: Sequence[Output] = ()) -> Commi
 class RunUnderTest:
     """``die`` is what becomes of its connections when the process is killed; nothing else of it remains."""
 
-    def __init__(self, hooks: TargetHooks, location: Path, name: str, spark: SparkSession | None) -> None:
+    def __init__(self, hooks: TargetHooks, location: Path, name: str, *, prepares: bool = True) -> None:
+        """``prepares``: what is missing is created, as before each start of a pipeline."""
         self.name = name
-        self._spark = spark
-        self._destination = hooks.destination(location)
-        if spark is not None:
-            # As before each start: what is missing is created.
-            problems = self._destination.problems(name, frame_of(spark, []).schema)
+        self._hooks = hooks
+        self._sink = hooks.sink(location)
+        if prepares:
+            problems = self._sink.problems(name, hooks.batch_rows(tables_of([])).schema)
             assert problems == [], problems
-        self.target = self._destination.target(Opening(name=name, spark=spark))
+        self.target = self._sink.commit_point(Opening(name=name))
         self.identity: Identity | None = None
         self.outputs: tuple[Output, ...] = ()
         self.found: CommitRecord | None = None
@@ -86,11 +85,10 @@ class RunUnderTest:
         return self.read()
 
     def stage(self, batch_id: int, rows: Sequence[Row]) -> tuple[Output, ...]:
-        assert self._spark is not None
-        return self.stage_frame(batch_id, frame_of(self._spark, rows))
+        return self.stage_rows(batch_id, self._hooks.batch_rows(tables_of(rows)))
 
-    def stage_frame(self, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
-        self.outputs = self.target.stage(self.own, batch_id, frame)
+    def stage_rows(self, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
+        self.outputs = self.target.stage(self.own, batch_id, rows)
         return self.outputs
 
     def record(self, batch_id: int) -> CommitRecord:
@@ -126,7 +124,7 @@ class RunUnderTest:
 
     def die(self) -> None:
         self.target.close()
-        self._destination.close()
+        self._sink.close()
 
     @property
     def own(self) -> Identity:

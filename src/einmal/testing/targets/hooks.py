@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from einmal.spark.targets.target import Destination
+from einmal.sinks.arrow_rows import ArrowRows
+from einmal.sinks.batch_rows import BatchRows
+from einmal.sinks.row_schema import RowField, RowSchema, RowType
+from einmal.sinks.sink import RowSink
 
-SCHEMA: Final = "id bigint, name string"
-"""Of the rows that the battery writes, in Spark's words."""
+SCHEMA: Final = RowSchema(fields=(RowField("id", RowType("long")), RowField("name", RowType("string"))))
+"""Of the rows that the battery writes."""
 Row = tuple[int, str]
 
 
@@ -17,14 +21,18 @@ class TargetHooks(ABC):
     """``location``: a directory of one test, whose path belongs to it alone. Everything that a hook makes for one
     location is separate from that of another; a database server may use a schema with a name made from the path."""
 
-    wrong_schema: ClassVar[str | None] = f"{SCHEMA}, surplus string"
-    """A schema that ``Destination.problems`` refuses once rows were written; None: every schema is accepted."""
+    wrong_column: ClassVar[RowField | None] = RowField("surplus", RowType("string"))
+    """``RowSink.problems`` refuses rows that have it, too, once rows were written; None: it never does."""
     can_be_read_beside_a_transaction: ClassVar[bool] = True
     """Whether ``rows`` and ``look`` answer while another driver's transaction is open."""
 
     @abstractmethod
-    def destination(self, location: Path) -> Destination:
-        """A new destination, with waiting times of a second or less. All of one location have the same rows."""
+    def sink(self, location: Path) -> RowSink:
+        """A new sink, with waiting times of a second or less. All of one location have the same rows."""
+
+    def batch_rows(self, tables: Sequence[Any]) -> BatchRows:
+        """Rows of Arrow tables, each written by a task of its own. By default the tasks run in this thread."""
+        return ArrowRows(tables)
 
     @abstractmethod
     def rows(self, location: Path) -> list[Row]:

@@ -1,26 +1,20 @@
 """Drivers in processes of their own, killed with SIGKILL.
 
-A process joins the Spark session of the test, and is a fork of one that has imported what it needs, so that it starts
-in a second; the jobs of one that is killed run on for a moment, as they do on a cluster.
+A process is a fork of one that has imported what it needs, so that it starts in a second.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from einmal.testing.targets.driving import VERBS, RunUnderTest, rows_of
 from einmal.testing.targets.hooks import Row, TargetHooks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAME = "battery"
 _ANSWER_S: Final = 120.0
@@ -30,18 +24,20 @@ _IN_S: Final = 0.02
 
 
 class ProcessTests(TargetHooks):
-    def joining(self, spark: SparkSession) -> Callable[[], SparkSession]:
-        """How a process of its own gets a session in the JVM of this one; it is pickled."""
-        gateway = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
-        return partial(_joined, gateway.port, gateway.auth_token)
+    def beginning(self) -> Callable[[], None]:
+        """What a process does first; it is pickled. By default nothing."""
+        return _nothing
 
-    def test_killed_process_leaves_the_batch_whole(self, tmp_path: Path, spark: SparkSession) -> None:
+    def settle(self) -> None:
+        """Wait until nothing runs any more of what killed processes have begun. By default that ends with them."""
+
+    def test_killed_process_leaves_the_batch_whole(self, tmp_path: Path) -> None:
         chance = random.Random(1)
         expected: list[Row] = []
         for batch_id, moment in enumerate(_MOMENTS):
             killed = rows_of(batch_id, "killed")
-            _kill_at(self, tmp_path, spark, moment, batch_id, killed, chance)
-            successor = RunUnderTest(self, tmp_path, NAME, spark)
+            _kill_at(self, tmp_path, moment, batch_id, killed, chance)
+            successor = RunUnderTest(self, tmp_path, NAME)
             found = successor.start()
             is_in = found is not None and found.batch_id == batch_id
             assert is_in or moment != "after commit", "an answered commit is lost"
@@ -51,8 +47,8 @@ class ProcessTests(TargetHooks):
             successor.die()
             expected += killed if is_in else rows_of(batch_id, "successor")
             assert sorted(self.rows(tmp_path)) == sorted(expected), f"killed {moment}"
-        _settle(spark)
-        last = RunUnderTest(self, tmp_path, NAME, spark)
+        self.settle()
+        last = RunUnderTest(self, tmp_path, NAME)
         last.start()
         last.die()
         assert self.staged(tmp_path) == []
@@ -61,7 +57,6 @@ class ProcessTests(TargetHooks):
 def _kill_at(
     hooks: ProcessTests,
     location: Path,
-    spark: SparkSession,
     moment: str,
     batch_id: int,
     rows: Sequence[Row],
@@ -69,9 +64,9 @@ def _kill_at(
 ) -> None:
     when, _, last = moment.partition(" ")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([type(hooks).__module__, "pyspark.sql", "pandas", "pyarrow"])
+    context.set_forkserver_preload([type(hooks).__module__, "pyarrow"])
     ours, theirs = context.Pipe()
-    arguments = (type(hooks), str(location), hooks.joining(spark), theirs)
+    arguments = (type(hooks), str(location), hooks.beginning(), theirs)
     process = context.Process(target=_drive, args=arguments, daemon=True)
     process.start()
     try:
@@ -88,20 +83,16 @@ def _kill_at(
         ours.close()
 
 
-def _settle(spark: SparkSession) -> None:
-    """The jobs of killed drivers have ended."""
-    tracker = spark.sparkContext.statusTracker()
-    deadline = time.monotonic() + _ANSWER_S
-    while tracker.getActiveJobsIds():
-        assert time.monotonic() < deadline, "a job does not end"
-        time.sleep(_IN_S)
-
-
 # --- in the process ---------------------------------------------------------------------------------------------------
 
 
-def _drive(hooks: type[TargetHooks], location: str, joining: Callable[[], SparkSession], pipe: Connection) -> None:
-    run = RunUnderTest(hooks(), Path(location), NAME, joining())
+def _nothing() -> None:
+    return
+
+
+def _drive(hooks: type[TargetHooks], location: str, begin: Callable[[], None], pipe: Connection) -> None:
+    begin()
+    run = RunUnderTest(hooks(), Path(location), NAME)
     while True:
         verb, batch_id, rows = pipe.recv()
         try:
@@ -109,19 +100,3 @@ def _drive(hooks: type[TargetHooks], location: str, joining: Callable[[], SparkS
             pipe.send("")
         except Exception as error:  # noqa: BLE001 - the test reports it
             pipe.send(repr(error))
-
-
-def _joined(port: int, token: str) -> SparkSession:
-    """A session in the JVM of another Python process, as spark-submit starts one."""
-    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": token}
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession as Session
-
-    gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    jvm: Any = gateway.jvm
-    java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
-        jvm.org.apache.spark.SparkContext.getOrCreate()
-    )
-    conf = SparkConf(loadDefaults=False, _jvm=jvm, _jconf=java.getConf())
-    return Session(SparkContext(gateway=gateway, jsc=java, conf=conf))

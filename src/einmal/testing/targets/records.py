@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from einmal.pipeline.commit_record import UnreadableCommitRecord
 from einmal.testing.targets.driving import RunUnderTest, rows_of
 from einmal.testing.targets.hooks import TargetHooks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAME = "battery"
 ODD_NAMES: Final = (
@@ -36,10 +33,10 @@ ODD_NAMES: Final = (
 
 
 class RecordTests(TargetHooks):
-    def test_every_name_has_a_record_of_its_own(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_every_name_has_a_record_of_its_own(self, tmp_path: Path) -> None:
         expected, records = [], {}
         for number, name in enumerate(ODD_NAMES):
-            run = RunUnderTest(self, tmp_path, name, spark)
+            run = RunUnderTest(self, tmp_path, name)
             assert run.start() is None, f"{name!r} has the record of another name"
             run.stage(number, rows_of(number))
             records[name] = run.record(number)
@@ -47,66 +44,66 @@ class RecordTests(TargetHooks):
             run.die()
             expected += rows_of(number)
         assert sorted(self.rows(tmp_path)) == expected
-        committed = self.destination(tmp_path).committed()
+        committed = self.sink(tmp_path).committed()
         assert {name: each.record for name, each in committed.items()} == records
         assert all(each.transactional_id == name and each.timestamp > 0 for name, each in committed.items())
         for name in ODD_NAMES:
-            run = RunUnderTest(self, tmp_path, name, None)
+            run = RunUnderTest(self, tmp_path, name, prepares=False)
             assert run.target.look() == records[name]
             run.die()
         assert self.staged(tmp_path) == []
 
-    def test_deleted_record_is_gone_and_the_name_can_begin_again(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_deleted_record_is_gone_and_the_name_can_begin_again(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         run.write(0, rows_of(0))
         run.die()
-        resets = RunUnderTest(self, tmp_path, NAME, None)
+        resets = RunUnderTest(self, tmp_path, NAME, prepares=False)
         resets.start()
         resets.target.record(resets.own, None)
         resets.commit()
         assert resets.target.look() is None
         resets.die()
-        assert NAME not in self.destination(tmp_path).committed()
-        again = RunUnderTest(self, tmp_path, NAME, spark)
+        assert NAME not in self.sink(tmp_path).committed()
+        again = RunUnderTest(self, tmp_path, NAME)
         assert again.start() is None
         record = again.write(0, rows_of(1))
         assert again.target.look() == record
         again.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0) + rows_of(1)
 
-    def test_forgotten_name_leaves_no_record(self, tmp_path: Path, spark: SparkSession) -> None:
+    def test_forgotten_name_leaves_no_record(self, tmp_path: Path) -> None:
         for name in (NAME, "other"):
-            run = RunUnderTest(self, tmp_path, name, spark)
+            run = RunUnderTest(self, tmp_path, name)
             run.start()
             run.write(0, rows_of(0, name))
             run.target.forget()
             assert run.target.look() is None
             run.die()
-        assert self.destination(tmp_path).committed() == {}
-        again = RunUnderTest(self, tmp_path, NAME, spark)
+        assert self.sink(tmp_path).committed() == {}
+        again = RunUnderTest(self, tmp_path, NAME)
         assert again.start() is None
         again.die()
         assert len(self.rows(tmp_path)) == 10
 
-    def test_damaged_record_is_reported_and_can_be_replaced(self, tmp_path: Path, spark: SparkSession) -> None:
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+    def test_damaged_record_is_reported_and_can_be_replaced(self, tmp_path: Path) -> None:
+        run = RunUnderTest(self, tmp_path, NAME)
         run.start()
         run.write(0, rows_of(0))
         run.die()
         self.damage_record(tmp_path, NAME)
-        run = RunUnderTest(self, tmp_path, NAME, spark)
+        run = RunUnderTest(self, tmp_path, NAME)
         with pytest.raises(UnreadableCommitRecord):
             run.target.look()
         run.acquire()
         with pytest.raises(UnreadableCommitRecord):
             run.read()
-        committed = self.destination(tmp_path).committed()[NAME]
+        committed = self.sink(tmp_path).committed()[NAME]
         assert committed.record is None and committed.problem
         record = run.record(3)
         run.commit()
         run.die()
-        again = RunUnderTest(self, tmp_path, NAME, spark)
+        again = RunUnderTest(self, tmp_path, NAME)
         assert again.start() == record
         again.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0)

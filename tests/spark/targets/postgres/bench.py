@@ -29,13 +29,14 @@ from pyspark.sql.types import StructType
 
 from einmal.options.values import Options
 from einmal.pipeline import events
+from einmal.sinks.postgres.copying import copy_rows
+from einmal.sinks.postgres.mapping import mapped
 from einmal.sinks.postgres.options import postgres_options
 from einmal.sinks.postgres.session import Session
+from einmal.sinks.postgres.staging import Staged
+from einmal.sinks.postgres.table import find_table
 from einmal.spark import session, write_stream
-from einmal.spark.targets.postgres.copying import copy_rows
-from einmal.spark.targets.postgres.mapping import mapped
-from einmal.spark.targets.postgres.staging import Staged
-from einmal.spark.targets.postgres.table import find_table
+from einmal.spark.targets.frame_rows import FrameRows, schema_of
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
 
 _ROW = """
@@ -135,9 +136,9 @@ def _copy(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
     assert shape is not None
 
     def write(batch: DataFrame, _batch_id: int) -> None:
-        columns = mapped(batch.schema, shape, options)
+        columns = mapped(schema_of(batch.schema), shape, options)
         direct = Staged("public", "orders", [replace(each, name=each.column or each.name) for each in columns])
-        copy_rows(batch, direct, options.connecting, "bench", 0)
+        copy_rows(FrameRows(batch), direct, options.connecting, "bench", 0)
 
     query = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()

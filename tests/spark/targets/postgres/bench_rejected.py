@@ -16,11 +16,11 @@ from psycopg import sql
 from einmal.options.values import Options
 from einmal.schemas.settings import ErrorSettings
 from einmal.sinks.postgres.options import postgres_options
+from einmal.sinks.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
-from einmal.spark.targets.postgres.staging import Staged, StagingColumn
-from einmal.spark.targets.postgres.table import find_table
-from einmal.spark.targets.rejections import Rejections
+from einmal.sinks.postgres.staging import Staged, StagingColumn
+from einmal.sinks.postgres.table import find_table
+from einmal.sinks.rejections import Rejections
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
 
 _TABLE = """

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.options.values import Options
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
-from einmal.sinks.commit_point import Identity, TargetFailed
-from einmal.spark.targets.postgres.destination import PostgresDestination
-from einmal.spark.targets.postgres.target import PostgresTarget
-from einmal.spark.targets.target import Opening
+from einmal.sinks.commit_point import Identity, SinkFailed
+from einmal.sinks.postgres.commit_point import PostgresCommitPoint
+from einmal.sinks.postgres.sink import PostgresSink
+from einmal.sinks.sink import Opening
+from einmal.spark.targets.frame_rows import FrameRows
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, Standby
 
 NAME = "pipeline"
@@ -26,10 +27,10 @@ NAME = "pipeline"
 class Driver:
     """One process that runs the pipeline, as far as the database can see it."""
 
-    def __init__(self, destination: PostgresDestination, name: str = NAME) -> None:
+    def __init__(self, destination: PostgresSink, name: str = NAME) -> None:
         self.destination = destination
         self.name = name
-        self.target: PostgresTarget = destination.target(Opening(name=name))
+        self.target: PostgresCommitPoint = destination.commit_point(Opening(name=name))
         self.identity: Identity | None = None
         self.outputs: tuple[Output, ...] = ()
 
@@ -41,12 +42,12 @@ class Driver:
     def restart(self) -> CommitRecord | None:
         """A new run in the same process."""
         self.target.close()
-        self.target = self.destination.target(Opening(name=self.name))
+        self.target = self.destination.commit_point(Opening(name=self.name))
         return self.start()
 
     def stage(self, batch_id: int, frame: DataFrame) -> None:
         assert self.identity is not None
-        self.outputs = self.target.stage(self.identity, batch_id, frame)
+        self.outputs = self.target.stage(self.identity, batch_id, FrameRows(frame))
 
     def record(self, batch_id: int) -> None:
         assert self.identity is not None
@@ -88,11 +89,11 @@ class Rig:
         url = self.server.url_of(self.database, port)
         return {"url": url, "password": PASSWORD, "table": "numbers", **options}
 
-    def destination(self, port: int | None = None, **options: str) -> PostgresDestination:
-        return PostgresDestination(Options(self.options(port, **options)))
+    def sink(self, port: int | None = None, **options: str) -> PostgresSink:
+        return PostgresSink(Options(self.options(port, **options)))
 
     def driver(self, port: int | None = None, name: str = NAME, **options: str) -> Driver:
-        driver = Driver(self.destination(port, **options), name)
+        driver = Driver(self.sink(port, **options), name)
         self._drivers.append(driver)
         return driver
 
@@ -112,7 +113,7 @@ class Rig:
         return [name for (name,) in self.rows("SELECT relname FROM pg_class WHERE relname LIKE 'einmal_staging%'")]
 
     def committed_batch(self) -> int | None:
-        committed = self.destination().committed().get(NAME)
+        committed = self.sink().committed().get(NAME)
         return None if committed is None or committed.record is None else committed.record.batch_id
 
 
@@ -130,7 +131,7 @@ class Query:
         self.batch_id += 1
 
     def refused(self, query: str) -> str:
-        with pytest.raises(TargetFailed) as caught:
+        with pytest.raises(SinkFailed) as caught:
             self.write(query)
         assert caught.value.will_again
         self.driver.abort()

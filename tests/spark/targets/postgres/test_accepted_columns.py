@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from psycopg import sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from einmal.sinks.commit_point import TargetError
-from einmal.spark.targets.rejections import RECORD
+from einmal.sinks.commit_point import SinkError
+from einmal.sinks.rejections import RECORD
+from einmal.spark.targets.frame_rows import schema_of
 from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.rig import NAME, Driver, Rig
 from tests.spark.targets.postgres.server import PostgresServer
@@ -228,8 +229,8 @@ def test_columns_that_are_accepted_are_written_twice_and_others_are_named(rig: R
     driver = rig.driver(None, NAME, table=quoted, **options)
     try:
         try:
-            found = driver.destination.problems(NAME, from_arrow_schema(frame(case, key, []).schema))
-        except TargetError as error:
+            found = driver.destination.problems(NAME, schema_of(from_arrow_schema(frame(case, key, []).schema)))
+        except SinkError as error:
             found = [(str(error), "")]
         if found:
             event("refused")

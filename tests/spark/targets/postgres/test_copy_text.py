@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 import pytest
 
-from einmal.spark.targets.postgres.copy_text import copy_text
+from einmal.sinks.postgres.copy_text import copy_text
 
 
 def batch(**columns: Any) -> Any:

@@ -91,14 +91,14 @@ def test_the_permissions_of_the_page_suffice_for_append_and_less_does_not(rig: R
         "CREATE TABLE sales.orders (id bigint)",
     ):
         rig.rows(each)
-    with_role = rig.destination(None, user=role)
+    with_role = rig.sink(None, user=role)
     ((what, hint),) = with_role.problems("p", None)
     assert "may not create tables in schema public" in what and hint.startswith("GRANT USAGE, CREATE ON SCHEMA public")
-    ((what, hint),) = rig.destination(None, schema="einmal").problems("p", None)
+    ((what, hint),) = rig.sink(None, schema="einmal").problems("p", None)
     assert (what, hint) == ("schema einmal does not exist", "CREATE SCHEMA einmal AUTHORIZATION admin")
     rig.rows("CREATE SCHEMA einmal")
     # The table of the records, made by somebody else.
-    assert rig.destination(None, schema="einmal").problems("p", None) == []
+    assert rig.sink(None, schema="einmal").problems("p", None) == []
     granted = statements.replace("loader", role).replace("DATABASE shop", f"DATABASE {rig.database}")
     options = rig.options(None, schema="einmal", table="sales.orders", user=role)
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from einmal.pipeline.errors import PreflightFailed
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 from tests.spark.targets.postgres.server import PASSWORD, until
 from tests.spark.targets.postgres.test_rejected_rows import Tolerant
@@ -46,7 +46,7 @@ def test_a_key_that_another_session_inserts_meanwhile_is_updated_by_the_next_att
         waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         until(lambda: rig.rows(waits) == [(1,)], "the MERGE waits")
         other.commit()
-        with pytest.raises(TargetFailed, match="at the same time") as caught:
+        with pytest.raises(SinkFailed, match="at the same time") as caught:
             recording.result()
     assert not caught.value.will_again
     query.driver.abort()

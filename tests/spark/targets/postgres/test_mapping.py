@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types
 
-from einmal.spark.targets.postgres.mapping import fits
-from einmal.spark.targets.postgres.table import TableColumn
+from einmal.sinks.postgres.mapping import fits
+from einmal.sinks.postgres.table import TableColumn
+from einmal.spark.targets.frame_rows import type_of
 
 
 def column(base: str, modifier: int) -> TableColumn:
@@ -32,5 +33,5 @@ def column(base: str, modifier: int) -> TableColumn:
 def test_times_fit_only_columns_with_microseconds(
     kind: types.DataType, base: str, modifier: int, is_kept: bool
 ) -> None:
-    assert fits(kind, column(base, modifier)) is is_kept
-    assert fits(types.ArrayType(kind), column(f"_{base}", modifier)) is is_kept
+    assert fits(type_of(kind), column(base, modifier)) is is_kept
+    assert fits(type_of(types.ArrayType(kind)), column(f"_{base}", modifier)) is is_kept

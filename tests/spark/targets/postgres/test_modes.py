@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from tests.spark.targets.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -49,7 +49,7 @@ def test_staged_rows_that_are_gone_stop_their_batch(
     query.driver.stage(0, rig.frame(range(10)))
     (staging,) = rig.staging()
     rig.rows(f"DELETE FROM {staging} WHERE ctid = (SELECT min(ctid) FROM {staging})")
-    with pytest.raises(TargetFailed, match="9 rows are staged, the tasks reported 10"):
+    with pytest.raises(SinkFailed, match="9 rows are staged, the tasks reported 10"):
         query.driver.record(0)
     query.driver.abort()
     assert query.rows() == []

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from einmal.options.values import Options
-from einmal.spark.targets.postgres.destination import PostgresDestination
+from einmal.sinks.postgres.sink import PostgresSink
 from einmal.testing.targets import TargetTests
 from tests.spark.targets.local_tasks import LocalTasks
 from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 
 class PostgresHooks(TargetTests):
-    def destination(self, location: Path) -> PostgresDestination:
-        return PostgresDestination(
+    def sink(self, location: Path) -> PostgresSink:
+        return PostgresSink(
             Options({"url": self._url(location), "password": PASSWORD, "table": "words", "lock_timeout": "900ms"})
         )
 

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
+from einmal.spark.targets.frame_rows import schema_of
 from tests.spark.targets.postgres.rig import Query, Rig
 from tests.spark.targets.postgres.server import PASSWORD
 from tests.suite.shared import unique
@@ -235,7 +236,7 @@ def test_tables_of_the_same_names_are_left_alone_whatever_the_search_path(rig: R
 
 def test_ambiguous_rows_of_a_key_stay_an_error(rig: Rig) -> None:
     query = Tolerant(rig, mode="upsert", key="id")
-    with pytest.raises(TargetFailed, match="several rows in the batch"):
+    with pytest.raises(SinkFailed, match="several rows in the batch"):
         query.rejected("SELECT col1 AS id, col2 AS name, col1 AS at FROM VALUES (1, 'a'), (1, 'b')")
 
 
@@ -277,7 +278,7 @@ def test_the_outbox_has_the_rejected_rows_of_the_last_batch_of_each_pipeline(rig
 def test_a_rejected_row_without_a_record_fails_the_batch(rig: Rig) -> None:
     rig.rows("CREATE TABLE t (id int CHECK (id < 3))")
     query = Tolerant(rig)
-    with pytest.raises(TargetFailed, match="its einmal_record is NULL"):
+    with pytest.raises(SinkFailed, match="its einmal_record is NULL"):
         query.rejected("SELECT 3 AS id, CAST(null AS int) AS at")
 
 
@@ -289,7 +290,7 @@ def test_other_errors_than_those_of_rows_fail_the_batch(rig: Rig) -> None:
     )
     rig.rows("CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION breaks()")
     query = Tolerant(rig)
-    with pytest.raises(TargetFailed, match="undefined_table"):
+    with pytest.raises(SinkFailed, match="undefined_table"):
         query.rejected("SELECT 3 AS id, 1 AS at")
     query.driver.abort()
     assert rig.rows("SELECT * FROM einmal_rejected") == []
@@ -297,9 +298,9 @@ def test_other_errors_than_those_of_rows_fail_the_batch(rig: Rig) -> None:
 
 def test_a_query_without_records_is_refused_with_a_hint(rig: Rig) -> None:
     schema = rig.spark.sql("SELECT 1 AS id, struct(1 AS topic) AS einmal_record").schema
-    (found,) = rig.destination(None, **TOLERANT).problems("pipeline", schema)
+    (found,) = rig.sink(None, **TOLERANT).problems("pipeline", schema_of(schema))
     assert "struct<topic:string,partition:int,offset:bigint>" in found[0] and "struct(topic, partition" in found[1]
-    (found,) = rig.destination(None, **TOLERANT).problems("pipeline", rig.frame(range(1)).schema)
+    (found,) = rig.sink(None, **TOLERANT).problems("pipeline", schema_of(rig.frame(range(1)).schema))
     assert "has no column einmal_record" in found[0]
 
 
@@ -326,7 +327,7 @@ def test_what_a_trigger_raises_without_tolerance_stops_at_once_and_has_no_values
         " RAISE EXCEPTION 'secret' USING ERRCODE = '45000'; END $$"
     )
     rig.rows("CREATE TRIGGER refuses BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
-    with pytest.raises(TargetFailed) as caught:
+    with pytest.raises(SinkFailed) as caught:
         Query(rig).write("SELECT id FROM range(1)")
     assert caught.value.will_again
     assert caught.value.__cause__ is None
@@ -341,7 +342,7 @@ def test_a_serialization_failure_that_a_trigger_raises_is_not_the_row_s(rig: Rig
     )
     rig.rows("CREATE TRIGGER refuses BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
     query = Tolerant(rig)
-    with pytest.raises(TargetFailed) as caught:
+    with pytest.raises(SinkFailed) as caught:
         query.rejected("SELECT id, id AS at FROM range(2)")
     assert not caught.value.will_again
 
@@ -419,7 +420,7 @@ def test_every_class_of_errors_that_a_row_can_cause_makes_a_dead_letter(
     with pytest.raises(Exception, match=f"SQLSTATE {state}") as caught:
         strict.write(f"SELECT v FROM ({rows})")
     assert "secret" not in str(caught.value)
-    assert not isinstance(caught.value, TargetFailed) or caught.value.will_again
+    assert not isinstance(caught.value, SinkFailed) or caught.value.will_again
 
 
 def test_a_row_that_a_policy_of_the_table_forbids_is_rejected_and_a_missing_permission_is_not(rig: Rig) -> None:
@@ -436,7 +437,7 @@ def test_a_row_that_a_policy_of_the_table_forbids_is_rejected_and_a_missing_perm
     assert query.rejected(rows) == dict.fromkeys((3, 13, 23, 33), "insufficient_privilege")
     assert all("row-level security policy" in each and "secret" not in each for each in query.messages)
     rig.rows(f"REVOKE INSERT ON t FROM {role}")
-    with pytest.raises(TargetFailed, match="permission denied") as caught:
+    with pytest.raises(SinkFailed, match="permission denied") as caught:
         query.rejected(rows)
     assert caught.value.will_again
 
@@ -445,7 +446,7 @@ def test_a_sequence_that_has_come_to_its_end_is_no_row_s_fault(rig: Rig) -> None
     rig.rows("CREATE SEQUENCE s MAXVALUE 10")
     rig.rows("CREATE TABLE t (v text CHECK (v <> '3'), n int DEFAULT nextval('s'))")
     query = Tolerant(rig)
-    with pytest.raises(TargetFailed, match="2200H"):
+    with pytest.raises(SinkFailed, match="2200H"):
         query.rejected("SELECT CAST(id AS string) AS v, id AS at FROM range(20)")
 
 
@@ -474,7 +475,7 @@ def test_an_error_that_is_no_rows_fails_the_batch_although_other_rows_are_reject
     )
     rig.rows("CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION breaks()")
     query = Tolerant(rig)
-    with pytest.raises(TargetFailed, match="undefined_table"):
+    with pytest.raises(SinkFailed, match="undefined_table"):
         query.rejected("SELECT id, id AS at FROM range(200)")
     query.driver.abort()
     assert query.rows("count(*)") == [(0,)]

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.pipeline.errors import PipelineRefused
-from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFailed, TargetFenced
+from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFailed, SinkFenced
 from einmal.spark.operate.ownership import Ownership
 from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.rig import NAME, Driver, Rig, record, replace, standby_of
@@ -28,7 +28,7 @@ def _steps(driver: Driver, rig: Rig) -> None:
             driver.record(1)
             driver.commit()
             return
-        except TargetFailed:
+        except SinkFailed:
             driver.abort()
         except OutcomeUnknown:
             if driver.restart() == record(1, 10):
@@ -52,12 +52,12 @@ def test_a_server_killed_at_this_step_comes_back_and_the_batch_is_in_once(own: R
     if step == "committed":
         assert driver.restart() == record(1, 10)
     elif step == "staged":
-        with pytest.raises(TargetFailed, match="0 rows are staged, the tasks reported 10"):
+        with pytest.raises(SinkFailed, match="0 rows are staged, the tasks reported 10"):
             driver.record(1)
         driver.abort()
         _steps(driver, own)
     elif step == "recorded":
-        with pytest.raises(TargetError):
+        with pytest.raises(SinkError):
             driver.commit()
         assert driver.restart() == record(0, 10)
         _steps(driver, own)
@@ -101,7 +101,7 @@ def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_t
         assert second.start() == record(0, 10)
         assert first.identity is not None and second.identity is not None
         assert first.identity.producer_id == second.identity.producer_id, "the same number, twice"
-        with pytest.raises(TargetError, match="another instance has acquired"):
+        with pytest.raises(SinkError, match="another instance has acquired"):
             first.stage(1, own.frame(range(10, 20)))
         second.batch(1, own.frame(range(10, 20)))
         assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n", database=own.database)] == list(
@@ -116,7 +116,7 @@ def _refused(driver: Driver, rig: Rig) -> None:
             driver.stage(2, rig.frame(range(20, 30)))
             driver.record(2)
             driver.commit()
-        except TargetFailed:
+        except SinkFailed:
             driver.abort()
 
 
@@ -124,12 +124,12 @@ def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Ri
     driver = own.driver()
     driver.start()
     own.rows("ALTER TABLE einmal_commits SET UNLOGGED")
-    assert any("would not survive a crash" in what for what, _ in own.destination().problems("p", None))
+    assert any("would not survive a crash" in what for what, _ in own.sink().problems("p", None))
     with pytest.raises(PipelineRefused):
         own.driver().start()
     own.server.reload({"fsync": "off"})
     try:
-        assert any("fsync = off" in what for what, _ in own.destination().problems("p", None))
+        assert any("fsync = off" in what for what, _ in own.sink().problems("p", None))
     finally:
         own.server.reload({"fsync": "on"})
 
@@ -195,7 +195,7 @@ def test_a_pipeline_of_the_same_name_in_another_schema_ends_no_sessions(rig: Rig
         # It looks for sessions of its predecessor, because the table is in use, and again because the record is.
         rig.driver().start()
         holds.execute("SELECT FROM einmal_commits FOR UPDATE")
-        with pytest.raises(TargetFailed, match="locked by another session"):
+        with pytest.raises(SinkFailed, match="locked by another session"):
             rig.driver(lock_timeout="500ms").start()
     other.commit()
     assert rig.rows("SELECT count(*) FROM others") == [(5,)]
@@ -208,7 +208,7 @@ def test_epochs_do_not_begin_again_after_a_reset(rig: Rig) -> None:
     older.batch(0, rig.frame(range(5)))
     older.stage(1, rig.frame(range(5, 9)))
     (left,) = rig.staging()
-    with Ownership(rig.destination()) as owned:
+    with Ownership(rig.sink()) as owned:
         owned.change(NAME, record(0, 5), None)
     assert rig.committed_batch() is None
     assert newer.start() is None
@@ -216,9 +216,9 @@ def test_epochs_do_not_begin_again_after_a_reset(rig: Rig) -> None:
     newer.stage(1, rig.frame(range(15, 19)))
     (staged,) = rig.staging()
     assert staged != left
-    with pytest.raises(TargetFenced):
+    with pytest.raises(SinkFenced):
         older.record(1)
-    with pytest.raises(TargetError):
+    with pytest.raises(SinkError):
         older.commit()
     older.abort()
     assert rig.staging() == [staged]

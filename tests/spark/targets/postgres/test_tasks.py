@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from einmal.options.values import Options
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
+from einmal.sinks.postgres.copying import copy_rows
 from einmal.sinks.postgres.options import postgres_options
-from einmal.spark.targets.postgres.copying import copy_rows
+from einmal.spark.targets.frame_rows import FrameRows
 from tests.spark.targets.postgres.rig import NAME, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -30,7 +31,7 @@ def test_rows_of_attempts_that_spark_does_not_count_are_never_inserted(rig: Rig)
     assert staged is not None
     # The same tasks again, as a stage that is retried, or a speculative copy: other attempts.
     options = postgres_options(Options(rig.options()))
-    again = copy_rows(rig.frame(range(10)), staged, options.connecting, NAME, 1)
+    again = copy_rows(FrameRows(rig.frame(range(10))), staged, options.connecting, NAME, 1)
     assert {each.attempt for each in again}.isdisjoint(staged.counts)
     assert rig.rows(f"SELECT count(*) FROM {staged.name}") == [(20,)]
     driver.record(0)
@@ -48,7 +49,7 @@ def test_an_attempt_that_outlives_its_batch_finds_no_table(rig: Rig) -> None:
     driver.commit()
     options = postgres_options(Options(rig.options()))
     with pytest.raises(Exception, match="undefined_table"):
-        copy_rows(rig.frame(range(10)), staged, options.connecting, NAME, 1)
+        copy_rows(FrameRows(rig.frame(range(10))), staged, options.connecting, NAME, 1)
     assert rig.numbers() == list(range(10))
 
 
@@ -58,7 +59,7 @@ def test_a_table_that_changes_between_stage_and_record_fails_the_batch(rig: Rig)
     driver.batch(0, rig.frame(range(3)))
     driver.stage(1, rig.frame(range(3, 6)))
     rig.rows("ALTER TABLE numbers RENAME COLUMN n TO m")
-    with pytest.raises(TargetFailed, match="undefined_column"):
+    with pytest.raises(SinkFailed, match="undefined_column"):
         driver.record(1)
     driver.abort()
     rig.rows("ALTER TABLE numbers RENAME COLUMN m TO n")

@@ -13,14 +13,15 @@ from pyspark.sql import SparkSession
 from einmal.client.descriptions import TransactionDescription
 from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.errors import PipelineRefused
-from einmal.sinks.commit_point import Identity, OutcomeUnknown, TargetFailed, TargetFenced
+from einmal.sinks.commit_point import Identity, OutcomeUnknown, SinkFailed, SinkFenced
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.sinks.sink import Opening
 from einmal.spark.operate.ownership import KafkaOwnership
-from einmal.spark.targets.kafka.destination import KafkaDestination
-from einmal.spark.targets.kafka.target import KafkaTarget
+from einmal.spark.targets.frame_rows import FrameRows
+from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.target import Opening
-from einmal.spark.targets.together import TogetherDestination, TogetherTarget
+from einmal.spark.targets.together import TogetherCommitPoint, TogetherSink
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.rig import Rig, record
@@ -66,10 +67,10 @@ class Decided:
         self.identity: Identity = self.driver.acquire(None)
         self.driver.read()
         frame = rig.spark.sql("SELECT named_struct('value', 'n') AS topics, named_struct('n', 1L) AS rows")
-        self.driver.stage(self.identity, 0, frame)
+        self.driver.stage(self.identity, 0, FrameRows(frame))
         self.driver.record(self.identity, record(0, 2, self.name))
         with monkeypatch.context() as patched:
-            patched.setattr(KafkaTarget, "commit", _lost)
+            patched.setattr(KafkaFrameCommitPoint, "commit", _lost)
             with pytest.raises(OutcomeUnknown):
                 self.driver.commit(self.identity)
         assert (self.in_topic(), rig.numbers()) == ([], [1])
@@ -86,13 +87,13 @@ class Decided:
             )
         )
 
-    def opened(self) -> TogetherTarget:
+    def opened(self) -> TogetherCommitPoint:
         client = {"bootstrap.servers": self.broker.bootstrap, TWO_PHASE_COMMIT: "true"}
-        topics = Part(KafkaDestination(client, self.name), "topics")
-        target = TogetherDestination(topics, Part(self.rig.destination(), "rows")).target(
-            Opening(name=self.name, spark=self.rig.spark)
+        topics = Part(KafkaFrameSink(client, self.name), "topics")
+        target = TogetherSink(topics, Part(self.rig.sink(), "rows")).commit_point(
+            Opening(name=self.name, runtime=self.rig.spark)
         )
-        assert isinstance(target, TogetherTarget)
+        assert isinstance(target, TogetherCommitPoint)
         return target
 
     def in_topic(self) -> list[str]:
@@ -109,7 +110,7 @@ class Decided:
 
 
 def _lost(*_: object) -> None:
-    raise TargetFailed("lost answer")
+    raise SinkFailed("lost answer")
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_a_transaction_that_the_database_has_committed_is_committed_before_its_r
         found = following.read()
     assert found is None if how == "reset" else found is not None and not found.prepared
     assert decided.in_topic() == ["n"]
-    with pytest.raises(TargetFenced):
+    with pytest.raises(SinkFenced):
         decided.driver.record(decided.identity, record(1, 0, decided.name))
 
 
@@ -173,11 +174,11 @@ def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics
     apart = record(3, 2, name)
     with KafkaOwnership(client) as owned:
         owned.change(name, None, apart)
-    topics = Part(KafkaDestination(client | {TWO_PHASE_COMMIT: "true"}, name), "topics")
+    topics = Part(KafkaFrameSink(client | {TWO_PHASE_COMMIT: "true"}, name), "topics")
 
     def acquire() -> None:
-        destination = TogetherDestination(topics, Part(rig.destination(), "rows"))
-        with closing(destination.target(Opening(name=name, spark=rig.spark))) as target:
+        destination = TogetherSink(topics, Part(rig.sink(), "rows"))
+        with closing(destination.commit_point(Opening(name=name, runtime=rig.spark))) as target:
             target.acquire(None)
 
     with pytest.raises(PipelineRefused) as refused:

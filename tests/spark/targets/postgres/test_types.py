@@ -9,7 +9,8 @@ from decimal import Decimal
 import pytest
 
 from einmal.pipeline.errors import PreflightFailed
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
+from einmal.spark.targets.frame_rows import schema_of
 from tests.spark.targets.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -91,7 +92,7 @@ def test_a_column_that_does_not_fit_is_refused_before_anything_is_acquired(
     frame = (
         rig.spark.sql("SELECT 1 AS a").selectExpr(*[select]) if "," not in select else rig.spark.sql(f"SELECT {select}")
     )
-    found = rig.destination(table="t").problems("p", frame.schema)
+    found = rig.sink(table="t").problems("p", schema_of(frame.schema))
     assert any(what in each and hint in advice for each, advice in found), found
     assert rig.rows("SELECT * FROM einmal_commits") == []
 
@@ -103,7 +104,7 @@ def test_what_is_no_table_is_refused(rig: Rig) -> None:
     rig.rows("CREATE RULE r AS ON INSERT TO base DO ALSO NOTHING")
     schema = rig.spark.sql("SELECT 1 AS n").schema
     for table, what in (("t", "is a view"), ("u", "is UNLOGGED"), ("base", "has rules")):
-        ((found, _),) = rig.destination(table=table).problems("p", schema)
+        ((found, _),) = rig.sink(table=table).problems("p", schema_of(schema))
         assert what in found
 
 
@@ -111,14 +112,14 @@ def test_upsert_needs_a_unique_key_and_scd2_its_columns(rig: Rig) -> None:
     rig.rows("CREATE TABLE t (id int, name text, valid_from timestamptz)")
     rig.rows("CREATE UNIQUE INDEX ON t (id) WHERE name IS NOT NULL")
     schema = rig.spark.sql("SELECT 1 AS id, 'a' AS name, now() AS valid_from").schema
-    found = rig.destination(table="t", mode="upsert", key="id").problems("p", schema)
+    found = rig.sink(table="t", mode="upsert", key="id").problems("p", schema_of(schema))
     assert found == [("public.t has no unique key (id)", "ALTER TABLE public.t ADD UNIQUE (id)")]
-    found = rig.destination(table="t", mode="scd2", key="id").problems("p", schema)
+    found = rig.sink(table="t", mode="scd2", key="id").problems("p", schema_of(schema))
     assert [what for what, _ in found] == [
         "mode scd2 needs column valid_to in public.t",
         "mode scd2 needs column is_current in public.t",
     ]
-    found = rig.destination(table="t", mode="upsert", key="nr", order="at", delete="name").problems("p", schema)
+    found = rig.sink(table="t", mode="upsert", key="nr", order="at", delete="name").problems("p", schema_of(schema))
     assert [what for what, _ in found][:3] == [
         'key needs column "nr", which the query does not have',
         'order needs column "at", which the query does not have',
@@ -128,7 +129,7 @@ def test_upsert_needs_a_unique_key_and_scd2_its_columns(rig: Rig) -> None:
 
 def test_a_missing_table_is_proposed_where_it_may_not_be_created(rig: Rig) -> None:
     schema = rig.spark.sql("SELECT 1 AS id, array(1) AS `The List`").schema
-    ((what, hint),) = rig.destination(table="t", mode="upsert", key="id", createTable="false").problems("p", schema)
+    ((what, hint),) = rig.sink(table="t", mode="upsert", key="id", createTable="false").problems("p", schema_of(schema))
     assert what == "table t does not exist, and createTable is false"
     assert hint == 'CREATE TABLE "t" ("id" integer, "The List" integer[], PRIMARY KEY ("id"))'
     assert rig.rows("SELECT to_regclass('t')") == [(None,)]
@@ -164,7 +165,7 @@ def test_a_row_that_the_table_rejects_fails_the_batch_and_no_message_has_its_val
     driver.start()
     with pytest.raises(Exception, match=said) as caught:
         driver.batch(0, rig.spark.sql(f"SELECT {value} AS v"))
-    if isinstance(caught.value, TargetFailed):
+    if isinstance(caught.value, SinkFailed):
         assert caught.value.will_again
         assert caught.value.__cause__ is None
     else:

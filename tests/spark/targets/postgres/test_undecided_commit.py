@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.sinks.commit_point import OutcomeUnknown, TargetError, TargetFenced
-from einmal.spark.targets.postgres.target import PostgresIdentity
-from einmal.spark.targets.target import Opening
+from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFenced
+from einmal.sinks.postgres.commit_point import PostgresIdentity
+from einmal.sinks.sink import Opening
 from tests.spark.targets.local_tasks import local_session
 from tests.spark.targets.postgres.proxy import Fault, Proxy
 from tests.spark.targets.postgres.rig import NAME, Rig, record
@@ -84,7 +84,7 @@ def test_acquire_waits_for_a_commit_under_way_and_then_reads_its_record(
     committing.result(patient(30))
     assert rig.numbers() == list(range(20))
     assert rig.staging() == []
-    with pytest.raises(TargetFenced):
+    with pytest.raises(SinkFenced):
         first.stage(2, rig.frame(range(20, 30)))
     assert rig.staging() == [], "a fenced driver creates none"
 
@@ -140,12 +140,12 @@ def test_a_lost_answer_to_acquire_does_not_fence_the_query_itself(rig: Rig) -> N
         assert isinstance(held, PostgresIdentity)
         driver.target.close()
         for fault in (Fault.LOSE_ANSWER, Fault.CUT_BEFORE):
-            target = driver.destination.target(Opening(name=NAME))
+            target = driver.destination.commit_point(Opening(name=NAME))
             target.look()
             # The table is looked for in a transaction of its own.
             target._session.in_transaction("waiting", target._prepared)
             proxy.fault = fault
-            with pytest.raises(TargetError):
+            with pytest.raises(SinkError):
                 target._raise(held, held.holder, 30_000)
             assert proxy.fault is Fault.NONE, "COMMIT met it"
             target.close()
@@ -160,7 +160,7 @@ def test_a_write_that_is_given_up_forgets_its_name_only_if_it_has_committed_noth
     with Proxy(rig.server.port) as proxy:
         for name, fault, left in (("lost", Fault.LOSE_ANSWER, [("lost", 0)]), ("cut", Fault.CUT_BEFORE, [])):
             driver = rig.driver(proxy.port, name)
-            driver.target = driver.destination.target(Opening(name=name, is_new=True))
+            driver.target = driver.destination.commit_point(Opening(name=name, is_new=True))
             driver.start()
             driver.record(0)
             proxy.fault = fault
@@ -181,10 +181,10 @@ def test_a_suspended_driver_that_holds_the_record_is_ended_and_can_commit_nothin
     assert second.start() == record(0, 10)
     assert time.monotonic() - began < patient(20)
     second.batch(1, rig.frame(range(10, 20)))
-    with pytest.raises(TargetError):
+    with pytest.raises(SinkError):
         first.commit()
     first.abort()
-    with pytest.raises(TargetFenced):
+    with pytest.raises(SinkFenced):
         first.stage(1, rig.frame(range(10, 20)))
     assert rig.numbers() == list(range(20))
     assert rig.staging() == []

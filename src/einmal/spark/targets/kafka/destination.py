@@ -3,14 +3,11 @@ runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from einmal.sinks.kafka.commit_point import KafkaOpening
 from einmal.sinks.kafka.sink import KafkaSink
-from einmal.sinks.kafka.source_positions import SourcePositions
-from einmal.spark.targets.kafka.target import KafkaTarget
-from einmal.spark.targets.target import Destination, Opening
+from einmal.sinks.sink import Opening, RowSink
+from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,14 +15,10 @@ if TYPE_CHECKING:
     from einmal.spark.output.resources import SinkResources
 
 
-class KafkaDestination(KafkaSink, Destination):
-    """See ``Destination``."""
+class KafkaFrameSink(KafkaSink, RowSink):
+    """See ``Sink``."""
 
-    def __init__(self, client: Mapping[str, str], topic: str | None = None, group_id: str | None = None) -> None:
-        """``group_id``: of the source positions for lag tools."""
-        super().__init__(client, topic)
-        self._group_id = group_id
-        self._resources: SinkResources | None = None
+    _resources: SinkResources | None = None
 
     def resources(self, spark: SparkSession) -> SinkResources:
         """Opened by the first call. Raises PipelineRefused."""
@@ -35,19 +28,9 @@ class KafkaDestination(KafkaSink, Destination):
             self._resources = open_resources(spark, self.cluster, self.client, self._topic)
         return self._resources
 
-    def target(self, opening: Opening) -> KafkaTarget:
-        positions = None
-        if opening.sources:
-            positions = SourcePositions(opening.sources, self.cluster, self._group_id or opening.name)
-        kafka = KafkaOpening(
-            transactional_id=opening.name,
-            client=self.client,
-            cluster=self.cluster,
-            positions=positions,
-            is_new=opening.is_new,
-            two_phase=self.two_phase,
-        )
-        return KafkaTarget(kafka, None if opening.spark is None else self.resources(opening.spark), opening.notify)
+    def commit_point(self, opening: Opening) -> KafkaFrameCommitPoint:
+        resources = None if opening.runtime is None else self.resources(cast("SparkSession", opening.runtime))
+        return KafkaFrameCommitPoint(self.opened(opening), resources, opening.notify)
 
     def close(self) -> None:
         if self._resources is not None:

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING
 
 from einmal.pipeline import events
 from einmal.pipeline.claims import Output
-from einmal.sinks.commit_point import Identity
+from einmal.sinks.batch_rows import BatchRows
+from einmal.sinks.commit_point import Identity, RowCommitPoint
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
 from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
-from einmal.spark.targets.target import Target
+from einmal.spark.targets.frame_rows import FrameRows
 from einmal.types import TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from einmal.spark.output.resources import SinkResources
 
 
-class KafkaTarget(KafkaCommitPoint, Target):
-    """See ``Target``."""
+class KafkaFrameCommitPoint(KafkaCommitPoint, RowCommitPoint):
+    """See ``RowCommitPoint``."""
 
     def __init__(self, opening: KafkaOpening, resources: SinkResources | None, notify: events.Listener) -> None:
         """``resources``: None without rows to write."""
@@ -27,8 +26,9 @@ class KafkaTarget(KafkaCommitPoint, Target):
         self._resources = resources
         self._notify = notify
 
-    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
-        resources = self._resources
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
+        assert isinstance(rows, FrameRows), "topics take a DataFrame"
+        frame, resources = rows.frame, self._resources
         assert resources is not None, "opened without Spark"
 
         def claimed(target: TopicPartition) -> None:

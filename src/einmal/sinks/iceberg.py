@@ -14,18 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlparse
 
 from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
-from einmal.sinks.commit_point import Identity, TargetFailed
-from einmal.spark.targets.lake import LakeDestination, LakeState, LakeTable, SnapshotSuperseded, state_as_json
-from einmal.spark.targets.staged_files import StagedFile
+from einmal.sinks.arrow_rows import arrow_type
+from einmal.sinks.commit_point import Identity, SinkFailed
+from einmal.sinks.lake import LakeSink, LakeState, LakeTable, SnapshotSuperseded, state_as_json
+from einmal.sinks.row_schema import RowSchema
+from einmal.sinks.staged_files import StagedFile
 from einmal.types import ProducerEpoch, ProducerId
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 _EPOCH: Final = "einmal.epoch."
 _STATE: Final = "einmal.state."
@@ -75,7 +74,7 @@ class IcebergTable(LakeTable):
             return None
         location = urlparse(table.location())
         if location.scheme not in ("", "file"):
-            raise TargetFailed(
+            raise SinkFailed(
                 f"{self.label} is at {table.location()}: only tables in a directory are supported, which the driver "
                 "and all executors mount",
                 will_again=True,
@@ -122,16 +121,15 @@ class IcebergTable(LakeTable):
         except CommitFailedException as error:
             raise SnapshotSuperseded(str(error)) from error
 
-    def create(self, schema: StructType) -> None:
+    def create(self, schema: RowSchema) -> None:
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
         self._catalog.create_table_if_not_exists(self._identifier, schema=_arrow(schema))
 
-    def differences(self, snapshot: Any, schema: StructType) -> list[tuple[str, str]]:
-        narrow = [field for field in schema if field.dataType.simpleString() in _NARROW]
+    def differences(self, snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
+        narrow = [field for field in schema if str(field.type) in _NARROW]
         if narrow:
             return [
-                (f"column {field.name!r} is {field.dataType.simpleString()}, which Iceberg lacks", "cast it to int")
-                for field in narrow
+                (f"column {field.name!r} is {field.type}, which Iceberg lacks", "cast it to int") for field in narrow
             ]
         problems = []
         if snapshot.spec().fields:
@@ -160,13 +158,11 @@ def _short(record: str | None) -> str:
         return ""
 
 
-def _arrow(schema: StructType) -> Any:
+def _arrow(schema: RowSchema) -> Any:
     """Columns may be NULL in files that lack them."""
     import pyarrow
-    from pyspark.sql.pandas.types import to_arrow_schema
 
-    fields = to_arrow_schema(schema, timezone="UTC")
-    return pyarrow.schema([field.with_nullable(True) for field in fields])
+    return pyarrow.schema([pyarrow.field(field.name, arrow_type(field.type)) for field in schema])
 
 
 def _plain(kind: Any) -> str:
@@ -175,7 +171,7 @@ def _plain(kind: Any) -> str:
     return text.replace(" not null", "")
 
 
-class IcebergDestination(LakeDestination):
+class IcebergSink(LakeSink):
     """``type = "iceberg"``. ``table``: namespace and name; ``catalog``: as in pyiceberg's configuration, whose settings
     the options ``catalog.uri`` and so on replace."""
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from psycopg import sql
-from pyspark.sql import types
-from pyspark.sql.types import DataType, StructField, StructType
 
 from einmal.sinks.postgres.names import NAME_BYTES_MAX, quoted
 from einmal.sinks.postgres.options import Mode, PostgresOptions
-from einmal.spark.targets.postgres.staging import StagingColumn, Wide
-from einmal.spark.targets.postgres.table import TableColumn, TableShape
+from einmal.sinks.postgres.staging import StagingColumn, Wide
+from einmal.sinks.postgres.table import TableColumn, TableShape
+from einmal.sinks.row_schema import ArrayRowType, DecimalRowType, MapRowType, RowField, RowSchema, RowType
 
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
@@ -25,39 +24,39 @@ IS_CURRENT: Final = "is_current"
 DELETES: Final = "deletes"
 """The staging column of ``delete``."""
 
-_CREATED: Final[dict[type[DataType], str]] = {
-    types.BooleanType: "boolean",
-    types.ByteType: "smallint",
-    types.ShortType: "smallint",
-    types.IntegerType: "integer",
-    types.LongType: "bigint",
-    types.FloatType: "real",
-    types.DoubleType: "double precision",
-    types.StringType: "text",
-    types.BinaryType: "bytea",
-    types.DateType: "date",
-    types.TimestampType: "timestamp with time zone",
-    types.TimestampNTZType: "timestamp without time zone",
+_CREATED: Final[dict[str, str]] = {
+    "boolean": "boolean",
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
 }
-_FITS: Final[dict[type[DataType], frozenset[str]]] = {
-    types.BooleanType: frozenset({"bool"}),
-    types.ByteType: frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
-    types.ShortType: frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
-    types.IntegerType: frozenset({"int4", "int8", "numeric", "float8"}),
-    types.LongType: frozenset({"int8", "numeric"}),
-    types.FloatType: frozenset({"float4", "float8"}),
-    types.DoubleType: frozenset({"float8"}),
-    types.DecimalType: frozenset({"numeric"}),
-    types.BinaryType: frozenset({"bytea"}),
-    types.DateType: frozenset({"date"}),
-    types.TimestampType: frozenset({"timestamptz"}),
-    types.TimestampNTZType: frozenset({"timestamp"}),
+_FITS: Final[dict[str, frozenset[str]]] = {
+    "boolean": frozenset({"bool"}),
+    "byte": frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
+    "short": frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
+    "integer": frozenset({"int4", "int8", "numeric", "float8"}),
+    "long": frozenset({"int8", "numeric"}),
+    "float": frozenset({"float4", "float8"}),
+    "double": frozenset({"float8"}),
+    "decimal": frozenset({"numeric"}),
+    "binary": frozenset({"bytea"}),
+    "date": frozenset({"date"}),
+    "timestamp": frozenset({"timestamptz"}),
+    "timestamp_ntz": frozenset({"timestamp"}),
 }
-_DIGITS: Final[dict[type[DataType], int]] = {
-    types.ByteType: 3,
-    types.ShortType: 5,
-    types.IntegerType: 10,
-    types.LongType: 19,
+_DIGITS: Final[dict[str, int]] = {
+    "byte": 3,
+    "short": 5,
+    "integer": 10,
+    "long": 19,
 }
 _OF_TEXT: Final = "SEIU"
 """Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
@@ -77,54 +76,54 @@ _VARHDRSZ: Final = 4
 class Sought:
     """A frame's column, and what it is for."""
 
-    field: StructField
+    field: RowField
     column: str | None
     """Of the table; None: it is only needed to decide."""
 
 
-def is_json(data_type: DataType) -> bool:
+def is_json(data_type: RowType) -> bool:
     """Whether the staging job makes it JSON: what has fields, and arrays of anything but plain values."""
-    if isinstance(data_type, types.ArrayType):
-        return type(data_type.elementType) not in _FITS and not isinstance(data_type.elementType, types.StringType)
-    return isinstance(data_type, types.StructType | types.MapType | types.VariantType)
+    if isinstance(data_type, ArrayRowType):
+        return data_type.element.kind not in (*_FITS, "string")
+    return data_type.kind in ("struct", "map", "variant")
 
 
-def created_type(data_type: DataType) -> str | None:
+def created_type(data_type: RowType) -> str | None:
     """The type of a column that is created; None where there is no mapping."""
-    if isinstance(data_type, types.DecimalType):
+    if isinstance(data_type, DecimalRowType):
         return f"numeric({data_type.precision},{data_type.scale})"
     if is_json(data_type):
         return None if _has_no_mapping(data_type) else "jsonb"
-    if isinstance(data_type, types.ArrayType):
-        element = created_type(data_type.elementType)
+    if isinstance(data_type, ArrayRowType):
+        element = created_type(data_type.element)
         return None if element is None else f"{element}[]"
-    return "text" if isinstance(data_type, types.StringType) else _CREATED.get(type(data_type))
+    return "text" if data_type.kind == "string" else _CREATED.get(data_type.kind)
 
 
-def _has_no_mapping(data_type: DataType) -> bool:
+def _has_no_mapping(data_type: RowType) -> bool:
     match data_type:
-        case types.StructType():
-            return any(created_type(each.dataType) is None for each in data_type.fields)
-        case types.MapType():
-            return created_type(data_type.keyType) is None or created_type(data_type.valueType) is None
-        case types.ArrayType():
-            return created_type(data_type.elementType) is None
+        case RowSchema():
+            return any(created_type(each.type) is None for each in data_type)
+        case MapRowType():
+            return created_type(data_type.key) is None or created_type(data_type.value) is None
+        case ArrayRowType():
+            return created_type(data_type.element) is None
     return False
 
 
-def fits(data_type: DataType, column: TableColumn) -> bool:
+def fits(data_type: RowType, column: TableColumn) -> bool:
     """Whether every value of the type is one of the column's, lengths and syntax of text aside."""
-    if isinstance(data_type, types.ArrayType) and column.base.startswith("_") and not is_json(data_type):
-        return _scalar_fits(data_type.elementType, column.base[1:], column.element_category, column.modifier)
-    if isinstance(data_type, types.ArrayType) or is_json(data_type):
+    if isinstance(data_type, ArrayRowType) and column.base.startswith("_") and not is_json(data_type):
+        return _scalar_fits(data_type.element, column.base[1:], column.element_category, column.modifier)
+    if isinstance(data_type, ArrayRowType) or is_json(data_type):
         return is_json(data_type) and created_type(data_type) is not None and column.base in _JSON
     return _scalar_fits(data_type, column.base, column.category, column.modifier)
 
 
-def _scalar_fits(data_type: DataType, base: str, category: str, modifier: int) -> bool:
-    if isinstance(data_type, types.StringType):
+def _scalar_fits(data_type: RowType, base: str, category: str, modifier: int) -> bool:
+    if data_type.kind == "string":
         return category in _OF_TEXT and base not in _NOT_OF_TEXT
-    if base not in _FITS.get(type(data_type), ()):
+    if base not in _FITS.get(data_type.kind, ()):
         return False
     if base in _TIMES and 0 <= modifier < _MICROSECONDS:
         # It would round.
@@ -132,19 +131,19 @@ def _scalar_fits(data_type: DataType, base: str, category: str, modifier: int) -
     if base != "numeric" or modifier < _VARHDRSZ:
         return True
     precision, scale = (modifier - _VARHDRSZ) >> 16, ((modifier - _VARHDRSZ) & 0x7FF ^ 1024) - 1024
-    if isinstance(data_type, types.DecimalType):
+    if isinstance(data_type, DecimalRowType):
         return scale >= data_type.scale and precision - scale >= data_type.precision - data_type.scale
-    return scale >= 0 and precision - scale >= _DIGITS[type(data_type)]
+    return scale >= 0 and precision - scale >= _DIGITS[data_type.kind]
 
 
 # --- a frame and a table ------------------------------------------------------------------------------------------
 
 
-def sought(schema: StructType, options: PostgresOptions, shape: TableShape | None) -> list[Sought]:
+def sought(schema: RowSchema, options: PostgresOptions, shape: TableShape | None) -> list[Sought]:
     """The columns of a frame, in order, and where they go."""
     deciding = {each.lower() for each in (*options.order, options.delete or "")}
     found = []
-    for each in schema.fields:
+    for each in schema:
         column = None if shape is None else shape.find(each.name)
         is_deciding = each.name.lower() in deciding
         is_stored = each.name.lower() != (options.delete or "").lower() and (not is_deciding or column is not None)
@@ -153,13 +152,13 @@ def sought(schema: StructType, options: PostgresOptions, shape: TableShape | Non
     return found
 
 
-def mapped(schema: StructType, shape: TableShape, options: PostgresOptions) -> list[StagingColumn]:
+def mapped(schema: RowSchema, shape: TableShape, options: PostgresOptions) -> list[StagingColumn]:
     """The columns of the staging table for a frame that has no problems; of types that COPY can fill with every row,
     where rows that the table's types reject are tolerated."""
     columns = []
     for number, each in enumerate(sought(schema, options, shape)):
         column = None if each.column is None else shape.find(each.column)
-        definition = created_type(each.field.dataType) if column is None else column.definition
+        definition = created_type(each.field.type) if column is None else column.definition
         is_delete = options.delete is not None and each.field.name.lower() == options.delete.lower()
         columns.append(
             StagingColumn(
@@ -168,7 +167,7 @@ def mapped(schema: StructType, shape: TableShape, options: PostgresOptions) -> l
                 definition=sql.SQL((definition or "text") + _collate(column)),
                 source=each.field.name,
                 column=None if column is None else column.name,
-                wide=_wide(f"c{number}", each.field.dataType, column) if options.errors.tolerates else None,
+                wide=_wide(f"c{number}", each.field.type, column) if options.errors.tolerates else None,
                 is_exact=column is None or (column.is_ordered and not column.collation),
             )
         )
@@ -180,17 +179,17 @@ def _collate(column: TableColumn | None) -> str:
     return f" COLLATE {column.collation}" if column is not None and column.collation else ""
 
 
-def _wide(name: str, data_type: DataType, column: TableColumn | None) -> Wide | None:
+def _wide(name: str, data_type: RowType, column: TableColumn | None) -> Wide | None:
     """None: no value of the type is rejected for its type. The cast of an INSERT is not that of CAST, which cuts text
     to the length of its type: text becomes a type that is text only by the INSERT itself."""
     if column is None:
         return None
     value = sql.Identifier(name)
-    if isinstance(data_type, types.ArrayType) and not is_json(data_type):
-        is_text = isinstance(data_type.elementType, types.StringType)
+    if isinstance(data_type, ArrayRowType) and not is_json(data_type):
+        is_text = data_type.element.kind == "string"
         definition, is_plain = "text[]", column.base in _TEXT_ARRAYS
     else:
-        is_text = isinstance(data_type, types.StringType) or is_json(data_type)
+        is_text = data_type.kind == "string" or is_json(data_type)
         definition, is_plain = "text", column.category == _TEXT
     if not is_text:
         return Wide(sql.SQL(created_type(data_type) or "text"), value) if column.is_domain else None
@@ -200,7 +199,7 @@ def _wide(name: str, data_type: DataType, column: TableColumn | None) -> Wide | 
     return Wide(sql.SQL(definition), value if is_plain else cast)
 
 
-def problems(schema: StructType, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
+def problems(schema: RowSchema, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
     """What has to be changed before rows of this schema can be written. ``shape`` None: the table is created."""
     found = _problems_of_options(schema, options)
     if shape is not None and shape.problem:
@@ -212,10 +211,10 @@ def problems(schema: StructType, options: PostgresOptions, shape: TableShape | N
     return found
 
 
-def _problems_of_options(schema: StructType, options: PostgresOptions) -> list[tuple[str, str]]:
-    names = {each.lower(): types for each, types in ((field.name, field.dataType) for field in schema.fields)}
+def _problems_of_options(schema: RowSchema, options: PostgresOptions) -> list[tuple[str, str]]:
+    names = {field.name.lower(): field.type for field in schema}
     found = []
-    fields = [field.name for field in schema.fields]
+    fields = schema.names
     for each in names:
         if len(same := [f'"{name}"' for name in fields if name.lower() == each]) > 1:
             found.append((f"columns of the query have the same name, but for case: {', '.join(same)}", "rename one"))
@@ -225,19 +224,18 @@ def _problems_of_options(schema: StructType, options: PostgresOptions) -> list[t
     for option, name in wanted:
         if name.lower() not in names:
             found.append((f'{option} needs column "{name}", which the query does not have', "add it to the query"))
-    if options.delete and not isinstance(names.get(options.delete.lower(), types.BooleanType()), types.BooleanType):
+    if options.delete and (found_type := names.get(options.delete.lower())) and found_type.kind != "boolean":
         found.append((f'option "delete" names "{options.delete}", which is not boolean', "withColumn(name, condition)"))
-    if options.mode is Mode.SCD2 and not isinstance(
-        names.get(VALID_FROM, types.TimestampType()), types.TimestampType | types.TimestampNTZType
-    ):
+    is_time = VALID_FROM not in names or names[VALID_FROM].kind in ("timestamp", "timestamp_ntz")
+    if options.mode is Mode.SCD2 and not is_time:
         found.append((f'"{VALID_FROM}" is not a timestamp', "it is the time from which a version is valid"))
     return found
 
 
 def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
-    name, kind = each.field.name, each.field.dataType
+    name, kind = each.field.name, each.field.type
     if created_type(kind) is None:
-        return [(f'column "{name}" has type {kind.simpleString()}, which has no counterpart', "cast it, or drop it")]
+        return [(f'column "{name}" has type {kind}, which has no counterpart', "cast it, or drop it")]
     if not name or "\0" in name:
         # The client would end the statement at a NUL.
         return [(f"no column can be named {name!r}", "rename it")]
@@ -260,11 +258,11 @@ def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShap
     if not fits(kind, column):
         change = f"ALTER COLUMN {quoted(column.name)} TYPE {created_type(kind)}"
         hint = f"cast it in the query, or ALTER TABLE {shape.name} {change}"
-        return [(f'column "{name}" has type {kind.simpleString()}, {shape.name} has {column.definition}', hint)]
+        return [(f'column "{name}" has type {kind}, {shape.name} has {column.definition}', hint)]
     return []
 
 
-def _problems_of_table(schema: StructType, options: PostgresOptions, shape: TableShape) -> list[tuple[str, str]]:
+def _problems_of_table(schema: RowSchema, options: PostgresOptions, shape: TableShape) -> list[tuple[str, str]]:
     found = []
     written = {each.column for each in sought(schema, options, shape)}
     if options.mode is Mode.SCD2:
@@ -296,22 +294,22 @@ def _problems_of_versions(options: PostgresOptions, shape: TableShape) -> list[t
     return found
 
 
-def create_statement(schema: StructType, options: PostgresOptions) -> list[sql.Composed]:
+def create_statement(schema: RowSchema, options: PostgresOptions) -> list[sql.Composed]:
     """DDL for a table with these columns, and with the key that the mode needs."""
     columns = [
         # Of this module's own text.
-        sql.SQL("{} {}").format(sql.Identifier(each.column), sql.SQL(created_type(each.field.dataType) or "text"))
+        sql.SQL("{} {}").format(sql.Identifier(each.column), sql.SQL(created_type(each.field.type) or "text"))
         for each in sought(schema, options, None)
         if each.column is not None
     ]
-    exact = {each.name.lower(): each.name for each in schema.fields}
+    exact = {each.name.lower(): each.name for each in schema}
     key = sql.SQL(", ").join(sql.Identifier(exact[each.lower()]) for each in options.key)
     name = _identifier(options)
     statements: list[sql.Composed] = []
     if options.mode is Mode.UPSERT:
         columns.append(sql.SQL("PRIMARY KEY ({})").format(key))
     elif options.mode is Mode.SCD2:
-        kind = next(each.dataType for each in schema.fields if each.name.lower() == VALID_FROM)
+        kind = next(each.type for each in schema if each.name.lower() == VALID_FROM)
         columns.append(sql.SQL("{} {}").format(sql.Identifier(VALID_TO), sql.SQL(created_type(kind) or "text")))
         columns.append(sql.SQL("{} boolean NOT NULL").format(sql.Identifier(IS_CURRENT)))
         statements.append(

@@ -1,4 +1,4 @@
-"""Files that Spark's tasks stage for one pipeline: written, counted, compared, published, removed.
+"""Files that tasks stage for one pipeline: written, counted, compared, published, removed.
 
 Theory of operation. A batch has a directory of its own, whose name carries pipeline, epoch, transaction and batch. The
 driver makes it before the job and removes it when the outcome of the transaction is known, so the directory is also the
@@ -10,7 +10,7 @@ what it wrote; a task never makes the directory, so one that outlives its batch 
 
 Invariants:
 
-1. *Only files of attempts that Spark counts are read.* A file is found by the attempt that Spark's result names.
+1. *Only files of attempts that count are read.* A file is found by the attempt that the task's report names.
 2. *A staged file is durable before it is reported*: the file and its directory entry are flushed.
 3. *Only directories of this pipeline and of epochs that can commit no more are removed*, and in them only staged files.
 
@@ -26,21 +26,19 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google_crc32c import extend as crc32c_extend
 
 from einmal.pipeline.claims import Output
-from einmal.sinks.commit_point import Identity, TargetFailed
-from einmal.spark.targets.numbered import named, numbered
-from einmal.spark.targets.rejections import RECORD, REFUSAL
-from einmal.spark.text import check_text, rows_without_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from einmal.sinks.batch_rows import BatchRows, PartReport, TaskAttempt
+from einmal.sinks.commit_point import Identity, SinkFailed
+from einmal.sinks.rejections import RECORD, REFUSAL
+from einmal.sinks.text import check_text, rows_without_text
 
 _READABLE_MAX: Final = 60
 """Characters of a pipeline's name in the name of its directory."""
@@ -54,12 +52,11 @@ _REMOVALS_MAX: Final = 10
 """A task that is still writing may add a file while its directory is being removed."""
 _NAN: Final = "einmal.nan"
 """In the metadata of a file: see ``columns_with_nan``."""
-_REPORT: Final = "partition int, attempt bigint, count bigint, size bigint, crc bigint"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A file of an attempt that Spark counts. ``size``: bytes; ``crc``: CRC-32C over all of them."""
+    """A file of an attempt that counts. ``size``: bytes; ``crc``: CRC-32C over all of them."""
 
     path: Path
     count: int
@@ -67,13 +64,13 @@ class StagedFile:
     crc: int
 
     def compare(self) -> None:
-        """Read all bytes. Raises TargetFailed where they are not those that the task wrote."""
+        """Read all bytes. Raises SinkFailed where they are not those that the task wrote."""
         crc = 0
         with self.path.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 crc = crc32c_extend(crc, chunk)
         if crc != self.crc:
-            raise TargetFailed(f"the staged file {self.path} has CRC {crc:08x}, its task has written {self.crc:08x}")
+            raise SinkFailed(f"the staged file {self.path} has CRC {crc:08x}, its task has written {self.crc:08x}")
 
 
 def directory_of(name: str, database: str = "") -> str:
@@ -97,26 +94,24 @@ class StagedFiles:
         """Keep apart from the same pipeline in other databases with this root. To be called before anything else."""
         self._home = self._root / directory_of(self._name, database)
 
-    def write(self, frame: DataFrame, table: str, identity: Identity, batch_id: int) -> tuple[Output, ...]:
-        """Run the job. Raises TargetFailed, and what Spark raises."""
+    def write(self, rows: BatchRows, table: str, identity: Identity, batch_id: int) -> tuple[Output, ...]:
+        """Run the tasks. Raises SinkFailed, and what they raise."""
         directory = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
         try:
             directory.mkdir(parents=True)
             flush_directory(directory.parent)
         except OSError as error:
-            raise TargetFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
-        stages = _stages(str(directory), frame.schema.names, strict=self._strict)
-        reports = numbered(frame).mapInArrow(stages, _REPORT).collect()
-        staged = sorted((row["partition"], row["attempt"], row["count"], row["size"], row["crc"]) for row in reports)
+            raise SinkFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
+        reports = rows.write(partial(_stage, directory, strict=self._strict))
         self._reported[identity] = tuple(
-            StagedFile(directory / _file_name(partition, attempt), count, size, crc)
-            for partition, attempt, count, size, crc in staged
+            StagedFile(directory / _file_name(each.part, each.attempt), each.rows, each.size, each.crc)
+            for each in reports
         )
-        return tuple(Output(table, partition, 0, count - 1, count, crc) for partition, _, count, _, crc in staged)
+        return tuple(Output(table, each.part, 0, each.rows - 1, each.rows, each.crc) for each in reports)
 
     def compared(self, identity: Identity) -> tuple[StagedFile, ...]:
         """What the tasks reported under an identity, compared with the files: size and number of rows. Raises
-        TargetFailed."""
+        SinkFailed."""
         import pyarrow
         from pyarrow import parquet
 
@@ -125,9 +120,9 @@ class StagedFiles:
             try:
                 size, count = file.path.stat().st_size, parquet.read_metadata(file.path).num_rows
             except (OSError, pyarrow.ArrowException) as error:
-                raise TargetFailed(f"the staged file {file.path} cannot be read: {error}") from error
+                raise SinkFailed(f"the staged file {file.path} cannot be read: {error}") from error
             if (size, count) != (file.size, file.count):
-                raise TargetFailed(
+                raise SinkFailed(
                     f"the staged file {file.path} has {count} rows in {size} bytes, its task has reported {file.count} "
                     f"rows in {file.size} bytes"
                 )
@@ -135,7 +130,7 @@ class StagedFiles:
 
     def publish(self, identity: Identity, root: Path) -> tuple[StagedFile, ...]:
         """Move the compared files, durably, to a directory of their own below ``root``, where no reader looks for them
-        before they are committed. Their staging directory stays: it marks them. Raises TargetFailed, OSError."""
+        before they are committed. Their staging directory stays: it marks them. Raises SinkFailed, OSError."""
         files, moved = self.compared(identity), []
         for file in files:
             directory = self._published(root, file.path.parent.name)
@@ -222,23 +217,9 @@ def _file_name(partition: int, attempt: int) -> str:
     return f"part-{partition:05d}-{attempt}.parquet"
 
 
-def _stages(directory: str, names: Sequence[str], *, strict: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for ``mapInArrow``: rows in, one report out, or none where there are no rows."""
-
-    def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        partition, attempt = context.partitionId(), context.taskAttemptId()
-        if (file := stage_file(Path(directory), partition, attempt, named(batches, names), strict=strict)) is not None:
-            values = (partition, attempt, file.count, file.size, file.crc)
-            kinds = (pyarrow.int32(), *(pyarrow.int64(),) * 4)
-            arrays = [pyarrow.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
-            yield pyarrow.RecordBatch.from_arrays(arrays, names=["partition", "attempt", "count", "size", "crc"])
-
-    return stage
+def _stage(directory: Path, attempt: TaskAttempt, batches: Iterator[Any], *, strict: bool) -> PartReport | None:
+    file = stage_file(directory, *attempt, batches, strict=strict)
+    return None if file is None else PartReport(*attempt, file.count, file.size, file.crc)
 
 
 def stage_file(

@@ -16,8 +16,8 @@ from psycopg import sql
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.sinks.postgres.names import TableName
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.table import find_table
-from einmal.spark.targets.rejections import REJECTED, as_columns
+from einmal.sinks.postgres.table import find_table
+from einmal.sinks.rejections import REJECTED, as_columns
 
 _COLUMNS: Final = """(
     pipeline text NOT NULL,
@@ -34,7 +34,7 @@ _TYPES: Final = ("integer", "text", "integer", "bigint", "text", "text")
 
 
 class RejectedTable:
-    """The statements on it; each runs in the transaction that the session has open, and raises TargetError."""
+    """The statements on it; each runs in the transaction that the session has open, and raises SinkError."""
 
     def __init__(self, schema: str) -> None:
         self.name = TableName(schema, REJECTED)

@@ -18,10 +18,10 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.sinks.postgres.modes import WRITING
 from einmal.sinks.postgres.refusals import DEPENDS, NOT_OF_ROWS, OF_ROWS, SAY_NO_VALUES
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.modes import WRITING
-from einmal.spark.targets.rejections import Rows
+from einmal.sinks.rejections import Rows
 
 AMONG_CHOSEN: Final = sql.SQL("{} = ANY(current_setting('einmal.chosen')::bigint[])")
 """The condition for the rows of an attempt: the text of its statements stays the same."""
@@ -112,16 +112,16 @@ class Narrowing:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the server has the language, and the role may use it. Raises TargetFailed."""
+        """Whether the server has the language, and the role may use it. Raises SinkFailed."""
         return self._session.execute(WRITING, _ALLOWED).fetchall() == [(True,)]
 
     def attempt(self, rows: Rows) -> psycopg.Error | None:
-        """Try these rows together, from the client. Raises TargetFailed."""
+        """Try these rows together, from the client. Raises SinkFailed."""
         chosen = sql.SQL("SELECT set_config('einmal.chosen', CAST({}::bigint[] AS text), true)")
         return self._tried([chosen.format(sql.Literal(list(rows))), *self._statements])
 
     def narrow(self, rows: Rows) -> tuple[Sequence[tuple[int, str]], Rows] | None:
-        """See ``rejections.Narrow``. Raises TargetFailed."""
+        """See ``rejections.Narrow``. Raises SinkFailed."""
         block = sql.SQL(_BLOCK).format(
             numbers=sql.Literal(list(rows)),
             work=self._work,

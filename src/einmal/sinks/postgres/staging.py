@@ -17,7 +17,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from einmal.sinks.commit_point import TargetError, TargetFailed
+from einmal.sinks.commit_point import SinkError, SinkFailed
 from einmal.sinks.postgres.names import epoch_of_staging, staging_comment, staging_prefix
 from einmal.sinks.postgres.refusals import cause, failed
 from einmal.sinks.postgres.session import Session
@@ -102,7 +102,7 @@ class Staged:
 
 
 def create(session: Session, staged: Staged, pipeline: str) -> None:
-    """In the open transaction, which has compared the epoch. Raises TargetFailed."""
+    """In the open transaction, which has compared the epoch. Raises SinkFailed."""
     columns = [
         sql.SQL("{} {}").format(
             sql.Identifier(each.name), each.definition if each.wide is None else each.wide.definition
@@ -127,13 +127,13 @@ def create(session: Session, staged: Staged, pipeline: str) -> None:
 
 
 def compare_counts(session: Session, staged: Staged) -> None:
-    """Raises TargetFailed where the table does not hold what the tasks reported."""
+    """Raises SinkFailed where the table does not hold what the tasks reported."""
     query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {2} GROUP BY 1").format(
         sql.Identifier(ATTEMPT), staged.id, staged.counted
     )
     found: dict[int, int] = dict(session.execute("counting staged rows", query).fetchall())
     if found != dict(staged.counts):
-        raise TargetFailed(
+        raise SinkFailed(
             f"{sum(found.values()):,} rows are staged, the tasks reported {sum(staged.counts.values()):,}: the server "
             "has crashed and restarted since, or was replaced by its standby; staging tables do not survive that"
         )
@@ -149,7 +149,7 @@ def drop_in_transaction(session: Session, staged: Staged) -> bool:
         session.execute("dropping the staging table", sql.SQL("ROLLBACK TO SAVEPOINT einmal_drop"))
         return False
     except psycopg.Error as error:
-        raise TargetFailed(f"dropping the staging table: SQLSTATE {error.sqlstate}") from error
+        raise SinkFailed(f"dropping the staging table: SQLSTATE {error.sqlstate}") from error
     return True
 
 
@@ -176,12 +176,12 @@ def remove(session: Session, schema: str, pipeline: str, below: int) -> None:
             session.end_predecessors(below - 1)
         for name in _remaining(session, schema, pipeline, below):
             _logger.warning("staging table %s could not be dropped; the next start tries again", name)
-    except (psycopg.Error, TargetError) as error:
+    except (psycopg.Error, SinkError) as error:
         _logger.warning("staging tables of earlier runs could not be looked for; the next start tries again: %s", error)
 
 
 def abandoned(session: Session, schema: str, pipeline: str, epoch: int) -> list[str]:
-    """Drop what this epoch has staged, as far as nobody uses it; the names of all its tables. Raises TargetError."""
+    """Drop what this epoch has staged, as far as nobody uses it; the names of all its tables. Raises SinkError."""
     try:
         names: list[str] = session.in_transaction(
             "looking for staging tables", lambda: leftovers(session, schema, pipeline, epoch + 1)

@@ -27,6 +27,19 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.sinks.postgres.modes import (
+    VERSIONS,
+    WRITING,
+    Places,
+    changes,
+    counted,
+    names_of,
+    races,
+    refuse_ambiguity,
+    statements,
+    versions,
+)
+from einmal.sinks.postgres.narrowing import AMONG_CHOSEN, Narrowing
 from einmal.sinks.postgres.options import Mode, PostgresOptions
 from einmal.sinks.postgres.refusals import (
     DEPENDS,
@@ -39,22 +52,17 @@ from einmal.sinks.postgres.refusals import (
     rejects_row,
 )
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.modes import (
-    VERSIONS,
-    WRITING,
-    Places,
-    changes,
-    counted,
-    names_of,
-    races,
-    refuse_ambiguity,
-    statements,
-    versions,
+from einmal.sinks.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
+from einmal.sinks.postgres.table import TableShape
+from einmal.sinks.rejections import (
+    NO_KEY,
+    RECORD,
+    RECORD_FIELDS,
+    TOO_LATE,
+    Rejections,
+    Rows,
+    find_rejected,
 )
-from einmal.spark.targets.postgres.narrowing import AMONG_CHOSEN, Narrowing
-from einmal.spark.targets.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
-from einmal.spark.targets.postgres.table import TableShape
-from einmal.spark.targets.rejections import NO_KEY, RECORD, RECORD_FIELDS, TOO_LATE, Rejections, Rows, find_rejected
 
 KIND: Final = "postgres."
 """How the names of exceptions begin."""
@@ -79,7 +87,7 @@ def apply_and_reject(
 ) -> None:
     """Put the staged rows into the table, in the open transaction, but for the rejected ones.
 
-    Raises TargetFailed, ToleranceExceeded.
+    Raises SinkFailed, ToleranceExceeded.
     """
     _Rejecting(session, options, shape, rejections).apply(staged)
 
@@ -190,7 +198,7 @@ class _Rejecting:
         self._session.execute(WRITING, sql.SQL("DROP TABLE {}").format(_NUMBERED))
 
     def _tried(self, work: Sequence[sql.Composed]) -> psycopg.Error | None:
-        """Why a row is rejected, and then nothing has changed. Raises TargetFailed."""
+        """Why a row is rejected, and then nothing has changed. Raises SinkFailed."""
         try:
             # In one message to the server: there can be thousands of them.
             self._session.attempt(sql.SQL("; ").join([_BEGIN, *work, _END]))

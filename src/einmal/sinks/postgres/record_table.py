@@ -50,7 +50,7 @@ class HeldRow:
 
 
 class RecordTable:
-    """The statements on it; each runs in the transaction that the session has open, and raises TargetError. Values are
+    """The statements on it; each runs in the transaction that the session has open, and raises SinkError. Values are
     literals: psycopg would take a percent sign in the name of a schema for a placeholder."""
 
     def __init__(self, schema: str) -> None:

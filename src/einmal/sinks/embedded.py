@@ -23,7 +23,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from einmal.options.sink import error_options
 from einmal.options.values import OptionError, Options
@@ -34,31 +34,29 @@ from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ERRORS, ErrorSettings
 from einmal.sinks import stored_record
+from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import (
     Committed,
     Identity,
     OutcomeUnknown,
-    TargetError,
-    TargetFailed,
-    TargetFenced,
+    RowCommitPoint,
+    SinkError,
+    SinkFailed,
+    SinkFenced,
     following,
 )
-from einmal.spark.targets.rejections import (
+from einmal.sinks.rejections import (
+    RECORD,
     REFUSAL,
     REJECTED,
     Rejections,
     as_columns,
     record_problems,
-    stored_rows,
-    stored_schema,
 )
-from einmal.spark.targets.staged_files import StagedFile, StagedFiles
-from einmal.spark.targets.target import Destination, Opening, Target
+from einmal.sinks.row_schema import RowSchema, RowType
+from einmal.sinks.sink import Opening, RowSink
+from einmal.sinks.staged_files import StagedFile, StagedFiles
 from einmal.types import ProducerEpoch, ProducerId
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 COMMITS: Final = "einmal_commits"
 INTERNAL: Final = frozenset({COMMITS, REJECTED})
@@ -127,7 +125,7 @@ class Database(ABC):
         """Of a table; none if it does not exist."""
 
     @abstractmethod
-    def column_type(self, kind: Any) -> str | None:
+    def column_type(self, kind: RowType) -> str | None:
         """The type of a column for a type of Spark's; None: there is none."""
 
     @abstractmethod
@@ -136,15 +134,15 @@ class Database(ABC):
 
     @abstractmethod
     def load(self, connection: Any, table: str, files: Sequence[StagedFile]) -> int:
-        """Insert the rows of the files; how many. Raises ``errors``, TargetFailed."""
+        """Insert the rows of the files; how many. Raises ``errors``, SinkFailed."""
 
     @abstractmethod
     def load_others(self, connection: Any, table: str, files: Sequence[StagedFile], rejections: Rejections) -> int:
         """As ``load``, but for the rows that the table rejects, which it adds to ``rejections``. The files have the
-        column ``RECORD``. Raises ``errors``, TargetFailed, ToleranceExceeded."""
+        column ``RECORD``. Raises ``errors``, SinkFailed, ToleranceExceeded."""
 
 
-class EmbeddedTarget(Target):
+class EmbeddedCommitPoint(RowCommitPoint):
     def __init__(self, database: Database, table: str, staging: Path, opening: Opening, errors: ErrorSettings) -> None:
         self._database = database
         self._table = table
@@ -188,7 +186,7 @@ class EmbeddedTarget(Target):
         try:
             self._files.discard_before(epoch)
         except OSError as error:
-            raise TargetFailed(f"what an earlier run has staged cannot be removed: {error}") from error
+            raise SinkFailed(f"what an earlier run has staged cannot be removed: {error}") from error
         return Identity(self._epoch, ProducerEpoch(0))
 
     def read(self) -> CommitRecord | None:
@@ -198,14 +196,14 @@ class EmbeddedTarget(Target):
         self._last = (text,)
         return stored_record.decoded(self._name, text)
 
-    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         with self._connection() as connection:
             # So that a run that has been fenced stages nothing, which its successor would not expect any more.
             self._compare(connection, identity)
         if not self._is_checked:
-            self._check(frame.schema)
-        rows = frame if self._tolerated.tolerates else stored_rows(frame)
-        outputs = self._files.write(rows, self._table, identity, batch_id)
+            self._check(rows.schema)
+        stored = rows if self._tolerated.tolerates else rows.without(RECORD)
+        outputs = self._files.write(stored, self._table, identity, batch_id)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
         return outputs
@@ -240,7 +238,7 @@ class EmbeddedTarget(Target):
                 values = [self._name, batch_id, *row]
                 self._transaction.execute(f"INSERT INTO {REJECTED} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
         if loaded != staged:
-            raise TargetFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
+            raise SinkFailed(f"{staged} rows were staged for {self._table}, and {loaded} were inserted")
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
         query = f'SELECT "topic", "partition", "offset", exception, message FROM {REJECTED}'
@@ -253,7 +251,7 @@ class EmbeddedTarget(Target):
     def commit(self, identity: Identity) -> Identity:
         connection = self._transaction
         if connection is None:
-            raise TargetFailed("no transaction is open")
+            raise SinkFailed("no transaction is open")
         self._commit(connection)
         self._last = self._candidate
         self._rollback()
@@ -271,11 +269,11 @@ class EmbeddedTarget(Target):
         try:
             was_staged = self._files.discard(identity)
         except OSError as error:
-            raise TargetFailed(f"what was staged cannot be removed: {error}") from error
+            raise SinkFailed(f"what was staged cannot be removed: {error}") from error
         with self._connection() as connection:
             self._compare(connection, identity)
         if self._epoch is None and not (was_open or was_staged):
-            raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+            raise SinkFailed(f"nothing is open under epoch {identity.producer_id}")
         return following(identity)
 
     def forget(self) -> None:
@@ -299,13 +297,13 @@ class EmbeddedTarget(Target):
         row = _row(connection, _ITSELF) if _has_commits(connection) else None
         self._files.belong_to(f"{self._database.path.resolve()}\0{'' if row is None else row[1]}")
 
-    def _check(self, schema: StructType) -> None:
+    def _check(self, schema: RowSchema) -> None:
         with self._connection() as connection:
             problems = record_problems(self._tolerated, schema, self._database.own_columns)
-            problems += prepare_table(self._database, connection, self._table, stored_schema(schema))
+            problems += prepare_table(self._database, connection, self._table, schema.without(RECORD))
         if problems:
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
-            raise TargetFailed(reason, will_again=True)
+            raise SinkFailed(reason, will_again=True)
         self._is_checked = True
 
     @contextlib.contextmanager
@@ -320,19 +318,19 @@ class EmbeddedTarget(Target):
             yield
         except self._database.errors as error:
             self._rollback()
-            raise TargetFailed(
+            raise SinkFailed(
                 f"{self._database.path}: {error}", will_again=self._database.refuses_rows(error)
             ) from error
-        except (TargetError, PipelineRefused, ToleranceExceeded):
+        except (SinkError, PipelineRefused, ToleranceExceeded):
             self._rollback()
             raise
 
     def _compare(self, connection: Any, identity: Identity) -> tuple[Any, ...]:
-        """The row of the pipeline. Raises TargetFenced where its epoch is another one."""
+        """The row of the pipeline. Raises SinkFenced where its epoch is another one."""
         row = _row(connection, self._name) if _has_commits(connection) else None
         if row is None or row[0] != identity.producer_id:
             current = "the name was deleted" if row is None else f"epoch {row[0]} was acquired"
-            raise TargetFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
+            raise SinkFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
         return row
 
     def _commit(self, connection: Any) -> None:
@@ -340,7 +338,7 @@ class EmbeddedTarget(Target):
             connection.execute("COMMIT")
         except self._database.errors as error:
             if self._database.is_open(connection, error):
-                raise TargetFailed(f"{self._database.path} cannot be committed: {error}") from error
+                raise SinkFailed(f"{self._database.path} cannot be committed: {error}") from error
             if connection is self._transaction:
                 self._rollback()
             raise OutcomeUnknown(f"COMMIT in {self._database.path}: {error}") from error
@@ -353,7 +351,7 @@ class EmbeddedTarget(Target):
                 connection.close()
 
 
-class EmbeddedDestination(Destination):
+class EmbeddedSink(RowSink):
     """``path``: of the database's file; ``table``: created, with the columns of the rows, if it does not exist;
     ``staging``: a directory that the driver and all executors share, by default beside the database."""
 
@@ -381,8 +379,8 @@ class EmbeddedDestination(Destination):
     def table(self) -> str:
         return f"{self._table} in {self._path}"
 
-    def target(self, opening: Opening) -> Target:
-        return EmbeddedTarget(self._database, self._table, self._staging, opening, self._errors)
+    def commit_point(self, opening: Opening) -> RowCommitPoint:
+        return EmbeddedCommitPoint(self._database, self._table, self._staging, opening, self._errors)
 
     @property
     def errors(self) -> ErrorSettings:
@@ -410,7 +408,7 @@ class EmbeddedDestination(Destination):
             if name != _ITSELF and record is not None
         }
 
-    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
+    def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
         with self._connection(creating=True) as connection:
             # Where everything exists no lock is needed: another pipeline may be writing.
             if not _has_commits(connection) or _row(connection, _ITSELF) is None:
@@ -421,7 +419,7 @@ class EmbeddedDestination(Destination):
             if schema is None:
                 return []
             found = record_problems(self._errors, schema, self._database.own_columns)
-            return found + prepare_table(self._database, connection, self._table, stored_schema(schema))
+            return found + prepare_table(self._database, connection, self._table, schema.without(RECORD))
 
     @contextlib.contextmanager
     def _connection(self, *, creating: bool = False) -> Iterator[Any]:
@@ -429,21 +427,21 @@ class EmbeddedDestination(Destination):
             with contextlib.closing(self._database.connect(creating=creating)) as connection:
                 yield connection
         except self._database.errors as error:
-            raise TargetError(f"{self._path}: {error}") from error
+            raise SinkError(f"{self._path}: {error}") from error
 
 
-def prepare_table(database: Database, connection: Any, table: str, schema: StructType) -> list[tuple[str, str]]:
+def prepare_table(database: Database, connection: Any, table: str, schema: RowSchema) -> list[tuple[str, str]]:
     """Create the table if it does not exist; what is wrong with it for rows of this schema. Raises ``errors``."""
     if problems := _columns_without_type(database, schema):
         return problems
     if existing := database.columns(connection, table):
         return _columns_that_differ(database, table, schema, existing)
-    columns = ", ".join(f"{quoted(field.name)} {database.column_type(field.dataType)}" for field in schema)
+    columns = ", ".join(f"{quoted(field.name)} {database.column_type(field.type)}" for field in schema)
     connection.execute(f"CREATE TABLE {quoted(table)} ({columns})")
     return []
 
 
-def _columns_without_type(database: Database, schema: StructType) -> list[tuple[str, str]]:
+def _columns_without_type(database: Database, schema: RowSchema) -> list[tuple[str, str]]:
     lower = [field.name.lower() for field in schema]
     twice = sorted({each for each in lower if lower.count(each) > 1})
     problems = [(f"there are two columns {each!r}: the database ignores case", "rename one") for each in twice]
@@ -454,27 +452,27 @@ def _columns_without_type(database: Database, schema: StructType) -> list[tuple[
     ]
     return problems + [
         (
-            f"column {field.name!r} has type {field.dataType.simpleString()}, which no column of the database can have",
+            f"column {field.name!r} has type {field.type}, which no column of the database can have",
             f"select parts of it, or to_json({field.name})",
         )
         for field in schema
-        if database.column_type(field.dataType) is None
+        if database.column_type(field.type) is None
     ]
 
 
 def _columns_that_differ(
-    database: Database, table: str, schema: StructType, existing: Sequence[Column]
+    database: Database, table: str, schema: RowSchema, existing: Sequence[Column]
 ) -> list[tuple[str, str]]:
     columns = {column.name.lower(): column for column in existing}
     problems = []
     for field in schema:
-        wanted = database.column_type(field.dataType) or ""
+        wanted = database.column_type(field.type) or ""
         column = columns.pop(field.name.lower(), None)
         if column is None:
             problems.append((f"table {table} has no column {field.name!r}", f"add one of type {wanted}"))
         elif not database.is_kept(column.type, wanted):
             differs = f"column {field.name!r} of table {table} is {column.type}"
-            kind = field.dataType.simpleString()
+            kind = field.type
             hint = f"cast it in the query, or declare the column as {wanted}"
             problems.append((f"{differs}, and {kind} in the rows: values could change", hint))
     required = [column.name for column in columns.values() if column.is_required]

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.compute as pc
 
-from einmal.spark.targets.postgres.copy_text import copy_text, text_of
-from einmal.spark.targets.postgres.staging import REFUSAL
-from einmal.spark.targets.rejections import RECORD
+from einmal.sinks.postgres.copy_text import copy_text, text_of
+from einmal.sinks.postgres.staging import REFUSAL
+from einmal.sinks.rejections import RECORD
 
 _DAYS_MIN: Final = -719_162
 _DAYS_MAX: Final = 2_145_042_541

@@ -12,12 +12,12 @@ from typing import Final
 
 from psycopg import sql
 
-from einmal.sinks.commit_point import TargetFailed
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.postgres.names import quoted
 from einmal.sinks.postgres.options import Mode, PostgresOptions
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.staging import Staged, StagedRows, StagingColumn, compare_counts
-from einmal.spark.targets.postgres.table import TableShape
+from einmal.sinks.postgres.staging import Staged, StagedRows, StagingColumn, compare_counts
+from einmal.sinks.postgres.table import TableShape
 
 _VALID_FROM: Final = "valid_from"
 _DELETES: Final = "deletes"
@@ -28,7 +28,7 @@ WRITING: Final = "writing the rows"
 
 def apply(session: Session, options: PostgresOptions, shape: TableShape, staged: Staged) -> None:
     """Put the staged rows into the table, in the open transaction, and compare their number with what the tasks have
-    reported. Raises TargetFailed."""
+    reported. Raises SinkFailed."""
     rows = staged.rows
     if options.mode is Mode.APPEND:
         inserted = session.execute(WRITING, _append(shape, rows)).rowcount
@@ -212,14 +212,14 @@ def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, places: 
     for condition, what in places.late(shape):
         late = counted(session, rows, condition)
         if late:
-            raise TargetFailed(
+            raise SinkFailed(
                 f"{late:,} rows are {what} ({_titles(places.key)}) in {shape.name}: history is not rewritten. "
                 f"Hint: filter them out, or correct {_VALID_FROM}",
                 will_again=True,
             )
     without = counted(session, rows, places.has_no_time)
     if without:
-        raise TargetFailed(f"{without:,} rows have no {_VALID_FROM}. Hint: filter them out", will_again=True)
+        raise SinkFailed(f"{without:,} rows have no {_VALID_FROM}. Hint: filter them out", will_again=True)
 
 
 # --- what both refuse -------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def counted(session: Session, rows: StagedRows, condition: sql.Composable) -> in
 def _refuse_null_keys(session: Session, rows: StagedRows, places: Places) -> None:
     nulls = counted(session, rows, places.has_no_key)
     if nulls:
-        raise TargetFailed(
+        raise SinkFailed(
             f"{nulls:,} rows have NULL in their key ({_titles(places.key)}). Hint: filter them out", will_again=True
         )
 
@@ -248,7 +248,7 @@ def refuse_ambiguity(session: Session, rows: StagedRows, places: Places) -> None
     ((several,),) = session.execute(WRITING, statement).fetchall()
     if several:
         equal = f", with equal {_titles(places.order)}" if places.order else ""
-        raise TargetFailed(
+        raise SinkFailed(
             f"{several:,} keys ({_titles(places.key)}) have several rows in the batch{equal}: it is not defined which "
             'one is the last. Hint: option "order" names the columns that decide, for example partition,offset',
             will_again=True,

@@ -10,15 +10,12 @@ in a table, the later one is rejected.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.schemas.settings import LIMIT, TOLERANCE, ErrorSettings
-from einmal.sinks.commit_point import TargetFailed
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+from einmal.sinks.commit_point import SinkFailed
+from einmal.sinks.row_schema import RowSchema
 
 RECORD: Final = "einmal_record"
 """The column that names the record that a row was made of. It is not stored."""
@@ -155,10 +152,10 @@ class Rejections:
         )
 
     def add(self, record: Sequence[Any], exception: str, message: str) -> None:
-        """``record``: topic, partition and offset. Raises TargetFailed where it names none, ToleranceExceeded."""
+        """``record``: topic, partition and offset. Raises SinkFailed where it names none, ToleranceExceeded."""
         topic, partition, offset = record
         if topic is None or partition is None or offset is None:
-            raise TargetFailed(
+            raise SinkFailed(
                 f"a row is rejected ({message}), and its {RECORD} is NULL: no dead letter can be made of it. "
                 f"Hint: {HINT}",
                 will_again=True,
@@ -173,7 +170,7 @@ HINT: Final = f"SELECT ..., struct(topic, partition, offset) AS {RECORD}, of the
 
 
 def record_problems(
-    errors: ErrorSettings, schema: StructType, own: Collection[str] = (REFUSAL,)
+    errors: ErrorSettings, schema: RowSchema, own: Collection[str] = (REFUSAL,)
 ) -> list[tuple[str, str]]:
     """What is wrong with the column that names a row's record, and with columns of names that the search for rejected
     rows needs for its ``own``."""
@@ -184,25 +181,13 @@ def record_problems(
         for field in schema.fields
         if field.name.lower() in own
     ]
-    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    kinds = {field.name: str(field.type) for field in schema.fields}
     wanted = f"struct<{','.join(f'{name}:{kind}' for name, kind in RECORD_FIELDS.items())}>"
     if kinds.get(RECORD) != wanted:
         what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
         made = f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}"
         found.append((made, HINT))
     return found
-
-
-def stored_schema(schema: StructType) -> StructType:
-    """Without the record."""
-    from pyspark.sql.types import StructType
-
-    return StructType([field for field in schema.fields if field.name != RECORD])
-
-
-def stored_rows(frame: DataFrame) -> DataFrame:
-    """Without the record."""
-    return frame.drop(RECORD)
 
 
 def as_columns(rows: Iterable[RejectedRow]) -> list[tuple[int, str, int, int, str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import sql
@@ -14,22 +14,20 @@ from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.schemas.settings import ErrorSettings
 from einmal.sinks.commit_point import Committed
 from einmal.sinks.postgres import options as own
+from einmal.sinks.postgres.commit_point import PostgresCommitPoint
+from einmal.sinks.postgres.record_table import RecordTable
 from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.rejected_table import RejectedTable
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.record_table import RecordTable
-from einmal.spark.targets.postgres.rejected_table import RejectedTable
-from einmal.spark.targets.postgres.target import PostgresTarget
-from einmal.spark.targets.target import Destination, Opening
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from einmal.sinks.row_schema import RowSchema
+from einmal.sinks.sink import Opening, RowSink
 
 _NOBODY = "status"
 """Whose name the sessions have that only look."""
 
 
-class PostgresDestination(Destination):
-    """See ``Destination``."""
+class PostgresSink(RowSink):
+    """See ``Sink``."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = own.NAMES
     SECRETS: ClassVar[tuple[str, ...]] = own.SECRETS
@@ -58,8 +56,8 @@ class PostgresDestination(Destination):
 
         return str(self._asked(_NOBODY, ask))
 
-    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
-        from einmal.spark.targets.postgres.preparing import server_problems, table_problems
+    def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
+        from einmal.sinks.postgres.preparing import server_problems, table_problems
 
         def ask(session: Session) -> list[tuple[str, str]]:
             found = server_problems(session)
@@ -91,8 +89,8 @@ class PostgresDestination(Destination):
             ),
         )
 
-    def target(self, opening: Opening) -> PostgresTarget:
-        return PostgresTarget(self._options, opening)
+    def commit_point(self, opening: Opening) -> PostgresCommitPoint:
+        return PostgresCommitPoint(self._options, opening)
 
     def committed(self) -> Mapping[str, Committed]:
         def ask(session: Session) -> Mapping[str, Committed]:
@@ -102,7 +100,7 @@ class PostgresDestination(Destination):
         return found
 
     def _asked(self, name: str, ask: Callable[[Session], Any]) -> Any:
-        """In a session and a transaction of its own. Raises TargetError."""
+        """In a session and a transaction of its own. Raises SinkError."""
         with closing(Session(self._options.connecting, self._options.schema, name)) as session:
             try:
                 return session.in_transaction(f"asking {self._options.connecting}", lambda: ask(session))

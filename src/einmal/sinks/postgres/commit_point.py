@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
@@ -36,24 +36,22 @@ from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
-from einmal.sinks.commit_point import Identity, TargetError, TargetFailed, TargetFenced
+from einmal.sinks.batch_rows import BatchRows
+from einmal.sinks.commit_point import Identity, RowCommitPoint, SinkError, SinkFailed, SinkFenced
+from einmal.sinks.postgres import staging
+from einmal.sinks.postgres.modes import apply
 from einmal.sinks.postgres.names import RECORDS, staging_name
 from einmal.sinks.postgres.options import PostgresOptions
+from einmal.sinks.postgres.record_table import HeldRow, RecordTable
 from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.rejected_table import RejectedTable
+from einmal.sinks.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
 from einmal.sinks.postgres.session import Session
+from einmal.sinks.postgres.table import TableShape
+from einmal.sinks.rejections import RECORD, Rejections
+from einmal.sinks.sink import Opening
 from einmal.sinks.stored_record import decoded
-from einmal.spark.targets.postgres import staging
-from einmal.spark.targets.postgres.modes import apply
-from einmal.spark.targets.postgres.record_table import HeldRow, RecordTable
-from einmal.spark.targets.postgres.rejected_table import RejectedTable
-from einmal.spark.targets.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
-from einmal.spark.targets.postgres.table import TableShape
-from einmal.spark.targets.rejections import Rejections, stored_schema
-from einmal.spark.targets.target import Opening, Target
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _PREDECESSOR_MS: Final = 5_000
 """How long ``acquire`` waits for a predecessor's transaction before it ends the session: a COMMIT takes less."""
@@ -90,8 +88,8 @@ class PostgresIdentity(ProducerIdAndEpoch):
         return PostgresIdentity.of(self.producer_id, self.producer_epoch + 1, self.holder)
 
 
-class PostgresTarget(Target):
-    """See ``Target``."""
+class PostgresCommitPoint(RowCommitPoint):
+    """See ``RowCommitPoint``."""
 
     def __init__(self, options: PostgresOptions, opening: Opening) -> None:
         self._options = options
@@ -167,7 +165,7 @@ class PostgresTarget(Target):
             )
 
     def _raise(self, held: PostgresIdentity | None, holder: str, wait_ms: int) -> int:
-        """Raises psycopg.Error, TargetFenced, OutcomeUnknown."""
+        """Raises psycopg.Error, SinkFenced, OutcomeUnknown."""
         limit = self._options.connecting.lock_timeout_ms
         self._session.begin(_ACQUIRE, lock_timeout=str(min(wait_ms, limit) if limit else wait_ms))
         try:
@@ -185,20 +183,21 @@ class PostgresTarget(Target):
 
     # --- a batch ------------------------------------------------------------------------------------------------
 
-    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
-        from einmal.spark.targets.postgres.copying import copy_rows
-        from einmal.spark.targets.postgres.mapping import mapped
-        from einmal.spark.targets.postgres.preparing import prepared
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
+        from einmal.sinks.postgres.copying import copy_rows
+        from einmal.sinks.postgres.mapping import mapped
+        from einmal.sinks.postgres.preparing import prepared
 
         self._drop_remains()
+        schema = rows.schema
         name = staging_name(self._name, identity.producer_id, identity.producer_epoch, batch_id)
 
         def create() -> staging.Staged:
             # First: a fenced driver makes nothing.
             _compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"), self._own_identity, self._name)
-            self._shape = prepared(self._session, self._options, frame.schema)
+            self._shape = prepared(self._session, self._options, schema)
             tolerates = self._options.errors.tolerates
-            columns = mapped(stored_schema(frame.schema), self._shape, self._options)
+            columns = mapped(schema.without(RECORD), self._shape, self._options)
             columns += RECORD_COLUMNS if tolerates else ()
             staged = staging.Staged(self._options.schema, name, columns, tolerates)
             staging.create(self._session, staged, self._name)
@@ -206,9 +205,10 @@ class PostgresTarget(Target):
 
         staged: staging.Staged = self._session.in_transaction("creating the staging table", create)
         self._staged = staged
-        written = copy_rows(frame, staged, self._options.connecting, self._name, identity.producer_id)
-        staged.counts = {each.attempt: each.count for each in written}
-        outputs = tuple(each.output(str(self._options.table)) for each in written)
+        written = copy_rows(rows, staged, self._options.connecting, self._name, identity.producer_id)
+        staged.counts = {each.attempt: each.rows for each in written}
+        table = str(self._options.table)
+        outputs = tuple(Output(table, each.part, 0, each.rows - 1, each.rows, each.crc) for each in written)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
         return outputs
@@ -247,7 +247,7 @@ class PostgresTarget(Target):
 
     def commit(self, identity: Identity) -> Identity | None:
         if self._candidate is None:
-            raise TargetFailed(f"{_COMMIT}: no record was written")
+            raise SinkFailed(f"{_COMMIT}: no record was written")
         self._session.commit(_COMMIT)
         self._last, self._candidate, self._staged = self._candidate, None, None
         return _own(identity).following()
@@ -262,7 +262,7 @@ class PostgresTarget(Target):
             self._staged = None
         try:
             self._drop_remains()
-        except TargetError as error:
+        except SinkError as error:
             # The transaction is over all the same, and the table has a name that nobody uses again.
             _logger.warning("the staging table of an aborted batch is dropped later: %s", error)
         return _own(identity).following()
@@ -275,7 +275,7 @@ class PostgresTarget(Target):
 
         self._session.in_transaction("aborting", compare)
         if not staging.abandoned(self._session, self._options.schema, self._name, held.producer_id):
-            raise TargetFailed("nothing is open")
+            raise SinkFailed("nothing is open")
         return held.following()
 
     def abandon(self) -> None:
@@ -337,7 +337,7 @@ class PostgresTarget(Target):
 
 def _own(identity: Identity) -> PostgresIdentity:
     if not isinstance(identity, PostgresIdentity):
-        raise TargetFenced(f"{identity} was granted by another process")
+        raise SinkFenced(f"{identity} was granted by another process")
     return identity
 
 
@@ -346,16 +346,16 @@ def _compare_epoch(row: HeldRow | None, held: PostgresIdentity, name: str) -> No
         raise _lost_or_fenced(row, held, name)
 
 
-def _lost_or_fenced(row: HeldRow | None, held: PostgresIdentity, name: str) -> TargetError | PipelineRefused:
+def _lost_or_fenced(row: HeldRow | None, held: PostgresIdentity, name: str) -> SinkError | PipelineRefused:
     if row is None:
-        return TargetFenced(f"the row of {name!r} in {RECORDS} was deleted since")
+        return SinkFenced(f"the row of {name!r} in {RECORDS} was deleted since")
     if row.epoch < held.producer_id:
         return PipelineRefused(
             f"{RECORDS} has epoch {row.epoch} of {name!r}, but {held.producer_id} was granted: the database has lost "
             "transactions",
             _LOST_HINT,
         )
-    return TargetFenced(f"another instance has acquired {name!r}: epoch {row.epoch}, this one has {held.producer_id}")
+    return SinkFenced(f"another instance has acquired {name!r}: epoch {row.epoch}, this one has {held.producer_id}")
 
 
 def _batch(record: CommitRecord | None) -> str:

@@ -16,9 +16,17 @@ from typing import Any, Final
 
 from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
-from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
-from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, REFUSAL, Rejections, Rows, find_rejected
-from einmal.spark.targets.staged_files import StagedFile
+from einmal.sinks.embedded import Column, Database, EmbeddedSink, quoted
+from einmal.sinks.rejections import (
+    RECORD,
+    RECORD_FIELDS,
+    REFUSAL,
+    Rejections,
+    Rows,
+    find_rejected,
+)
+from einmal.sinks.row_schema import DecimalRowType, RowType
+from einmal.sinks.staged_files import StagedFile
 
 _BUSY_TIMEOUT_MS: Final = 30_000
 _POLL_S: Final = 0.05
@@ -80,10 +88,10 @@ class DuckDB(Database):
 
         return isinstance(error, duckdb.ConstraintException | duckdb.ConversionException | duckdb.BinderException)
 
-    def column_type(self, kind: Any) -> str | None:
-        if kind.typeName() == "decimal":
+    def column_type(self, kind: RowType) -> str | None:
+        if isinstance(kind, DecimalRowType):
             return f"DECIMAL({kind.precision},{kind.scale})"
-        return _TYPES.get(kind.simpleString())
+        return _TYPES.get(str(kind))
 
     def columns(self, connection: Any, table: str) -> list[Column]:
         rows = connection.execute(
@@ -216,7 +224,7 @@ def _described(error: Exception) -> tuple[str, str]:
     return f"duckdb.{type(error).__name__}", "rejected by the table"
 
 
-class DuckDBDestination(EmbeddedDestination):
+class DuckDBSink(EmbeddedSink):
     """``type = "duckdb"``. ``busyTimeout``: how long another process may have the file open, 30 s by default."""
 
     KIND = "DuckDB"

@@ -23,25 +23,23 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from einmal.options.values import OptionError, Options
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Identity
-from einmal.spark.targets.delta_statistics import COLUMNS_DEFAULT, COLUMNS_SETTING, statistics
-from einmal.spark.targets.lake import (
+from einmal.sinks.delta_statistics import COLUMNS_DEFAULT, COLUMNS_SETTING, statistics
+from einmal.sinks.lake import (
     STAGING,
-    LakeDestination,
+    LakeSink,
     LakeState,
     LakeTable,
     SnapshotSuperseded,
     state_as_json,
 )
-from einmal.spark.targets.staged_files import StagedFile, directory_of, flush_directory
+from einmal.sinks.row_schema import RowSchema
+from einmal.sinks.staged_files import StagedFile, directory_of, flush_directory
 from einmal.types import ProducerEpoch, ProducerId
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 _TRANSACTIONS: Final = 2**32
 """Of one epoch."""
@@ -131,22 +129,22 @@ class DeltaLakeTable(LakeTable):
             raise SnapshotSuperseded(str(error)) from error
         self._remove_records_before(version, name)
 
-    def create(self, schema: StructType) -> None:
+    def create(self, schema: RowSchema) -> None:
         from deltalake import DeltaTable, Schema
 
         self._path.mkdir(parents=True, exist_ok=True)
         # A table's schema is JSON of Spark's. Columns may be NULL in files that lack them.
-        fields = [{**field.jsonValue(), "nullable": True} for field in schema]
+        fields = [{**field.as_json, "nullable": True} for field in schema]
         DeltaTable.create(
             str(self._path), schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})), mode="ignore"
         )
 
-    def differences(self, snapshot: Any, schema: StructType) -> list[tuple[str, str]]:
+    def differences(self, snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
         problems = _protocol_problems(snapshot)
         columns = {field["name"].lower(): field for field in json.loads(snapshot.schema().to_json())["fields"]}
         for field in schema:
             column = columns.pop(field.name.lower(), None)
-            wanted = field.jsonValue()["type"]
+            wanted = field.type.as_json
             if column is None:
                 problems.append((f"the table has no column {field.name!r}", "add it to the table first"))
             elif column["name"] != field.name or _without_nullability(column["type"]) != _without_nullability(wanted):
@@ -255,7 +253,7 @@ def _without_nullability(kind: Any) -> Any:
     return [_without_nullability(each) for each in kind] if isinstance(kind, list) else kind
 
 
-class DeltaDestination(LakeDestination):
+class DeltaSink(LakeSink):
     """``type = "delta"``. ``path``: the table's directory, which the driver and all executors share."""
 
     OPTIONS = ("path",)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from psycopg import sql
 
 from einmal.pipeline.errors import PreflightFailed
+from einmal.sinks.postgres.mapping import create_statement, problems
 from einmal.sinks.postgres.options import PostgresOptions
 from einmal.sinks.postgres.session import Session
-from einmal.spark.targets.postgres.mapping import create_statement, problems
-from einmal.spark.targets.postgres.table import TableShape, find_table
-from einmal.spark.targets.rejections import record_problems, stored_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from einmal.sinks.postgres.table import TableShape, find_table
+from einmal.sinks.rejections import RECORD, record_problems
+from einmal.sinks.row_schema import RowSchema
 
 Problems = list[tuple[str, str]]
 
@@ -22,18 +20,18 @@ _VERSION_MIN: Final = 15
 """The oldest that PostgreSQL supports, and the first with MERGE."""
 
 
-def table_problems(session: Session, options: PostgresOptions, schema: StructType) -> Problems:
+def table_problems(session: Session, options: PostgresOptions, schema: RowSchema) -> Problems:
     """In the open transaction. Creates the table where it is missing and the columns have no problem.
 
-    Raises TargetFailed.
+    Raises SinkFailed.
     """
     return _checked(session, options, schema)[1]
 
 
-def _checked(session: Session, options: PostgresOptions, schema: StructType) -> tuple[TableShape | None, Problems]:
+def _checked(session: Session, options: PostgresOptions, schema: RowSchema) -> tuple[TableShape | None, Problems]:
     found = find_table(session, options.table)
     missing = record_problems(options.errors, schema)
-    schema = stored_schema(schema)
+    schema = schema.without(RECORD)
     missing += problems(schema, options, found)
     if found is not None or missing:
         return found, missing
@@ -47,7 +45,7 @@ def _checked(session: Session, options: PostgresOptions, schema: StructType) -> 
 
 
 def server_problems(session: Session) -> Problems:
-    """In the open transaction. Raises TargetFailed."""
+    """In the open transaction. Raises SinkFailed."""
     query = sql.SQL("SELECT current_setting('server_version_num')::int / 10000, current_setting('fsync')")
     ((version, fsync),) = session.execute("asking for the server's version", query).fetchall()
     found: Problems = []
@@ -58,10 +56,10 @@ def server_problems(session: Session) -> Problems:
     return found
 
 
-def prepared(session: Session, options: PostgresOptions, schema: StructType) -> TableShape:
+def prepared(session: Session, options: PostgresOptions, schema: RowSchema) -> TableShape:
     """The table for a batch, whose columns may differ from those of the batch before. In the open transaction.
 
-    Raises TargetFailed, PreflightFailed.
+    Raises SinkFailed, PreflightFailed.
     """
     shape, missing = _checked(session, options, schema)
     if missing:

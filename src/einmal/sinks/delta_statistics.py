@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.spark.targets.staged_files import columns_with_nan
+from einmal.sinks.staged_files import columns_with_nan
 
 COLUMNS_SETTING: Final = "delta.dataSkippingNumIndexedCols"
 """Of a table: how many columns have statistics, -1 for all. Fields of structs count, structs do not."""

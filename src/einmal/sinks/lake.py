@@ -26,29 +26,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from einmal.pipeline import events
 from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks import stored_record
+from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import (
     Committed,
     Identity,
     OutcomeUnknown,
-    TargetError,
-    TargetFailed,
-    TargetFenced,
+    RowCommitPoint,
+    SinkError,
+    SinkFailed,
+    SinkFenced,
     following,
 )
-from einmal.spark.targets.staged_files import StagedFile, StagedFiles
-from einmal.spark.targets.target import Destination, Opening, Target
+from einmal.sinks.row_schema import ArrayRowType, MapRowType, RowSchema, RowType
+from einmal.sinks.sink import Opening, RowSink
+from einmal.sinks.staged_files import StagedFile, StagedFiles
 from einmal.types import ProducerEpoch, ProducerId
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
 
 _TRIES_MAX: Final = 100
 """Commits of other writers that one of ours lets pass."""
@@ -133,15 +132,15 @@ class LakeTable(ABC):
         """One try on this snapshot. Raises SnapshotSuperseded."""
 
     @abstractmethod
-    def create(self, schema: StructType) -> None:
+    def create(self, schema: RowSchema) -> None:
         """The table, for rows of this schema."""
 
     @abstractmethod
-    def differences(self, snapshot: Any, schema: StructType) -> list[tuple[str, str]]:
+    def differences(self, snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
         """Why rows of this schema cannot be appended: what is wrong, and a hint."""
 
 
-class LakeTarget(Target):
+class LakeCommitPoint(RowCommitPoint):
     def __init__(self, table: LakeTable, opening: Opening) -> None:
         self._table = table
         self._name = opening.name
@@ -183,13 +182,13 @@ class LakeTarget(Target):
             self._last = (state.record,)
             return stored_record.decoded(self._name, state.record)
 
-    def stage(self, identity: Identity, batch_id: int, frame: DataFrame) -> tuple[Output, ...]:
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         with _errors():
             self._current(identity)
             if not self._is_checked:
-                self._check(frame.schema)
+                self._check(rows.schema)
             files = self._files()
-        outputs = files.write(frame, self._table.label, identity, batch_id)
+        outputs = files.write(rows, self._table.label, identity, batch_id)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
         return outputs
@@ -203,7 +202,7 @@ class LakeTarget(Target):
 
     def commit(self, identity: Identity) -> Identity:
         if self._recorded is None or self._recorded[0] != identity:
-            raise TargetFailed("no transaction is open")
+            raise SinkFailed("no transaction is open")
         record = self._recorded[1]
 
         def committed(_snapshot: Any, state: LakeState) -> LakeState:
@@ -214,7 +213,7 @@ class LakeTarget(Target):
 
         try:
             self._commit(committed, self._published, is_own=self._has)
-        except (TargetFenced, OutcomeUnknown, PipelineRefused):
+        except (SinkFenced, OutcomeUnknown, PipelineRefused):
             self.abandon()
             raise
         self._last = (record,)
@@ -230,7 +229,7 @@ class LakeTarget(Target):
             state = self._current(identity)
             files = self._files()
             if self._epoch is None and identity not in files.transactions(identity.producer_id + 1):
-                raise TargetFailed(f"nothing is open under epoch {identity.producer_id}")
+                raise SinkFailed(f"nothing is open under epoch {identity.producer_id}")
             # What the run before this one has moved, its commit may still name: ``acquire`` removes it.
             if self._epoch is not None or not files.is_published(identity, self._table.data):
                 self._remove(files, identity, state)
@@ -247,16 +246,16 @@ class LakeTarget(Target):
         return self._staged
 
     def _current(self, identity: Identity) -> LakeState:
-        """Raises TargetFenced where the epoch is another one."""
+        """Raises SinkFenced where the epoch is another one."""
         snapshot = self._table.load()
         state = LakeState() if snapshot is None else self._table.state(snapshot, self._name)
         _compare(self._name, state, identity)
         return state
 
-    def _check(self, schema: StructType) -> None:
+    def _check(self, schema: RowSchema) -> None:
         if problems := prepare_table(self._table, schema):
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
-            raise TargetFailed(reason, will_again=True)
+            raise SinkFailed(reason, will_again=True)
         self._is_checked = True
 
     def _commit(
@@ -267,14 +266,14 @@ class LakeTarget(Target):
         is_own: Callable[[LakeState], bool],
     ) -> LakeState:
         """Commit what ``change`` makes of a snapshot and its state, on this snapshot. ``is_own``: whether the table has
-        this state, and it can only be of this commit. Raises TargetFailed, OutcomeUnknown, and what ``change``
+        this state, and it can only be of this commit. Raises SinkFailed, OutcomeUnknown, and what ``change``
         raises."""
         refusal: SnapshotSuperseded | None = None
         for _ in range(_TRIES_MAX):
             with _errors():
                 snapshot = self._table.load()
                 if snapshot is None:
-                    raise TargetFailed(f"there is no table {self._table.label}")
+                    raise SinkFailed(f"there is no table {self._table.label}")
                 state = change(snapshot, self._table.state(snapshot, self._name))
             try:
                 self._table.commit(snapshot, self._name, state, files)
@@ -290,7 +289,7 @@ class LakeTarget(Target):
                 return state
             else:
                 return state
-        raise TargetFailed(
+        raise SinkFailed(
             f"{self._table.label} refused {_TRIES_MAX} commits, as if each came after one of another writer: {refusal}"
         )
 
@@ -309,7 +308,7 @@ class LakeTarget(Target):
         return files.discard(identity)
 
 
-class LakeDestination(Destination):
+class LakeSink(RowSink):
     """See ``LakeTable``."""
 
     @property
@@ -321,15 +320,15 @@ class LakeDestination(Destination):
     def table(self) -> str:
         return self.lake_table.label
 
-    def target(self, opening: Opening) -> Target:
-        return LakeTarget(self.lake_table, opening)
+    def commit_point(self, opening: Opening) -> RowCommitPoint:
+        return LakeCommitPoint(self.lake_table, opening)
 
     def identity(self) -> str | None:
         with _errors():
             snapshot = self.lake_table.load()
             return None if snapshot is None else self.lake_table.identity(snapshot)
 
-    def problems(self, name: str, schema: StructType | None) -> list[tuple[str, str]]:
+    def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
         with _errors():
             if schema is not None:
                 return prepare_table(self.lake_table, schema)
@@ -350,7 +349,7 @@ class LakeDestination(Destination):
         }
 
 
-def prepare_table(table: LakeTable, schema: StructType) -> list[tuple[str, str]]:
+def prepare_table(table: LakeTable, schema: RowSchema) -> list[tuple[str, str]]:
     """Create the table if it does not exist; what is wrong with it for rows of this schema."""
     if problems := _unwritable(schema):
         return problems
@@ -360,7 +359,7 @@ def prepare_table(table: LakeTable, schema: StructType) -> list[tuple[str, str]]
     return table.differences(snapshot, schema)
 
 
-def _unwritable(schema: StructType) -> list[tuple[str, str]]:
+def _unwritable(schema: RowSchema) -> list[tuple[str, str]]:
     """What no file of a lake table can have: found before the table is created, and would be there for good."""
     names = [field.name for field in schema]
     if not names:
@@ -370,29 +369,28 @@ def _unwritable(schema: StructType) -> list[tuple[str, str]]:
     for field in schema:
         if "\0" in field.name or not field.name:
             problems.append((f"no column can be named {field.name!r}", "rename it"))
-        if (kind := _without_counterpart(field.dataType)) is not None:
-            what = f"column {field.name!r} has type {field.dataType.simpleString()}: no lake table keeps {kind}"
+        if (kind := _without_counterpart(field.type)) is not None:
+            what = f"column {field.name!r} has type {field.type}: no lake table keeps {kind}"
             problems.append((what, "cast it to the type that it is to have, or drop it"))
     return problems
 
 
-def _without_counterpart(kind: DataType) -> str | None:
+def _without_counterpart(kind: RowType) -> str | None:
     """The first type in this one that is not kept: ``void``, of a NULL without a type, is one."""
-    match kind.typeName():
-        case "struct":
-            inner = [field.dataType for field in kind.fields]  # type: ignore[attr-defined]
+    match kind:
+        case RowSchema():
+            inner = [field.type for field in kind]
             return next(filter(None, map(_without_counterpart, inner)), None) if inner else "a struct without fields"
-        case "array":
-            return _without_counterpart(kind.elementType)  # type: ignore[attr-defined]
-        case "map":
-            inner = [kind.keyType, kind.valueType]  # type: ignore[attr-defined]
-            return next(filter(None, map(_without_counterpart, inner)), None)
-    return None if kind.typeName() in _KEPT else kind.simpleString()
+        case ArrayRowType():
+            return _without_counterpart(kind.element)
+        case MapRowType():
+            return next(filter(None, map(_without_counterpart, (kind.key, kind.value))), None)
+    return None if kind.kind in _KEPT else str(kind)
 
 
 def _compare(name: str, state: LakeState, identity: Identity) -> None:
     if state.epoch != identity.producer_id:
-        raise TargetFenced(
+        raise SinkFenced(
             f"epoch {state.epoch} of {name!r} was acquired since this run acquired epoch {identity.producer_id}"
         )
 
@@ -402,10 +400,10 @@ def _errors() -> Iterator[None]:
     """Errors of a library as those of a target."""
     try:
         yield
-    except (TargetError, PipelineRefused, UnreadableCommitRecord, AssertionError):
+    except (SinkError, PipelineRefused, UnreadableCommitRecord, AssertionError):
         raise
     except Exception as error:
-        raise TargetFailed(f"{type(error).__name__}: {error}") from error
+        raise SinkFailed(f"{type(error).__name__}: {error}") from error
 
 
 def state_as_json(state: LakeState) -> str:

@@ -15,10 +15,18 @@ from typing import Any, Final
 
 from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
-from einmal.sinks.commit_point import TargetFailed
-from einmal.spark.targets.embedded import Column, Database, EmbeddedDestination, quoted
-from einmal.spark.targets.rejections import RECORD, RECORD_FIELDS, REFUSAL, Rejections, Rows, find_rejected
-from einmal.spark.targets.staged_files import StagedFile
+from einmal.sinks.commit_point import SinkFailed
+from einmal.sinks.embedded import Column, Database, EmbeddedSink, quoted
+from einmal.sinks.rejections import (
+    RECORD,
+    RECORD_FIELDS,
+    REFUSAL,
+    Rejections,
+    Rows,
+    find_rejected,
+)
+from einmal.sinks.row_schema import RowType
+from einmal.sinks.staged_files import StagedFile
 
 _BUSY_TIMEOUT_MS: Final = 30_000
 _ROWS: Final = 10_000
@@ -47,7 +55,7 @@ _KEEPS: Final = {
 number becomes one."""
 
 
-class NotStorable(TargetFailed):
+class NotStorable(SinkFailed):
     """A value that SQLite would store as another one."""
 
 
@@ -98,8 +106,8 @@ class SQLite(Database):
             for _, name, kind, is_not_null, default, key in rows
         ]
 
-    def column_type(self, kind: Any) -> str | None:
-        return _TYPES.get(kind.typeName() if kind.typeName() == "decimal" else kind.simpleString())
+    def column_type(self, kind: RowType) -> str | None:
+        return _TYPES.get(kind.kind if kind.kind == "decimal" else str(kind))
 
     def is_kept(self, declared: str, wanted: str) -> bool:
         return _affinity(declared) in _KEEPS[wanted]
@@ -174,7 +182,7 @@ class _Inserting:
         except (sqlite3.IntegrityError, sqlite3.DataError) as error:
             if not self._connection.in_transaction:
                 reason = f"{_described(error)[1]}: a trigger or a conflict clause has rolled back the transaction"
-                raise TargetFailed(reason, will_again=True) from None
+                raise SinkFailed(reason, will_again=True) from None
             self._connection.execute("ROLLBACK TO einmal_rows")
             rejected, loaded = error, 0
         self._connection.execute("RELEASE einmal_rows")
@@ -252,7 +260,7 @@ def _values(name: str, column: Any) -> list[Any]:
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
-class SQLiteDestination(EmbeddedDestination):
+class SQLiteSink(EmbeddedSink):
     """``type = "sqlite"``. ``busyTimeout``: how long another writer's transaction is waited for, 30 s by default."""
 
     KIND = "SQLite"

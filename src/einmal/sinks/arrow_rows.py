@@ -1,0 +1,160 @@
+"""Rows that are Arrow tables in this process, for programs and tests without Spark."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+from einmal.sinks.batch_rows import BatchRows, PartReport, Selected, TaskAttempt, WritePart
+from einmal.sinks.row_schema import ArrayRowType, DecimalRowType, MapRowType, RowField, RowSchema, RowType
+
+_ROWS: Final = 10_000
+"""Of one record batch, as in Spark."""
+_KINDS: Final = {
+    "bool": "boolean",
+    "int8": "byte",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date",
+    "timestamp[us]": "timestamp_ntz",
+    "null": "void",
+}
+
+
+class ArrowRows(BatchRows):
+    """One part for each table."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        """At least one table (pyarrow), all with the same columns."""
+        self._parts = tuple(parts)
+
+    @property
+    def schema(self) -> RowSchema:
+        return schema_of(self._parts[0].schema)
+
+    def without(self, column: str) -> ArrowRows:
+        kept = [name for name in self._parts[0].schema.names if name != column]
+        return ArrowRows([each.select(kept) for each in self._parts])
+
+    def select(self, columns: Sequence[Selected]) -> ArrowRows:
+        return ArrowRows([_selected(each, columns) for each in self._parts])
+
+    def write(self, write: WritePart) -> list[PartReport]:
+        reports = []
+        for number, part in enumerate(self._parts):
+            reports.append(write(TaskAttempt(number, secrets.randbits(48)), iter(part.to_batches(_ROWS))))
+        return [each for each in reports if each is not None]
+
+
+def _selected(table: Any, columns: Sequence[Selected]) -> Any:
+    import pyarrow
+    from pyarrow import compute
+
+    found = []
+    for each in columns:
+        values = table.column(each.column)
+        if each.field is not None:
+            values = compute.struct_field(values, each.field)
+        if each.as_json:
+            values = pyarrow.chunked_array(
+                [[_json(value, values.type) for value in values.to_pylist()]], pyarrow.string()
+            )
+        found.append(values)
+    return pyarrow.table(found, names=[each.name for each in columns])
+
+
+def _json(value: Any, kind: Any) -> str | None:
+    return None if value is None else json.dumps(_plain(value, kind), ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """As Spark's ``to_json`` has it: times in ISO 8601, bytes in base 64, keys of maps as text."""
+    from pyarrow import types
+
+    if types.is_map(kind):
+        return {_key(key): _plain(each, kind.item_type) for key, each in value or ()}
+    match value:
+        case dict():
+            return {name: _plain(each, kind.field(name).type) for name, each in value.items()}
+        case list():
+            return [_plain(each, kind.value_type) for each in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime.datetime():
+            text = value.astimezone(datetime.UTC).isoformat("T", "microseconds") if value.tzinfo else None
+            return value.isoformat("T", "microseconds") if text is None else text.replace("+00:00", "Z")
+        case datetime.date():
+            return value.isoformat()
+        case decimal.Decimal():
+            return float(value)
+    return value
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else str(key)
+
+
+def schema_of(schema: Any) -> RowSchema:
+    """Of columns of Arrow's types."""
+    return RowSchema(fields=tuple(RowField(each.name, type_of(each.type), each.nullable) for each in schema))
+
+
+def type_of(kind: Any) -> RowType:
+    from pyarrow import types
+
+    if types.is_decimal(kind):
+        return DecimalRowType(precision=kind.precision, scale=kind.scale)
+    if types.is_map(kind):
+        return MapRowType(key=type_of(kind.key_type), value=type_of(kind.item_type), has_null=kind.item_field.nullable)
+    if types.is_struct(kind):
+        return schema_of(kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return ArrayRowType(element=type_of(kind.value_type), has_null=kind.value_field.nullable)
+    if types.is_timestamp(kind) and kind.tz is not None and kind.unit == "us":
+        return RowType("timestamp")
+    return RowType(_KINDS.get(str(kind), str(kind)))
+
+
+def arrow_type(kind: RowType) -> Any:
+    """The type that Arrow has for it, times in UTC. Raises TypeError where there is none."""
+    import pyarrow
+
+    match kind:
+        case DecimalRowType():
+            return pyarrow.decimal128(kind.precision, kind.scale)
+        case ArrayRowType():
+            return pyarrow.list_(pyarrow.field("element", arrow_type(kind.element), kind.has_null))
+        case MapRowType():
+            key = pyarrow.field("key", arrow_type(kind.key), nullable=False)
+            return pyarrow.map_(key, pyarrow.field("value", arrow_type(kind.value), kind.has_null))
+        case RowSchema():
+            return pyarrow.struct([pyarrow.field(each.name, arrow_type(each.type), each.nullable) for each in kind])
+    scalars = {
+        "boolean": pyarrow.bool_(),
+        "byte": pyarrow.int8(),
+        "short": pyarrow.int16(),
+        "integer": pyarrow.int32(),
+        "long": pyarrow.int64(),
+        "float": pyarrow.float32(),
+        "double": pyarrow.float64(),
+        "string": pyarrow.string(),
+        "binary": pyarrow.binary(),
+        "date": pyarrow.date32(),
+        "timestamp": pyarrow.timestamp("us", "UTC"),
+        "timestamp_ntz": pyarrow.timestamp("us"),
+    }
+    if kind.kind not in scalars:
+        raise TypeError(f"Arrow has no type for {kind}")
+    return scalars[kind.kind]

@@ -1,0 +1,57 @@
+"""The battery with Spark's tasks: to be named before the hooks of the sink."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pyarrow
+import pytest
+from pyspark.sql import SparkSession
+
+from einmal.spark.targets.frame_rows import FrameRows
+from einmal.testing.targets import TargetTests
+
+_ANSWER_S: Final = 120.0
+_POLL_S: Final = 0.02
+
+
+class SparkTasks(TargetTests):
+    @pytest.fixture(autouse=True)
+    def session(self, spark: SparkSession) -> None:
+        """It is the default one of this process."""
+
+    def batch_rows(self, tables: Sequence[Any]) -> FrameRows:
+        # Of an Arrow table Spark makes a local relation, without a job of Python workers.
+        frame = SparkSession.active().createDataFrame(pyarrow.concat_tables(tables))
+        return FrameRows(frame.coalesce(len(tables)))
+
+    def beginning(self) -> Callable[[], None]:
+        gateway = SparkSession.active().sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
+        return partial(_join, gateway.port, gateway.auth_token)
+
+    def settle(self) -> None:
+        """The jobs of killed drivers run on for a moment, as they do on a cluster."""
+        tracker = SparkSession.active().sparkContext.statusTracker()
+        deadline = time.monotonic() + _ANSWER_S
+        while tracker.getActiveJobsIds():
+            assert time.monotonic() < deadline, "a job does not end"
+            time.sleep(_POLL_S)
+
+
+def _join(port: int, token: str) -> None:
+    """Begin a session in the JVM of another Python process, as spark-submit starts one."""
+    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": token}
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    jvm: Any = gateway.jvm
+    java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+        jvm.org.apache.spark.SparkContext.getOrCreate()
+    )
+    conf = SparkConf(loadDefaults=False, _jvm=jvm, _jconf=java.getConf())
+    SparkSession(SparkContext(gateway=gateway, jsc=java, conf=conf))
