@@ -29,6 +29,7 @@ from einmal.sinks.commit_point import (
     SinkFenced,
     event_of,
 )
+from einmal.sinks.perform import perform
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
@@ -197,44 +198,30 @@ class TransactionRun:
             return _Answer(event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
 
     def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
-        target = self._target
         match effect:
-            case protocol.ReadRecord(certain):
-                with _explained(effect):
-                    return protocol.RecordRead(target.read() if certain else target.look())
-            case protocol.AbortHeld(identity):
-                with _explained(effect):
-                    return protocol.Ended(target.abort(identity))
-            case protocol.InitProducerId(previous):
-                return self._acquire(effect, previous)
             case protocol.FinishSparkCommit(record):
                 return self._additions.finish_spark_commit(record)
             case protocol.WriteBatch(identity) if batch is not None:
                 with _explained(effect):
                     return self._stage(identity, batch)
-            case protocol.WriteCommitRecord(identity, record) if batch is not None:
-                with _explained(effect):
-                    target.record(identity, record)
-                self._notify(events.BatchWritten(batch.batch_id, record.records))
-                return protocol.Done()
             case protocol.CommitSourcePositions(identity, end) if batch is not None:
                 with _explained(effect):
-                    target.positions(identity, batch.batch_id, end)
+                    self._target.positions(identity, batch.batch_id, end)
                 return protocol.Done()
-            case protocol.EndTxn(identity, committed) if batch is not None:
-                with _explained(effect):
-                    following = target.commit(identity) if committed else target.abort(identity)
-                self._notify(events.TransactionEnded(batch.batch_id, committed))
-                return protocol.Ended(following)
-            case _:
-                raise AssertionError((effect, batch))
-
-    def _acquire(self, effect: protocol.Effect, previous: ProducerIdAndEpoch | None) -> protocol.IdentityGranted:
         with _explained(effect):
-            identity = self._target.acquire(previous)
-        if previous is None:
-            self._notify(events.NameTaken(self._id, identity.producer_id, identity.producer_epoch))
-        return protocol.IdentityGranted(identity)
+            event = perform(effect, self._target)
+        self._report(effect, event, batch)
+        return event
+
+    def _report(self, effect: protocol.Effect, event: protocol.Event, batch: CurrentBatch | None) -> None:
+        """What listeners want to know of a verb that has happened."""
+        match effect, event:
+            case protocol.InitProducerId(None), protocol.IdentityGranted(identity):
+                self._notify(events.NameTaken(self._id, identity.producer_id, identity.producer_epoch))
+            case protocol.WriteCommitRecord(_, record), _ if batch is not None:
+                self._notify(events.BatchWritten(batch.batch_id, record.records))
+            case protocol.EndTxn(_, committed), _ if batch is not None:
+                self._notify(events.TransactionEnded(batch.batch_id, committed))
 
     def _stage(self, identity: ProducerIdAndEpoch, batch: CurrentBatch) -> protocol.Acknowledged:
         outputs = self._target.stage(identity, batch.batch_id, FrameRows(batch.frame))
