@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from einmal.broker.config import STANDARD_AUTHORIZER
-from einmal.broker.front.refused_batches import RefusedBatches
-from einmal.broker.front.router import Deferred
+from einmal.broker.front.produce.refused_batches import RefusedBatches
+from einmal.broker.front.routing.router import Deferred
 from einmal.broker.node import Node
 from einmal.broker.rpc.authentication import Authentication
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType

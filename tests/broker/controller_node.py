@@ -18,7 +18,7 @@ from uuid import UUID
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.allocate_producer_ids import AllocateProducerIdsHandler
 from einmal.broker.front.handlers.alter_partition import AlterPartitionHandler

@@ -15,7 +15,7 @@ from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
 from einmal.broker.control.quorum_storage import QuorumStorage
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
 from einmal.broker.front.handlers.describe_quorum import DescribeQuorumHandler

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from einmal.broker.front.access import Access, AuthorizerNotReady
+from einmal.broker.front.authorization.access import Access, AuthorizerNotReady
 from einmal.broker.front.context import RequestContext
 from einmal.broker.resources.turns import Turns
 from einmal.security.acl import OPERATION_BITS, Acl, AclOperation, PatternType, Permission, ResourceType

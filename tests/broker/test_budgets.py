@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from einmal.broker.config import ConfigError
-from einmal.broker.front import server as server_module
-from einmal.broker.front.server import HELD_BYTES_MAX
+from einmal.broker.front.connections import server as server_module
+from einmal.broker.front.connections.server import HELD_BYTES_MAX
 from einmal.types import ErrorCode
 from einmal.wire import fetch, produce
 from einmal.wire.messages import encode_request
@@ -281,7 +281,7 @@ async def test_frames_that_are_half_sent_are_bounded_and_given_up(
 
 
 async def test_idle_connections_make_room_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einmal.broker.front.connection_table.IDLE_MS_MIN", 0)
+    monkeypatch.setattr("einmal.broker.front.connections.connection_table.IDLE_MS_MIN", 0)
     async with (
         running_node(tmp_path, {"max.connections": 3}) as node,
         Client.connect(node) as used,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from einmal.broker.front.access import Access
-from einmal.broker.front.committed_topics import CommittedTopics, by_partition, to_commit
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
+from einmal.broker.front.topics.committed_topics import CommittedTopics, by_partition, to_commit
 from einmal.broker.resources.turns import Turns
 from einmal.groups.requests import OffsetToCommit
 from einmal.seams import SystemClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from einmal.broker.front.consumer_fetch import WIDE, ConsumerFetch
-from einmal.broker.front.fetch_sessions import Wanted
+from einmal.broker.front.fetch.consumer_fetch import WIDE, ConsumerFetch
+from einmal.broker.front.fetch.fetch_sessions import Wanted
 from einmal.broker.resources.memory_budget import MemoryBudget
 from einmal.log.producer_state import CONTINUES
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from einmal.broker.front.fetch_sessions import FetchSession, FetchSessions, Wanted
+from einmal.broker.front.fetch.fetch_sessions import FetchSession, FetchSessions, Wanted
 from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 
@@ -105,7 +105,7 @@ def test_a_partition_that_gave_records_goes_to_the_end() -> None:
 
 
 def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("einmal.broker.front.fetch_sessions.PARTITIONS_MAX", 5)
+    monkeypatch.setattr("einmal.broker.front.fetch.fetch_sessions.PARTITIONS_MAX", 5)
     sessions = FetchSessions(10, random.Random(1))
     first = opened(sessions, 0, 1, 2)
     assert begin(sessions, request(0, 0, 0, 1, 2)).session is None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from einmal.broker.front import published_keys
+from einmal.broker.front.authentication import published_keys
 from einmal.broker.node import Node
 from einmal.client import aio
 from einmal.client.errors import SaslAuthenticationFailed

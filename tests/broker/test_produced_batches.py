@@ -7,9 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from einmal.broker.front.produce_verification import Unverified, Verified, by_producer, is_transactional, unverified
-from einmal.broker.front.produced_batches import Destinations, ProducedBatches
-from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.front.produce.produce_verification import (
+    Unverified,
+    Verified,
+    by_producer,
+    is_transactional,
+    unverified,
+)
+from einmal.broker.front.produce.produced_batches import Destinations, ProducedBatches
+from einmal.broker.front.produce.refused_batches import RefusedBatches
 from einmal.types import (
     BrokerId,
     ErrorCode,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from einmal.broker.front.published_keys import UNKNOWN_KEY_MS, PublishedKeys
+from einmal.broker.front.authentication.published_keys import UNKNOWN_KEY_MS, PublishedKeys
 from einmal.log.disk import OsDisk
 from einmal.security.errors import TokenError
 from einmal.security.mechanisms import OAUTHBEARER, OAuthBearerExchange

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from einmal.broker.control.quorum_messages import FETCH_SNAPSHOT, VERSION, snapshot_fields
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
 from einmal.broker.front.handlers.end_quorum_epoch import EndQuorumEpochHandler

@@ -352,7 +352,7 @@ async def test_older_clients_are_throttled_instead() -> None:
 
 @virtual_time
 async def test_very_many_client_ids_of_one_user_cost_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from einmal.broker.front import client_throttles
+    from einmal.broker.front.quotas import client_throttles
 
     monkeypatch.setattr(client_throttles, "RATES_MAX", 100)
     async with limited({"client-id": None}, producer_byte_rate=100) as (machine, _client):

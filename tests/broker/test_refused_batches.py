@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.broker.front.refused_batches import PARTITIONS_MAX, RefusedBatches
+from einmal.broker.front.produce.refused_batches import PARTITIONS_MAX, RefusedBatches
 from einmal.types import SEQUENCE_MAX, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from tests.broker.nodes import batch
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
-from einmal.broker.front.forwarding import Forwarding
 from einmal.broker.front.handlers.envelope import EnvelopeHandler
-from einmal.broker.front.router import Deferred, Router
-from einmal.broker.front.routes import route
+from einmal.broker.front.routing.forwarding import Forwarding
+from einmal.broker.front.routing.router import Deferred, Router
+from einmal.broker.front.routing.routes import route
 from einmal.broker.listeners import PLAINTEXT, Endpoint, NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.rpc.authentication import Authentication, Unauthenticated

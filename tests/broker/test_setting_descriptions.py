@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from einmal.broker.config import broker_config
-from einmal.broker.front.setting_descriptions import SettingDescriptions
+from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE, ClusterImage
 
 TOPIC, CLUSTER, FILE, DEFAULT = 1, 3, 4, 5

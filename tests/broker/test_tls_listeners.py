@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from einmal.broker.config import ConfigError
-from einmal.broker.front import tls_server
+from einmal.broker.front.connections import tls_server
 from einmal.broker.node import Node
 from einmal.security.principal import ANONYMOUS, Principal
 from einmal.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request

@@ -16,8 +16,8 @@ from einmal.broker.control.quorum_storage import QuorumStorage
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.remote_markers import RemoteMarkers
 from einmal.broker.coordinators.shard_runtime import ShardRuntime
-from einmal.broker.front.consumer_fetch import ConsumerFetch
 from einmal.broker.front.context import Body, RequestContext
+from einmal.broker.front.fetch.consumer_fetch import ConsumerFetch
 from einmal.broker.front.handlers.fetch import FetchHandler
 from einmal.broker.replicas import replica_sessions
 from einmal.broker.replicas.partition import Partition

@@ -31,17 +31,17 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.producer_ids import ProducerIdBlocks, ProducerIds
 from einmal.broker.coordinators.transaction_service import TransactionService
-from einmal.broker.front.access import Access
 from einmal.broker.front.apis import NodeParts, router
-from einmal.broker.front.arrivals import Arrivals, ConnectionRate
-from einmal.broker.front.client_throttles import ClientThrottles
-from einmal.broker.front.failed_authentications import FailedAuthentications
-from einmal.broker.front.fetch_sessions import FetchSessions
-from einmal.broker.front.metadata_answers import EncodedAnswers
-from einmal.broker.front.router import Router
-from einmal.broker.front.sasl_listeners import SaslListeners
-from einmal.broker.front.server import Server
-from einmal.broker.front.tls_server import TlsServer
+from einmal.broker.front.authentication.failed_authentications import FailedAuthentications
+from einmal.broker.front.authentication.sasl_listeners import SaslListeners
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.connections.arrivals import Arrivals, ConnectionRate
+from einmal.broker.front.connections.server import Server
+from einmal.broker.front.connections.tls_server import TlsServer
+from einmal.broker.front.fetch.fetch_sessions import FetchSessions
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
+from einmal.broker.front.routing.router import Router
+from einmal.broker.front.topics.metadata_answers import EncodedAnswers
 from einmal.broker.identity import Identity, new_uuid
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.listening import Listening

@@ -20,11 +20,10 @@ from einmal.broker.control.topic_creation import TopicCreation
 from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.transaction_service import TransactionService
-from einmal.broker.front.access import Access
-from einmal.broker.front.client_throttles import ClientThrottles
-from einmal.broker.front.failed_authentications import FailedAuthentications
-from einmal.broker.front.fetch_sessions import FetchSessions
-from einmal.broker.front.forwarding import Forwarding
+from einmal.broker.front.authentication.failed_authentications import FailedAuthentications
+from einmal.broker.front.authentication.sasl import SaslServer
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.fetch.fetch_sessions import FetchSessions
 from einmal.broker.front.handlers.add_offsets_to_txn import AddOffsetsToTxnHandler
 from einmal.broker.front.handlers.add_partitions_to_txn import AddPartitionsToTxnHandler
 from einmal.broker.front.handlers.allocate_producer_ids import AllocateProducerIdsHandler
@@ -87,12 +86,13 @@ from einmal.broker.front.handlers.update_features import UpdateFeaturesHandler
 from einmal.broker.front.handlers.vote import VoteHandler
 from einmal.broker.front.handlers.write_txn_markers import WriteTxnMarkersHandler
 from einmal.broker.front.hanging_transactions import HangingTransactions
-from einmal.broker.front.metadata_answers import EncodedAnswers
-from einmal.broker.front.produced_batches import Destinations
-from einmal.broker.front.router import Router
-from einmal.broker.front.routes import ApiRoute, Handler, route
-from einmal.broker.front.sasl import SaslServer
-from einmal.broker.front.setting_descriptions import SettingDescriptions
+from einmal.broker.front.produce.produced_batches import Destinations
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
+from einmal.broker.front.routing.forwarding import Forwarding
+from einmal.broker.front.routing.router import Router
+from einmal.broker.front.routing.routes import ApiRoute, Handler, route
+from einmal.broker.front.topics.metadata_answers import EncodedAnswers
+from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.broker.replicas.partitions import Partitions

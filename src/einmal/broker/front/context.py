@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterab
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from einmal.broker.front.charge import Charge
-from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.front.produce.refused_batches import RefusedBatches
+from einmal.broker.front.quotas.charge import Charge
 from einmal.broker.listeners import PLAINTEXT, Audience, Endpoint, NamedListener
 from einmal.broker.resources.turns import Paced, Turns
 from einmal.broker.rpc.authentication import Authentication

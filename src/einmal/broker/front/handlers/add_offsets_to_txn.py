@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.control.topic_creation import TopicCreation
 from einmal.broker.coordinators.transaction_service import TransactionService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import CONSUMER_OFFSETS

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.transaction_service import TransactionService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import INTERNAL_TOPICS, TRANSACTION_STATE

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.types import BrokerId, ErrorCode

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
-from einmal.broker.front.changed_settings import change_settings, changeable
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.broker.front.topics.changed_settings import change_settings, changeable
 from einmal.wire.api.alter_configs import (
     API,
     AlterConfigsRequest,

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.partitions import IsrRequest, IsrResult

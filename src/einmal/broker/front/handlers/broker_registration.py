@@ -15,7 +15,7 @@ from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.control.quorum_runtime import QuorumRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.brokers import Registered, Registration

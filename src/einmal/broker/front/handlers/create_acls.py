@@ -15,8 +15,8 @@ from typing import ClassVar
 from uuid import UUID
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
-from einmal.broker.front.acl_messages import NO_AUTHORIZER, NOT_AUTHORIZED, acl_of
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.authorization.acl_messages import NO_AUTHORIZER, NOT_AUTHORIZED, acl_of
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.acls import AclResult

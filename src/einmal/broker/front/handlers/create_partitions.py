@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
-from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.authorization.permitted_items import permitted_items
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.made_partitions import MadePartitions
-from einmal.broker.front.mutation_quota import MutationQuota
-from einmal.broker.front.permitted_items import permitted_items
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
+from einmal.broker.front.topics.made_partitions import MadePartitions
+from einmal.broker.front.topics.mutation_quota import MutationQuota
 from einmal.broker.replicas.partitions import Partitions
 from einmal.metadata.topics import NewPartitions, TopicResult
 from einmal.security.acl import AclOperation, ResourceType

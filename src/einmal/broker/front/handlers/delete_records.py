@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import ClassVar, Final
 
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partition import Partition

@@ -15,12 +15,12 @@ from uuid import UUID
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
-from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.authorization.permitted_items import permitted_items
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.mutation_quota import MutationQuota
-from einmal.broker.front.permitted_items import permitted_items
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
+from einmal.broker.front.topics.mutation_quota import MutationQuota
 from einmal.metadata.topics import TopicResult
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode

@@ -13,8 +13,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
-from einmal.broker.front.access import Access
-from einmal.broker.front.acl_messages import NO_AUTHORIZER, NOT_AUTHORIZED, filter_of, matching_acls
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.authorization.acl_messages import (
+    NO_AUTHORIZER,
+    NOT_AUTHORIZED,
+    filter_of,
+    matching_acls,
+)
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.acls import problem_of_filter

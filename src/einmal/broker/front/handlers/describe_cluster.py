@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.handlers.metadata import cluster_operations, told_controller_id

@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
-from einmal.broker.front.access import Access
-from einmal.broker.front.changed_settings import setting_refusal
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.setting_descriptions import SettingDescriptions
+from einmal.broker.front.topics.changed_settings import setting_refusal
+from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
 from einmal.security.acl import AclOperation
 from einmal.types import ErrorCode

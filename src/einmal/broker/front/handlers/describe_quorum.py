@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from einmal.broker.control.quorum_messages import CONTROLLER, on_the_wire
 from einmal.broker.control.quorum_runtime import QuorumRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.image import METADATA_PARTITION

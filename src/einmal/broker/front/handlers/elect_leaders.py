@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.partitions import ElectionResult

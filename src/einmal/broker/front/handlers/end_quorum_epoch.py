@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from einmal.broker.control.quorum_messages import on_the_wire
 from einmal.broker.control.quorum_runtime import QuorumRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.quorum_answers import leader_endpoints, refusal

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access, AuthorizerNotReady
+from einmal.broker.front.authorization.access import Access, AuthorizerNotReady
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.router import Router
+from einmal.broker.front.routing.router import Router
 from einmal.types import ErrorCode
 from einmal.wire.api.envelope import API, EnvelopeRequest, EnvelopeResponse
 from einmal.wire.errors import WireError

@@ -23,13 +23,13 @@ from typing import ClassVar, Final, cast
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
-from einmal.broker.front.access import Access
-from einmal.broker.front.consumer_fetch import ConsumerFetch
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
-from einmal.broker.front.fetch_sessions import NO_SESSION, FetchSessions
-from einmal.broker.front.fetch_waiting import WideWait, answer_later
+from einmal.broker.front.fetch.consumer_fetch import ConsumerFetch
+from einmal.broker.front.fetch.fetch_sessions import NO_SESSION, FetchSessions
+from einmal.broker.front.fetch.fetch_waiting import WideWait, answer_later
 from einmal.broker.front.handler import handler
-from einmal.broker.front.leader_hints import WRONG_BROKER, LeaderHints
+from einmal.broker.front.topics.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.listeners import Audience
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from einmal.broker.coordinators.group_service import GroupService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import Heartbeat

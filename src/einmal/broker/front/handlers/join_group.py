@@ -16,7 +16,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from einmal.broker.coordinators.group_service import GroupService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, Parked, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import JoinGroup

@@ -16,7 +16,7 @@ from __future__ import annotations
 from itertools import count
 from typing import ClassVar, Final, NamedTuple
 
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.batch_checks import BatchChecks

@@ -21,10 +21,10 @@ from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_runtime import QuorumRuntime
 from einmal.broker.control.topic_creation import TopicCreation
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.metadata_answers import EncodedAnswers, MetadataKey
+from einmal.broker.front.topics.metadata_answers import EncodedAnswers, MetadataKey
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
 from einmal.security.acl import AclOperation, ResourceType

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.group_service import GroupService
-from einmal.broker.front.access import Access
-from einmal.broker.front.committed_topics import CommittedTopics, by_partition
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.broker.front.topics.committed_topics import CommittedTopics, by_partition
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.offset_delete import (

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.group_service import GroupService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.coordinator import GroupCoordinator

@@ -19,12 +19,18 @@ from functools import partial
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.transaction_service import TransactionService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.leader_hints import WRONG_BROKER, LeaderHints
-from einmal.broker.front.produce_verification import Unverified, Verified, by_producer, is_transactional, unverified
-from einmal.broker.front.produced_batches import ALL_REPLICAS, Destinations, ProducedBatches, Waiting
+from einmal.broker.front.produce.produce_verification import (
+    Unverified,
+    Verified,
+    by_producer,
+    is_transactional,
+    unverified,
+)
+from einmal.broker.front.produce.produced_batches import ALL_REPLICAS, Destinations, ProducedBatches, Waiting
+from einmal.broker.front.topics.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.metadata.image import ClusterImage
 from einmal.seams import Clock

@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from einmal.broker.front.authentication.failed_authentications import FailedAuthentications
+from einmal.broker.front.authentication.sasl import SaslServer
 from einmal.broker.front.context import Origin, RequestContext
-from einmal.broker.front.failed_authentications import FailedAuthentications
 from einmal.broker.front.handler import handler
-from einmal.broker.front.sasl import SaslServer
 from einmal.security.errors import SaslError
 from einmal.security.mechanisms import OAUTHBEARER
 from einmal.types import ErrorCode

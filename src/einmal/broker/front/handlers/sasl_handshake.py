@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import ClassVar
 
+from einmal.broker.front.authentication.failed_authentications import FailedAuthentications
+from einmal.broker.front.authentication.sasl import SaslServer
 from einmal.broker.front.context import RequestContext
-from einmal.broker.front.failed_authentications import FailedAuthentications
 from einmal.broker.front.handler import handler
-from einmal.broker.front.sasl import SaslServer
 from einmal.types import ErrorCode
 from einmal.wire.api.sasl_handshake import API, SaslHandshakeRequest, SaslHandshakeResponse
 

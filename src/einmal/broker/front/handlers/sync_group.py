@@ -13,7 +13,7 @@ import asyncio
 from typing import ClassVar, Final
 
 from einmal.broker.coordinators.group_service import GroupService
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, Parked, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.requests import SyncGroup

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.features import SAFE_DOWNGRADE, UPGRADE, FeatureResult, FeatureUpdate

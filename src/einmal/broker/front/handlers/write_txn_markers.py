@@ -16,7 +16,7 @@ from functools import partial
 from typing import ClassVar
 
 from einmal.broker.coordinators.marker_writer import Markers, MarkerWriter, PartitionErrors, TransactionEnd
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import HandlerResult, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.hanging_transactions import HangingTransactions

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
-from einmal.broker.front.access import Access
+from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.authorization.permitted_items import PermittedItems, permitted_items
 from einmal.broker.front.context import RequestContext
-from einmal.broker.front.permitted_items import PermittedItems, permitted_items
 from einmal.metadata.controller import Controller
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
 from einmal.metadata.topics import TopicResult

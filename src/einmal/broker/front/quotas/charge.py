@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
 from einmal.metadata.quota_table import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 
 T = TypeVar("T")

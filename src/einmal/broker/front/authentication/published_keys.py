@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import PurePosixPath
 from typing import Final
 
-from einmal.broker.front.sasl import Bearer
+from einmal.broker.front.authentication.sasl import Bearer
 from einmal.log.disk import Disk
 from einmal.security import https
 from einmal.security.bearer_tokens import KeySet, UnknownKey, verified

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from einmal.broker.cluster_metadata import ClusterMetadata
-from einmal.broker.front.produce_verification import Verified
-from einmal.broker.front.refused_batches import RefusedBatches
+from einmal.broker.front.produce.produce_verification import Verified
+from einmal.broker.front.produce.refused_batches import RefusedBatches
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.log.admission import Admission

@@ -13,12 +13,12 @@ import struct
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from einmal.broker.front.charge import Charge
-from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import Body, Buffer, HandlerResult, Origin, Parked, RequestContext
-from einmal.broker.front.forwarding import Forwarding
-from einmal.broker.front.routes import ApiRoute
-from einmal.broker.front.throttle_times import own_throttle_ms, with_throttle_ms
+from einmal.broker.front.quotas.charge import Charge
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
+from einmal.broker.front.routing.forwarding import Forwarding
+from einmal.broker.front.routing.routes import ApiRoute
+from einmal.broker.front.routing.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests

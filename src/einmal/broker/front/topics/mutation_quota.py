@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from einmal.broker.front.client_throttles import ClientThrottles
 from einmal.broker.front.context import RequestContext
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
 
 
 class MutationQuota:

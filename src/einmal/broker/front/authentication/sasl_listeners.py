@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig, ConfigError
-from einmal.broker.front.sasl import SaslServer
+from einmal.broker.front.authentication.sasl import SaslServer
 from einmal.broker.identity import Identity
 from einmal.broker.rpc.authentication import Credentials
 from einmal.log.disk import Disk
@@ -16,7 +16,7 @@ from einmal.security.errors import SecuritySettingError
 from einmal.security.mechanisms import OAUTHBEARER, PLAIN
 
 if TYPE_CHECKING:
-    from einmal.broker.front.published_keys import PublishedKeys
+    from einmal.broker.front.authentication.published_keys import PublishedKeys
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SaslListeners:
             if settings.jwt is not None:
                 _require_library()
                 # Its modules of HTTP are 2 MB, which a broker without OAUTHBEARER need not hold.
-                from einmal.broker.front.published_keys import PublishedKeys
+                from einmal.broker.front.authentication.published_keys import PublishedKeys
 
                 keys = PublishedKeys(settings.jwt, disk)
                 self._published.append(keys)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from einmal.broker.front.client_throttles import ClientThrottles
+from einmal.broker.front.quotas.client_throttles import ClientThrottles
 from einmal.broker.resources.rates import TokenBucket, Windows
 from einmal.seams import Clock
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from einmal.broker.front.consumer_fetch import ConsumerFetch
 from einmal.broker.front.context import Body
+from einmal.broker.front.fetch.consumer_fetch import ConsumerFetch
 from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.broker.resources.turns import Turns
 from einmal.wire.errors import WireError

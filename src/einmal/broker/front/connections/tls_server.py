@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from einmal.broker.front.server import Connection, Server
+from einmal.broker.front.connections.server import Connection, Server
 from einmal.broker.rpc.authentication import Authentication
 from einmal.broker.tls import ListenerTls
 from einmal.security.handshake import refusal_of_client

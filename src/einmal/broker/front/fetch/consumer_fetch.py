@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from einmal.broker.front.fetch_sessions import FetchSession, Wanted
+from einmal.broker.front.fetch.fetch_sessions import FetchSession, Wanted
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.memory_budget import MemoryBudget

@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final, cast
 
-from einmal.broker.front.arrivals import Arrivals
-from einmal.broker.front.connection_table import ConnectionTable
+from einmal.broker.front.connections.arrivals import Arrivals
+from einmal.broker.front.connections.connection_table import ConnectionTable
+from einmal.broker.front.connections.muting import Muting
 from einmal.broker.front.context import Body, Parked
-from einmal.broker.front.muting import Muting
-from einmal.broker.front.refused_batches import RefusedBatches
-from einmal.broker.front.router import Deferred, Parts, Router
+from einmal.broker.front.produce.refused_batches import RefusedBatches
+from einmal.broker.front.routing.router import Deferred, Parts, Router
 from einmal.broker.resources.memory_budget import MemoryBudget, Share
 from einmal.broker.rpc.authentication import Authentication
 from einmal.seams import Clock

@@ -1,0 +1,1 @@
+"""What a sender may do: ACLs, as handlers ask and as requests describe them."""

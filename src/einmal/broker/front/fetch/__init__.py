@@ -1,0 +1,1 @@
+"""A consumer's Fetch: its session, what it reads, how it waits."""

@@ -1,0 +1,1 @@
+"""What clients use, and how long each is throttled for it."""

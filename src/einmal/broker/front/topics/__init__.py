@@ -1,0 +1,1 @@
+"""Topics and settings in requests: described, changed, found by name or by id."""
