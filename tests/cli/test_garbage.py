@@ -1,4 +1,4 @@
-"""Old garbage is collected when memory has grown, else rarely; young garbage as always."""
+"""Each object is looked through once, soon after it was made; all of them when memory has grown much, else rarely."""
 
 from __future__ import annotations
 
@@ -6,24 +6,78 @@ import asyncio
 import gc
 from contextlib import suppress
 
-from einmal.cli.garbage import GROWN_BYTES, LOOKS_MAX, OldGarbage, collect_in_time
+import pytest
+
+from einmal.cli import garbage
+from einmal.cli.garbage import (
+    GROWN_BYTES,
+    GROWN_MUCH_BYTES,
+    LOOKS_AT_ALL_MAX,
+    LOOKS_MAX,
+    Collect,
+    OldGarbage,
+    collect_in_time,
+)
+from tests.suite.patience import patient
+
+MB = 1024 * 1024
 
 
-def test_old_garbage_is_collected_when_memory_has_grown() -> None:
-    old = OldGarbage()
-    old.collected(100_000_000)
-    assert not old.is_due(100_000_000 + GROWN_BYTES - 1)
-    assert not old.is_due(20_000_000)
-    assert old.is_due(100_000_000 + GROWN_BYTES)
-    old.collected(200_000_000)
-    assert not old.is_due(200_000_000 + GROWN_BYTES - 1)
+def test_what_is_new_is_collected_when_memory_has_grown() -> None:
+    old = OldGarbage(100 * MB)
+    assert old.due(100 * MB + GROWN_BYTES - 1) is Collect.NOTHING
+    assert old.due(20 * MB) is Collect.NOTHING
+    assert old.due(100 * MB + GROWN_BYTES) is Collect.NEW
+    old.collected(Collect.NEW, 200 * MB)
+    assert old.due(200 * MB + GROWN_BYTES - 1) is Collect.NOTHING
 
 
-def test_old_garbage_is_collected_although_memory_has_not_grown() -> None:
-    old = OldGarbage()
+def test_what_is_new_is_collected_although_memory_has_not_grown() -> None:
+    old = OldGarbage(100 * MB)
     for _ in range(2):
-        old.collected(100_000_000)
-        assert [old.is_due(100_000_000) for _ in range(LOOKS_MAX)] == [False] * (LOOKS_MAX - 1) + [True]
+        found = [old.due(100 * MB) for _ in range(LOOKS_MAX)]
+        assert found == [Collect.NOTHING] * (LOOKS_MAX - 1) + [Collect.NEW]
+        old.collected(Collect.NEW, 100 * MB)
+
+
+@pytest.mark.parametrize(("before", "grown"), [(100 * MB, GROWN_MUCH_BYTES), (1_000 * MB, 1_000 * MB)])
+def test_everything_is_collected_when_memory_has_grown_much(before: int, grown: int) -> None:
+    old = OldGarbage(before)
+    for resident in range(before, before + grown, 50 * MB):
+        assert old.due(resident) is not Collect.ALL
+        old.collected(Collect.NEW, resident)
+    assert old.due(before + grown) is Collect.ALL
+    old.collected(Collect.ALL, before + grown)
+    assert old.due(before + grown) is Collect.NOTHING
+
+
+def test_everything_is_collected_once_a_day() -> None:
+    old = OldGarbage(100 * MB)
+    found = []
+    for _ in range(LOOKS_AT_ALL_MAX):
+        found.append(old.due(100 * MB))
+        if found[-1] is not Collect.NOTHING:
+            old.collected(found[-1], 100 * MB)
+    assert found.count(Collect.ALL) == 1 and found[-1] is Collect.ALL
+
+
+async def test_a_collection_does_not_look_through_what_an_earlier_one_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_LOOK_SECONDS", 0.001)
+    thresholds = gc.get_threshold()
+    collecting = collect_in_time()
+    try:
+        held = [[number] for number in range(1_000_000)]
+        async with asyncio.timeout(patient(30)):
+            # What is not set aside is what the next collection looks through.
+            while len(gc.get_objects()) > 100_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert len(held) == 1_000_000
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        collecting.cancel()
+        with suppress(asyncio.CancelledError):
+            await collecting
 
 
 async def test_a_request_of_many_elements_does_not_look_through_all_objects() -> None:

@@ -1,9 +1,11 @@
-"""When a broker's process looks for cyclic garbage among all of its objects.
+"""When a broker's process looks for cyclic garbage.
 
-Such a collection stops everything: for 0.1 s with a million objects, as 10,000 partitions have. CPython begins one when
-the young objects that survived are a quarter of the old ones, which one request of many elements can be. Here young
-objects are collected as always, and old ones when memory has grown by that much, else every ten minutes: what garbage
-can hold meanwhile is bounded by both.
+Such a collection stops everything: for 0.1 to 0.2 s with a million objects, as 10,000 partitions have. CPython looks
+through all objects when the young ones that survived are a quarter of the old ones, which one request of many elements
+can be. Here young objects are collected as always. Those that survive are looked through once, soon after they were
+made, and are set aside then (``gc.freeze``): what a collection costs depends on what was made since the last one, not
+on what there is. References that are counted down free objects that were set aside like all others; cycles among them
+are found when memory has grown much since all objects were looked through, else once a day.
 """
 
 from __future__ import annotations
@@ -11,36 +13,56 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
-_LOOK_SECONDS: Final = 5.0
-GROWN_BYTES: Final = 64 * 1024 * 1024
-LOOKS_MAX: Final = 120
+_LOOK_SECONDS: Final = 1.0
+GROWN_BYTES: Final = 8 * 1024 * 1024
+LOOKS_MAX: Final = 60
+GROWN_MUCH_BYTES: Final = 256 * 1024 * 1024
+"""And by as much as there was."""
+LOOKS_AT_ALL_MAX: Final = 24 * 60 * 60
 _NEVER: Final = 2**30
 _STATM: Final = Path("/proc/self/statm")
+
+
+class Collect(Enum):
+    NOTHING = "nothing"
+    NEW = "what was made since the last collection"
+    ALL = "all"
 
 
 class OldGarbage:
     """The decision, apart from time and memory."""
 
-    def __init__(self) -> None:
-        self._bytes_before = 0
-        self._looks_since = 0
+    def __init__(self, resident_bytes: int) -> None:
+        """After a collection of all objects."""
+        self._bytes_before = self._bytes_at_all = resident_bytes
+        self._looks = self._looks_at_all = 0
 
-    def collected(self, resident_bytes: int) -> None:
+    def collected(self, what: Collect, resident_bytes: int) -> None:
         """What is resident after a collection."""
         self._bytes_before = resident_bytes
-        self._looks_since = 0
+        self._looks = 0
+        if what is Collect.ALL:
+            self._bytes_at_all = resident_bytes
+            self._looks_at_all = 0
 
-    def is_due(self, resident_bytes: int) -> bool:
-        """Of one look at the memory that the process has."""
-        self._looks_since += 1
-        return resident_bytes - self._bytes_before >= GROWN_BYTES or self._looks_since >= LOOKS_MAX
+    def due(self, resident_bytes: int) -> Collect:
+        """What to collect at one look at the memory that the process has."""
+        self._looks += 1
+        self._looks_at_all += 1
+        grown = resident_bytes - self._bytes_at_all
+        if grown >= max(GROWN_MUCH_BYTES, self._bytes_at_all) or self._looks_at_all >= LOOKS_AT_ALL_MAX:
+            return Collect.ALL
+        if resident_bytes - self._bytes_before >= GROWN_BYTES or self._looks >= LOOKS_MAX:
+            return Collect.NEW
+        return Collect.NOTHING
 
 
 def collect_in_time() -> asyncio.Task[None]:
-    """Freeze what there is now, and take over from CPython until the task is cancelled."""
+    """Set aside what there is now, and take over from CPython until the task is cancelled."""
     gc.collect()
     gc.freeze()
     young, middle, _old = gc.get_threshold()
@@ -50,13 +72,17 @@ def collect_in_time() -> asyncio.Task[None]:
 
 
 async def _collect() -> None:
-    old = OldGarbage()
-    old.collected(_resident_bytes())
+    old = OldGarbage(_resident_bytes())
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        if old.is_due(_resident_bytes()):
-            gc.collect()
-            old.collected(_resident_bytes())
+        what = old.due(_resident_bytes())
+        if what is Collect.NOTHING:
+            continue
+        if what is Collect.ALL:
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        old.collected(what, _resident_bytes())
 
 
 def _resident_bytes() -> int:
