@@ -1,6 +1,6 @@
 """Sinks by the word of their type: ``type = "postgres"`` in a pipeline.toml, ``format("postgres")`` in a program.
 
-A sink of a user's own is named by its import path, ``my_module:MyDestination``: there is nothing to register.
+A sink of a user's own is named by its import path, ``my_module:MySink``: there is nothing to register.
 """
 
 from __future__ import annotations

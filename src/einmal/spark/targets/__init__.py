@@ -1,5 +1,1 @@
-"""Where output goes: Kafka topics, databases, lake tables; each with the commit record in the transaction of the rows.
-
-``target`` is the interface, ``kinds`` finds a target by the word of its type. A target of your own implements
-``Destination`` and ``Target``, and is named by its import path.
-"""
+"""What sinks need of Spark: a DataFrame as the rows of a batch, topics written by tasks, several sinks in one commit."""

@@ -3,8 +3,8 @@
 Derive a class from ``TargetTests`` in a test module, and implement its six hooks::
 
     class TestMyTarget(TargetTests):
-        def sink(self, location: Path) -> Destination:
-            return MyDestination(Options({"path": location / "rows"}))
+        def sink(self, location: Path) -> RowSink:
+            return MySink(Options({"path": location / "rows"}))
 
         def rows(self, location: Path) -> list[tuple[int, str]]:
             ...
