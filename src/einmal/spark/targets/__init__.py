@@ -1,1 +1,1 @@
-"""What sinks need of Spark: a DataFrame as the rows of a batch, topics written by tasks, several sinks in one commit."""
+"""What sinks need of Spark: a DataFrame as rows, topics that tasks write, topics and a database in one commit."""
