@@ -15,8 +15,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from einmal.schemas.errors import SchemaNotFound
 from einmal.schemas.record_decoder import RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
-from einmal.schemas.registry_server import RegistryServer
 from einmal.schemas.settings import LoadedField
+from einmal.testing.registry_server import RegistryServer
 from tests.interop.apicurio import Apicurio, ApicurioUnavailable
 from tests.schemas.protobuf_files import file_set, message_class
 

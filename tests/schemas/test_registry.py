@@ -16,10 +16,10 @@ import pytest
 from einmal.schemas.errors import RegistryUnavailable, SchemaNotFound, UnknownSchemaId, UnusableSchema
 from einmal.schemas.record_decoder import RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
-from einmal.schemas.registry_server import RegistryServer
 from einmal.schemas.settings import LoadedField
 from einmal.schemas.wire_format import framed
 from einmal.security import https
+from einmal.testing.registry_server import RegistryServer
 
 AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
 

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from einmal.client import Producer
 from einmal.pipeline import events
 from einmal.schemas.debezium_format import UNAVAILABLE
-from einmal.schemas.registry_server import RegistryServer, RestError, Schemas
 from einmal.schemas.wire_format import framed
 from einmal.spark import PipelineError, write_stream
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer
+from einmal.testing.registry_server import RegistryServer, RestError, Schemas
 from einmal.types import Header
 from tests.ports import loopback_ports
 from tests.spark.bad_rows import KINDS, PAYMENT, Payments, bad, good

@@ -1,5 +1,9 @@
-"""Tests for programs that build on einmal: ``targets`` checks a target of your own. Needs pytest."""
+"""For tests of programs that build on einmal: ``targets`` checks a sink of your own and needs pytest, and
+``registry_server`` is a schema registry in this process."""
 
-import pytest
+import contextlib
 
-pytest.register_assert_rewrite("einmal.testing.targets")
+with contextlib.suppress(ImportError):
+    import pytest
+
+    pytest.register_assert_rewrite("einmal.testing.targets")
