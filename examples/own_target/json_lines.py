@@ -95,7 +95,7 @@ class JsonLinesCommitPoint(RowCommitPoint):
         batch = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
         batch.mkdir(parents=True)
         reports = rows.write(writing(str(batch)))
-        self._staged = [(batch / file_name(each.part, each.attempt), each.size) for each in reports]
+        self._staged = [(batch / f"{each.part:05d}-{each.attempt}.jsonl", each.size) for each in reports]
         return tuple(Output(self._directory.name, each.part, 0, each.rows - 1, each.rows) for each in reports)
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
@@ -212,24 +212,23 @@ def flush(directory: Path) -> None:
     os.close(descriptor)
 
 
-def file_name(part: int, attempt: int) -> str:
-    return f"{part:05d}-{attempt}.jsonl"
-
-
 def writing(batch: str) -> WritePart:
     """What every task does: a file under the id of its attempt, then a report. Spark sends it to executors as it stands
     here, with all that it needs."""
 
     def write(attempt: TaskAttempt, batches: Iterator[Any]) -> PartReport | None:
-        count = 0
-        with Path(batch, file_name(*attempt)).open("x") as file:
+        # Nothing of this module: executors need not have it.
+        count, name = 0, f"{attempt.part:05d}-{attempt.attempt}.jsonl"
+        with Path(batch, name).open("x") as file:
             for each in batches:
                 file.writelines(json.dumps(row, default=str) + "\n" for row in each.to_pylist())
                 count += each.num_rows
             file.flush()
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        flush(Path(batch))
+        descriptor = os.open(batch, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
         return PartReport(*attempt, count, size, crc=0) if count else None
 
     return write

@@ -11,7 +11,7 @@ import pytest
 from einmal.cli import garbage
 from einmal.cli.garbage import (
     GROWN_BYTES,
-    GROWN_MUCH_BYTES,
+    LOOKS_AT_ALL_BLIND,
     LOOKS_AT_ALL_MAX,
     LOOKS_MAX,
     Collect,
@@ -40,7 +40,7 @@ def test_what_is_new_is_collected_although_memory_has_not_grown() -> None:
         old.collected(Collect.NEW, 100 * MB)
 
 
-@pytest.mark.parametrize(("before", "grown"), [(100 * MB, GROWN_MUCH_BYTES), (1_000 * MB, 1_000 * MB)])
+@pytest.mark.parametrize(("before", "grown"), [(100 * MB, 256 * MB), (400 * MB, 400 * MB), (1_000 * MB, 512 * MB)])
 def test_everything_is_collected_when_memory_has_grown_much(before: int, grown: int) -> None:
     old = OldGarbage(before)
     for resident in range(before, before + grown, 50 * MB):
@@ -51,13 +51,21 @@ def test_everything_is_collected_when_memory_has_grown_much(before: int, grown: 
     assert old.due(before + grown) is Collect.NOTHING
 
 
-def test_everything_is_collected_once_a_day() -> None:
+def test_memory_that_was_given_back_counts_as_grown_when_it_grows_again() -> None:
     old = OldGarbage(100 * MB)
+    old.collected(Collect.ALL, 2_000 * MB)
+    assert old.due(300 * MB) is not Collect.ALL
+    assert old.due(600 * MB) is Collect.ALL
+
+
+@pytest.mark.parametrize(("resident", "looks"), [(100 * MB, LOOKS_AT_ALL_MAX), (0, LOOKS_AT_ALL_BLIND)])
+def test_everything_is_collected_every_few_hours(resident: int, looks: int) -> None:
+    old = OldGarbage(resident)
     found = []
-    for _ in range(LOOKS_AT_ALL_MAX):
-        found.append(old.due(100 * MB))
+    for _ in range(looks):
+        found.append(old.due(resident))
         if found[-1] is not Collect.NOTHING:
-            old.collected(found[-1], 100 * MB)
+            old.collected(found[-1], resident)
     assert found.count(Collect.ALL) == 1 and found[-1] is Collect.ALL
 
 

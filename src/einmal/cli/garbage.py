@@ -5,7 +5,7 @@ through all objects when the young ones that survived are a quarter of the old o
 can be. Here young objects are collected as always. Those that survive are looked through once, soon after they were
 made, and are set aside then (``gc.freeze``): what a collection costs depends on what was made since the last one, not
 on what there is. References that are counted down free objects that were set aside like all others; cycles among them
-are found when memory has grown much since all objects were looked through, else once a day.
+are found when memory has grown much since all objects were looked through, else every few hours.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import Final
 _LOOK_SECONDS: Final = 1.0
 GROWN_BYTES: Final = 8 * 1024 * 1024
 LOOKS_MAX: Final = 60
-GROWN_MUCH_BYTES: Final = 256 * 1024 * 1024
-"""And by as much as there was."""
-LOOKS_AT_ALL_MAX: Final = 24 * 60 * 60
+GROWN_MUCH_BYTES: Final = (256 * 1024 * 1024, 512 * 1024 * 1024)
+"""Between these two, by as much as there was."""
+LOOKS_AT_ALL_MAX: Final = 4 * 60 * 60
+LOOKS_AT_ALL_BLIND: Final = 10 * 60
+"""Where the system does not report what is resident."""
 _NEVER: Final = 2**30
 _STATM: Final = Path("/proc/self/statm")
 
@@ -53,8 +55,12 @@ class OldGarbage:
         """What to collect at one look at the memory that the process has."""
         self._looks += 1
         self._looks_at_all += 1
-        grown = resident_bytes - self._bytes_at_all
-        if grown >= max(GROWN_MUCH_BYTES, self._bytes_at_all) or self._looks_at_all >= LOOKS_AT_ALL_MAX:
+        # Also after a burst, whose memory was given back.
+        self._bytes_at_all = min(self._bytes_at_all, resident_bytes)
+        least, most = GROWN_MUCH_BYTES
+        looks_max = LOOKS_AT_ALL_MAX if resident_bytes else LOOKS_AT_ALL_BLIND
+        has_grown = resident_bytes - self._bytes_at_all >= min(max(least, self._bytes_at_all), most)
+        if has_grown or self._looks_at_all >= looks_max:
             return Collect.ALL
         if resident_bytes - self._bytes_before >= GROWN_BYTES or self._looks >= LOOKS_MAX:
             return Collect.NEW

@@ -6,6 +6,7 @@ import base64
 import datetime
 import decimal
 import json
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final
@@ -68,42 +69,43 @@ def _selected(table: Any, columns: Sequence[Selected]) -> Any:
         if each.field is not None:
             values = compute.struct_field(values, each.field)
         if each.as_json:
-            values = pyarrow.chunked_array(
-                [[_json(value, values.type) for value in values.to_pylist()]], pyarrow.string()
-            )
+            texts = [None if value is None else _json(value, values.type) for value in values.to_pylist()]
+            values = pyarrow.chunked_array([texts], pyarrow.string())
         found.append(values)
     return pyarrow.table(found, names=[each.name for each in columns])
 
 
-def _json(value: Any, kind: Any) -> str | None:
-    return None if value is None else json.dumps(_plain(value, kind), ensure_ascii=False, separators=(",", ":"))
-
-
-def _plain(value: Any, kind: Any) -> Any:
-    """As Spark's ``to_json`` has it: times in ISO 8601, bytes in base 64, keys of maps as text."""
+def _json(value: Any, kind: Any) -> str:
+    """As Spark's ``to_json`` has it: times in ISO 8601, bytes in base 64, keys of maps as text, all digits."""
     from pyarrow import types
 
-    if types.is_map(kind):
-        return {_key(key): _plain(each, kind.item_type) for key, each in value or ()}
+    if types.is_map(kind) and value is not None:
+        pairs = (f"{_key(key, kind.key_type)}:{_json(each, kind.item_type)}" for key, each in value)
+        return f"{{{','.join(pairs)}}}"
     match value:
         case dict():
-            return {name: _plain(each, kind.field(name).type) for name, each in value.items()}
+            pairs = (f"{json.dumps(name)}:{_json(each, kind.field(name).type)}" for name, each in value.items())
+            return f"{{{','.join(pairs)}}}"
         case list():
-            return [_plain(each, kind.value_type) for each in value]
+            return f"[{','.join(_json(each, kind.value_type) for each in value)}]"
         case bytes():
-            return base64.b64encode(value).decode()
+            value = base64.b64encode(value).decode()
+        case datetime.datetime() if value.tzinfo is None:
+            value = value.isoformat("T", "microseconds")
         case datetime.datetime():
-            text = value.astimezone(datetime.UTC).isoformat("T", "microseconds") if value.tzinfo else None
-            return value.isoformat("T", "microseconds") if text is None else text.replace("+00:00", "Z")
+            value = value.astimezone(datetime.UTC).isoformat("T", "microseconds").replace("+00:00", "Z")
         case datetime.date():
-            return value.isoformat()
+            value = value.isoformat()
         case decimal.Decimal():
-            return float(value)
-    return value
+            return format(value, "f")
+        case float() if not math.isfinite(value):
+            value = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else str(key)
+def _key(key: Any, kind: Any) -> str:
+    text = _json(key, kind)
+    return text if text.startswith('"') else json.dumps(text, ensure_ascii=False)
 
 
 def schema_of(schema: Any) -> RowSchema:

@@ -57,7 +57,7 @@ def sink_class(kind: str) -> type[RowSink]:
     except AttributeError as error:
         raise OptionError(f"target type {kind!r}: {module} has no {name}") from error
     if not (isinstance(found, type) and issubclass(found, RowSink)):
-        raise OptionError(f"target type {kind!r} is no einmal.sinks.sink.Sink")
+        raise OptionError(f"target type {kind!r} is no einmal.sinks.sink.RowSink")
     return found
 
 

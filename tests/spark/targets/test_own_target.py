@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from examples.own_target.json_lines import JsonLines
+from examples.own_target.json_lines import JsonLines, writing
+from pyspark import cloudpickle
 
 from einmal.options.values import Options
 from einmal.testing.targets import TargetTests
@@ -48,6 +51,20 @@ class JsonLinesHooks(TargetTests):
         manifest = json.loads(path.read_text())
         manifest["pipelines"][name]["record"] = "{"
         path.write_text(json.dumps(manifest))
+
+
+def test_executors_need_not_have_the_module(tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
+    sent.write_bytes(cloudpickle.dumps(writing(str(tmp_path))))  # type: ignore[no-untyped-call]
+    program = (
+        "import pyarrow; from pyspark import cloudpickle; from einmal.sinks.batch_rows import TaskAttempt\n"
+        f"write = cloudpickle.loads(open({str(sent)!r}, 'rb').read())\n"
+        "batches = pyarrow.table({'id': [1, 2]}).to_batches()\n"
+        "print(write(TaskAttempt(3, 4), iter(batches)).rows)"
+    )
+    # The folder of the examples is on no path there.
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, (tmp_path / "00003-4.jsonl").exists()) == ("2\n", True), done.stderr
 
 
 class TestJsonLines(LocalTasks, JsonLinesHooks):

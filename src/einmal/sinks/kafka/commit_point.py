@@ -115,7 +115,7 @@ class KafkaCommitPoint(CommitPoint):
             return self._cluster_id()
 
     def keep(self) -> KeptTransaction:
-        """As ``acquire``, but what the former owner has left open is kept: see ``targets.together``."""
+        """As ``acquire``, but what the former owner has left open is kept: for a two-phase commit."""
         with _errors(_refused_at_first):
             return self._transactions.keep_prepared_txn()
 

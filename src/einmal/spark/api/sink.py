@@ -96,7 +96,7 @@ class StreamWriter:
         self._takes_topics = False
 
     def format(self, source: str) -> Self:
-        """The type of the target: "kafka" by default, another of ``targets.kinds``, or the import path of your own."""
+        """The type of the target: "kafka" by default, another of ``sinks.kinds``, or the import path of your own."""
         if source not in KAFKA:
             sink_class(source)
         self._kind = source

@@ -9,9 +9,9 @@ each batch once; where a query is not deterministic, two targets may have it fro
 record is the one that Spark's state belongs to.
 
 Where targets tolerate rows that they reject, the dead letters of these rows are one more commit point, the last one of
-a batch. What they are made of is in the targets' own records (``Target.rejected``), so the batch is not computed for
-them again. A batch begins only when they are committed: Spark runs the batch again until then, and the commit file of
-its state is not completed before.
+a batch. What they are made of is in the targets' own records (``CommitPoint.rejected``), so the batch is not computed
+for them again. A batch begins only when they are committed: Spark runs the batch again until then, and the commit file
+of its state is not completed before.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from einmal.types import ProducerIdAndEpoch
 
 _logger = logging.getLogger(__name__)
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
+_OUTSIDE_A_BATCH: Final = (protocol.ReadRecord, protocol.AbortHeld, protocol.InitProducerId)
 _WILL_AGAIN: Final = frozenset(
     {
         "RowRefused",
@@ -208,6 +209,7 @@ class TransactionRun:
                 with _explained(effect):
                     self._target.positions(identity, batch.batch_id, end)
                 return protocol.Done()
+        assert batch is not None or isinstance(effect, _OUTSIDE_A_BATCH), effect
         with _explained(effect):
             event = perform(effect, self._target)
         self._report(effect, event, batch)

@@ -82,7 +82,8 @@ def _writes(write: WritePart, names: Sequence[str]) -> Callable[[Iterator[Any]],
 def schema_of(schema: StructType) -> RowSchema:
     return RowSchema(
         fields=tuple(
-            RowField(each.name, type_of(each.dataType), each.nullable, each.metadata or {}) for each in schema.fields
+            RowField(each.name, type_of(each.dataType), each.nullable, each.jsonValue()["metadata"])
+            for each in schema.fields
         )
     )
 
@@ -99,4 +100,9 @@ def type_of(kind: DataType) -> RowType:
             return MapRowType(key=type_of(kind.keyType), value=type_of(kind.valueType), has_null=kind.valueContainsNull)
         case types.DecimalType():
             return DecimalRowType(precision=kind.precision, scale=kind.scale)
+        case types.StringType():
+            # A collation is in the metadata of the column.
+            return RowType("string", kind.simpleString(), "string")
+        case types.UserDefinedType():
+            return RowType("udt", "udt")
     return RowType(kind.typeName(), kind.simpleString(), kind.jsonValue())

@@ -1,4 +1,7 @@
-"""The battery with Spark's tasks: to be named before the hooks of the sink."""
+"""The battery with Spark's tasks, which may run twice, at the same time, and for longer than their driver.
+
+``class TestMySinkOnSpark(SparkTasks, TestMySink)``, with a fixture ``spark``: the default session of the process.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import pyarrow
 import pytest
-from pyspark.sql import SparkSession
 
 from einmal.spark.targets.frame_rows import FrameRows
 from einmal.testing.targets import TargetTests
@@ -21,20 +22,27 @@ _POLL_S: Final = 0.02
 
 class SparkTasks(TargetTests):
     @pytest.fixture(autouse=True)
-    def session(self, spark: SparkSession) -> None:
+    def session(self, spark: object) -> None:
         """It is the default one of this process."""
 
     def batch_rows(self, tables: Sequence[Any]) -> FrameRows:
+        import pyarrow
+        from pyspark.sql import SparkSession
+
         # Of an Arrow table Spark makes a local relation, without a job of Python workers.
         frame = SparkSession.active().createDataFrame(pyarrow.concat_tables(tables))
         return FrameRows(frame.coalesce(len(tables)))
 
     def beginning(self) -> Callable[[], None]:
+        from pyspark.sql import SparkSession
+
         gateway = SparkSession.active().sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
         return partial(_join, gateway.port, gateway.auth_token)
 
     def settle(self) -> None:
         """The jobs of killed drivers run on for a moment, as they do on a cluster."""
+        from pyspark.sql import SparkSession
+
         tracker = SparkSession.active().sparkContext.statusTracker()
         deadline = time.monotonic() + _ANSWER_S
         while tracker.getActiveJobsIds():
@@ -47,6 +55,7 @@ def _join(port: int, token: str) -> None:
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": token}
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
 
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     jvm: Any = gateway.jvm
