@@ -1,4 +1,4 @@
-"""Rows have the columns and types that Spark has: what a sink is told of them, whoever makes them. No session."""
+"""Rows have the columns and types that Spark has, under the same names, whoever makes them. No session."""
 
 from __future__ import annotations
 
