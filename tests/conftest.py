@@ -12,6 +12,7 @@ import functools
 import gc
 import inspect
 import os
+import signal
 import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -53,6 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in the background of a shell: every process that a test starts would ignore it, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # The process that only gives out tests starts those that run them.
     if is_worker or config.getoption("dist", "no") == "no":
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTED), os.environ.get("PYTHONPATH")]))

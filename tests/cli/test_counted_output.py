@@ -38,15 +38,6 @@ def stdout_on(raw: io.RawIOBase, monkeypatch: pytest.MonkeyPatch, buffered: bool
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(below, write_through=True))  # type: ignore[type-var]
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A shell's job in the background ignores SIGINT, and so does every process that it starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_bytes_count_that_left_as_a_signal_came(

@@ -176,7 +176,7 @@ def test_a_rejected_row_is_one_dead_letter_and_replayed_after_a_correction_every
     assert {each.context["__connect.errors.connector.name"] for each in letters} == {loading.name}
     assert {each.reason for each in letters} == {WHY[loading.kind]}
     (executing,) = {each.context["__connect.errors.class.name"] for each in letters}
-    assert executing.endswith("Destination")
+    assert executing.endswith("Sink")
     assert progress.dead_letters == {(loading.name, "TASK_PUT", WHY[loading.kind]): 5}
     assert "secret" not in caplog.text
     assert not any("secret" in each.context["__connect.errors.exception.message"] for each in letters)

@@ -263,7 +263,7 @@ MUTANTS: dict[type[_Broken], str] = {
 """The test that catches each, with its parameter."""
 
 
-class BrokenDestination(SQLiteSink):
+class BrokenSink(SQLiteSink):
     def __init__(self, options: Options, kind: type[_Broken]) -> None:
         super().__init__(options)
         self._kind = kind

@@ -10,7 +10,7 @@ import pytest
 from einmal.options.values import Options
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.sqlite import SQLiteSink
-from tests.spark.targets.broken import MUTANTS, BrokenDestination
+from tests.spark.targets.broken import MUTANTS, BrokenSink
 from tests.spark.targets.hooks import SQLiteHooks
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def test_defect_is_caught_by_the_test_that_is_for_it(mutant: Any, tmp_path: Path
     class Broken(SQLiteHooks):
         def sink(self, location: Path) -> SQLiteSink:
             options = Options({"path": location / "rows.db", "table": "words", "busyTimeout": "2s"})
-            return BrokenDestination(options, mutant)
+            return BrokenSink(options, mutant)
 
     name, _, parameter = MUTANTS[mutant].partition(":")
     test = getattr(Broken(), name)

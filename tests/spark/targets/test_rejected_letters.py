@@ -15,7 +15,7 @@ from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
 
 CLIENT = {"bootstrap.servers": "127.0.0.1:1"}
 OPTIONS = source_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "in"}, streaming=True)
-SINK = RejectingSink("loading", ErrorSettings(tolerates=True, topic="bad"), "a.Destination")
+SINK = RejectingSink("loading", ErrorSettings(tolerates=True, topic="bad"), "a.Sink")
 LETTERS = RejectedLetters(
     destination=KafkaFrameSink(CLIENT), name="loading/rejected", sources={1: OPTIONS}, sinks={0: SINK}
 )
