@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 from einmal.client.config import ProducerSettings, dotted, parse
@@ -28,9 +28,6 @@ from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka import commit_log
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
 from einmal.sinks.perform import VERBS, answered, perform
-
-if TYPE_CHECKING:
-    pass
 
 POLL_S: Final = 0.2
 """Between two looks at a source that has nothing new."""

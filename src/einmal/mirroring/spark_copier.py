@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
 from einmal.mirror.offset_map import OffsetRun
@@ -22,14 +22,11 @@ from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.batches import write_all
 from einmal.sinks.kafka.claim_client import ClaimClient, ClaimRefused
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
-from einmal.sinks.kafka.open_transaction import OpenTransaction
+from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
 from einmal.spark.environment.python_worker import partition_writer
 from einmal.spark.output.routing import Turn
 from einmal.spark.output.task_job import JobFailed, TaskJob
 from einmal.types import TopicPartition
-
-if TYPE_CHECKING:
-    from einmal.sinks.kafka.open_transaction import WriteAs
 
 _UNREADABLE: Final = SourceUnreadable.__name__
 _EffectT = TypeVar("_EffectT", ScanHeaders, CopyRecords)

@@ -1,7 +1,7 @@
 """The target cluster of a mirror: its topics, and the effects of a transaction on it.
 
-The verbs of the transaction are those of a pipeline's (``sinks.kafka``): a mirror is fenced, aborted and
-recovered like a pipeline.
+The verbs of the transaction are those of a pipeline's (``sinks.kafka``): a mirror is fenced, aborted and recovered like
+a pipeline.
 """
 
 from __future__ import annotations

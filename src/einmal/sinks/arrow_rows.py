@@ -9,6 +9,7 @@ import json
 import math
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from einmal.sinks.batch_rows import BatchRows, PartReport, Selected, TaskAttempt, WritePart
@@ -16,22 +17,6 @@ from einmal.sinks.row_schema import ArrayRowType, DecimalRowType, MapRowType, Ro
 
 _ROWS: Final = 10_000
 """Of one record batch, as in Spark."""
-_KINDS: Final = {
-    "bool": "boolean",
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "large_string": "string",
-    "binary": "binary",
-    "large_binary": "binary",
-    "date32[day]": "date",
-    "timestamp[us]": "timestamp_ntz",
-    "null": "void",
-}
 
 
 class ArrowRows(BatchRows):
@@ -53,9 +38,10 @@ class ArrowRows(BatchRows):
         return ArrowRows([_selected(each, columns) for each in self._parts])
 
     def write(self, write: WritePart) -> list[PartReport]:
-        reports = []
-        for number, part in enumerate(self._parts):
-            reports.append(write(TaskAttempt(number, secrets.randbits(48)), iter(part.to_batches(_ROWS))))
+        reports = [
+            write(TaskAttempt(number, secrets.randbits(48)), iter(part.to_batches(_ROWS)))
+            for number, part in enumerate(self._parts)
+        ]
         return [each for each in reports if each is not None]
 
 
@@ -126,7 +112,9 @@ def type_of(kind: Any) -> RowType:
         return ArrayRowType(element=type_of(kind.value_type), has_null=kind.value_field.nullable)
     if types.is_timestamp(kind) and kind.tz is not None and kind.unit == "us":
         return RowType("timestamp")
-    return RowType(_KINDS.get(str(kind), str(kind)))
+    same = {"large_string": "string", "large_binary": "binary", "null": "void"}
+    names = {each: name for name, each in _scalars().items()}
+    return RowType(names.get(kind) or same.get(str(kind), str(kind)))
 
 
 def arrow_type(kind: RowType) -> Any:
@@ -143,7 +131,18 @@ def arrow_type(kind: RowType) -> Any:
             return pyarrow.map_(key, pyarrow.field("value", arrow_type(kind.value), kind.has_null))
         case RowSchema():
             return pyarrow.struct([pyarrow.field(each.name, arrow_type(each.type), each.nullable) for each in kind])
-    scalars = {
+    scalars = _scalars()
+    if kind.kind not in scalars:
+        raise TypeError(f"Arrow has no type for {kind}")
+    return scalars[kind.kind]
+
+
+@cache
+def _scalars() -> dict[str, Any]:
+    """Arrow's types by Spark's names."""
+    import pyarrow
+
+    return {
         "boolean": pyarrow.bool_(),
         "byte": pyarrow.int8(),
         "short": pyarrow.int16(),
@@ -157,6 +156,3 @@ def arrow_type(kind: RowType) -> Any:
         "timestamp": pyarrow.timestamp("us", "UTC"),
         "timestamp_ntz": pyarrow.timestamp("us"),
     }
-    if kind.kind not in scalars:
-        raise TypeError(f"Arrow has no type for {kind}")
-    return scalars[kind.kind]

@@ -30,7 +30,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from einmal.pipeline import effects as protocol
 from einmal.pipeline.claims import Output
@@ -38,9 +38,6 @@ from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.sinks.batch_rows import BatchRows
 from einmal.types import ProducerEpoch, ProducerIdAndEpoch
-
-if TYPE_CHECKING:
-    pass
 
 Identity = ProducerIdAndEpoch
 """What ``acquire`` grants: in Kafka the producer id and epoch. Elsewhere ``producer_id`` is the epoch of the name, and

@@ -178,10 +178,10 @@ def record_problems(
         return []
     found = [
         (f"with {TOLERANCE}=all no column of the query can be named {field.name!r}", "rename it")
-        for field in schema.fields
+        for field in schema
         if field.name.lower() in own
     ]
-    kinds = {field.name: str(field.type) for field in schema.fields}
+    kinds = {field.name: str(field.type) for field in schema}
     wanted = f"struct<{','.join(f'{name}:{kind}' for name, kind in RECORD_FIELDS.items())}>"
     if kinds.get(RECORD) != wanted:
         what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"

@@ -104,9 +104,6 @@ class RowSchema(RowType):
     def __iter__(self) -> Iterator[RowField]:
         return iter(self.fields)
 
-    def __getitem__(self, name: str) -> RowField:
-        return next(each for each in self.fields if each.name == name)
-
     @property
     def names(self) -> list[str]:
         return [each.name for each in self.fields]

@@ -69,7 +69,10 @@ def test_a_schema_has_sparks_names_and_json(kind: types.DataType) -> None:
 def test_a_type_is_sparks_in_arrow_and_back(kind: types.DataType) -> None:
     (field,) = to_arrow_schema(types.StructType([types.StructField("c", kind)]), timezone="UTC")
     assert arrow_type(type_of(kind)) == field.type
-    assert str(ArrowRows([pyarrow.table({"c": pyarrow.array([], field.type)})]).schema["c"].type) == kind.simpleString()
+    assert (
+        str(ArrowRows([pyarrow.table({"c": pyarrow.array([], field.type)})]).schema.fields[0].type)
+        == kind.simpleString()
+    )
 
 
 def test_a_type_of_the_users_own_is_no_built_in_one() -> None:

@@ -155,7 +155,6 @@ class KafkaCommitPoint(CommitPoint):
     ) -> tuple[Output, ...]:
         """``run`` is a job whose tasks claim partitions at ``service`` before they write, and returns what they have
         written."""
-        from einmal.sinks.kafka.open_transaction import WriteAs
 
         def add(target: TopicPartition) -> None:
             self._transactions.add(identity, target)

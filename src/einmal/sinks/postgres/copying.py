@@ -62,13 +62,13 @@ def copy_rows(rows: BatchRows, staged: Staged, connecting: Connecting, pipeline:
         titles=staged.titles,
         tolerates=staged.tolerates,
     )
-    schema = rows.schema
+    types = {each.name: each.type for each in rows.schema}
 
     def selected(each: StagingColumn) -> Selected:
         if each.name in _RECORD:
             # A field of the record is a column of the staging table.
             return Selected(each.source, RECORD, _RECORD[each.name])
-        return Selected(each.source, each.source, as_json=is_json(schema[each.source].type))
+        return Selected(each.source, each.source, as_json=is_json(types[each.source]))
 
     return rows.select([selected(each) for each in staged.columns]).write(partial(_copy, task))
 

@@ -7,6 +7,7 @@ field of ``a.b``, for all columns of ``*``, and find no column of a name with a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.sinks.batch_rows import BatchRows, PartReport, Selected, TaskAttempt, WritePart
@@ -30,7 +31,7 @@ class FrameRows(BatchRows):
     def __init__(self, frame: DataFrame) -> None:
         self.frame = frame
 
-    @property
+    @cached_property
     def schema(self) -> RowSchema:
         return schema_of(self.frame.schema)
 
