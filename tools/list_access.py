@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.generated_page import write_or_check
+from tools.python_source import parse
 
 ROOT = Path(__file__).parent.parent
 HANDLERS = ROOT / "src" / "einmal" / "broker" / "front" / "handlers"
@@ -44,7 +45,7 @@ class ApiAccess(NamedTuple):
 def apis() -> Iterator[ApiAccess]:
     """One for each handler; SystemExit where a docstring has no such line."""
     for path in HANDLERS.glob("[!_]*.py"):
-        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        docstring = ast.get_docstring(parse(path.read_text())) or ""
         found = _LINES.search(docstring)
         if found is None:
             sys.exit(f"{path.name}: the docstring has no line 'Access:' after 'API:'")

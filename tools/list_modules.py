@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from tools.generated_page import write_or_check
+from tools.python_source import parse
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "einmal"
@@ -17,7 +18,7 @@ PAGE = ROOT / "docs" / "modules.md"
 
 
 def first_sentence(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    docstring = ast.get_docstring(parse(path.read_text())) or ""
     paragraph = " ".join(docstring.split("\n\n")[0].split())
     return re.split(r"(?<=[.!?])\s", paragraph)[0]
 

@@ -62,6 +62,9 @@ class _Quorum:
         self._node = node
         self.is_held = False
 
+    def resign(self) -> None:
+        """There is no other replica."""
+
     def local_end_moved(self, end: Offset) -> Offset:
         node = self._node
         if self.is_held:

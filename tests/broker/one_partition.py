@@ -37,6 +37,9 @@ class OnePartition:
         self.partition.lead(self, LeaderEpoch(3))
         self.image = ClusterImage(topic_names={TOPIC_ID: "t"})
 
+    def resign(self) -> None:
+        """There is no other replica."""
+
     def local_end_moved(self, end: Offset) -> Offset:
         return self.partition.high_watermark if self.is_held else end
 

@@ -202,6 +202,32 @@ async def test_a_snapshot_that_cannot_be_read_is_not_fetched_in_a_loop() -> None
     await quorum.until(lambda: quorum.members[3].quorum.snapshots.latest is not None)
 
 
+@virtual_time
+async def rotten_on_the_leader(has_snapshot: bool) -> None:
+    """A new member needs what the leader's disk has lost since it was written; the third one has it."""
+    quorum = Quorum(metadata_log_max_record_bytes_between_snapshots=2_000 if has_snapshot else 1 << 20)
+    await quorum.start()
+    leader = await quorum.settled()
+    for number in range(100 if has_snapshot else 0):
+        await quorum.committed_everywhere(leader.append(f"feature {number % 10}", number))
+    await quorum.committed_everywhere(leader.append("one"))
+    newcomer = next(m for m in quorum.members.values() if m is not leader)
+    quorum.kill(newcomer.node_id)
+    quorum.disks[newcomer.node_id].wipe()
+    suffix = ".checkpoint" if has_snapshot else ".log"
+    (name,) = [each for each in leader.disk.list_directory(FOLDER) if each.endswith(suffix)]
+    data = quorum.disks[leader.node_id].inode(FOLDER / name).data
+    data[len(data) // 2] ^= 1
+    await quorum.start(newcomer.node_id)
+    await quorum.until(lambda: "one" in levels(quorum.members[newcomer.node_id]), 30)
+    assert quorum.leader not in (None, leader)
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_leader_whose_metadata_is_damaged_lets_another_voter_lead(has_snapshot: bool) -> None:
+    rotten_on_the_leader(has_snapshot)
+
+
 @pytest.mark.parametrize("max_bytes", [-(2**31), -1, 0, 100, 2**31 - 1])
 @virtual_time
 async def test_the_parts_of_a_snapshot_in_one_answer_share_its_bytes(max_bytes: int) -> None:

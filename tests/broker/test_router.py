@@ -65,26 +65,39 @@ async def finish(deferred: Any) -> Body | Parked:
     return await router().finish(deferred)
 
 
-def test_a_request_is_decoded_answered_and_encoded() -> None:
+async def parts_of(started: Any) -> Any:
+    """The frame that answers: the first request of a version waits for its turn."""
+    assert isinstance(started, Deferred)
+    return router().encode(started.header, await started.body())
+
+
+async def test_only_the_first_request_of_a_version_waits_for_a_turn() -> None:
+    one = router()
+    for version in (4, 3):
+        assert isinstance(one.dispatch(frame(version=version), "host"), Deferred)
+        assert isinstance(one.dispatch(frame(version=version), "host"), list)
+
+
+async def test_a_request_is_decoded_answered_and_encoded() -> None:
     seen: list[heartbeat.HeartbeatRequest] = []
 
     def answer(request: heartbeat.HeartbeatRequest) -> HandlerResult:
         seen.append(request)
         return FOUND
 
-    parts = router(HeartbeatHandler(answer)).dispatch(frame(group_id="g", generation_id=3), "host")
-    assert error_of(parts) is ErrorCode.rebalance_in_progress
+    started = router(HeartbeatHandler(answer)).dispatch(frame(group_id="g", generation_id=3), "host")
+    assert error_of(await parts_of(started)) is ErrorCode.rebalance_in_progress
     assert seen == [heartbeat.HeartbeatRequest("g", 3)]
 
 
 @pytest.mark.parametrize("body", [b"\x00ab", [b"\x00", b"ab"]])
-def test_an_encoded_body_is_sent_as_it_is(body: Body) -> None:
-    parts = router(HeartbeatHandler(lambda request: body)).dispatch(frame(), "host")
-    assert b"".join(cast(Any, parts))[9:] == b"\x00ab"
+async def test_an_encoded_body_is_sent_as_it_is(body: Body) -> None:
+    started = router(HeartbeatHandler(lambda request: body)).dispatch(frame(), "host")
+    assert b"".join(await parts_of(started))[9:] == b"\x00ab"
 
 
-def test_no_body_is_no_answer() -> None:
-    assert router(HeartbeatHandler(lambda request: None)).dispatch(frame(), "host") == []
+async def test_no_body_is_no_answer() -> None:
+    assert await parts_of(router(HeartbeatHandler(lambda request: None)).dispatch(frame(), "host")) == []
 
 
 async def test_the_response_of_a_coroutine_is_encoded_when_it_has_ended() -> None:
@@ -137,9 +150,12 @@ async def test_only_as_many_large_requests_are_unpacked_at_once_as_memory_allows
     assert [each[0] for each in order if each.endswith("waits")] == list("abcdef")
 
 
-def test_a_request_that_is_cut_off_closes_the_connection() -> None:
+async def test_a_request_that_is_cut_off_closes_the_connection() -> None:
+    one = router()
     with pytest.raises(Truncated):
-        router().dispatch(frame()[:-3], "host")
+        await parts_of(one.dispatch(frame()[:-3], "host"))
+    with pytest.raises(Truncated):
+        one.dispatch(frame()[:-3], "host")
 
 
 def test_an_api_or_version_that_is_not_supported_closes_the_connection() -> None:
@@ -156,12 +172,12 @@ def test_a_later_version_of_api_versions_is_answered_in_version_0() -> None:
     assert decode_response(API_VERSIONS, 0, b"".join(parts), 8).error_code is ErrorCode.unsupported_version
 
 
-def test_only_authentication_is_answered_before_it() -> None:
+async def test_only_authentication_is_answered_before_it() -> None:
     origin = cast(Any, SimpleNamespace(authentication=Authentication()))
     with pytest.raises(Unauthenticated):
         router(listener=SASL).dispatch(frame(), "host", origin)
     origin.authentication.is_done = True
-    assert error_of(router(listener=SASL).dispatch(frame(), "host", origin))
+    assert error_of(await parts_of(router(listener=SASL).dispatch(frame(), "host", origin)))
 
 
 # --- forwarding --------------------------------------------------------------------------------------------------
@@ -189,7 +205,7 @@ async def test_what_only_the_controller_answers_is_passed_on_unless_it_is_here(i
     forwarding = Forwarding(controller(is_active=is_active), channel)
     result = Router(routes, turns(), LISTENER, forwarding=forwarding).dispatch(frame(), "host")
     if is_active:
-        assert error_of(result) is ErrorCode.rebalance_in_progress
+        assert error_of(await parts_of(result)) is ErrorCode.rebalance_in_progress
     else:
         assert await finish(result) == encoded[5:]
 
@@ -227,5 +243,5 @@ async def test_an_envelope_is_refused_where_the_controller_is_not_or_is_no_more(
 
 
 async def test_an_envelope_around_what_is_not_passed_on_is_invalid() -> None:
-    for data in (frame(key=13), b"\x00", frame()[:-3]):
+    for data in (frame(key=13), b"\x00", frame()[:-3], frame(group_id="g" * 5_000)[:-3]):
         assert (await enveloped(FOUND, data)).error_code is ErrorCode.invalid_request

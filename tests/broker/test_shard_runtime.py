@@ -97,6 +97,9 @@ class LedgerRecords:
 class Alone:
     """What the only replica has is committed."""
 
+    def resign(self) -> None:
+        """There is no other replica."""
+
     def local_end_moved(self, end: Offset) -> Offset:
         return end
 

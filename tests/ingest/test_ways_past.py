@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from tools.python_source import parse
 
 import einmal.ingest
 from einmal.ingest import declaration
@@ -29,7 +30,7 @@ class Refusal(NamedTuple):
 def refusals() -> list[Refusal]:
     found = []
     for path in sorted(_PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SourceRefused":
                 reason, hint = (ast.unparse(each) for each in node.args)
                 found.append(Refusal(f"{path.relative_to(_PACKAGE)}:{node.lineno}", reason, hint))

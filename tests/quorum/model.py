@@ -31,13 +31,13 @@ from einmal.quorum.messages import (
     OffsetAndEpoch,
     Persist,
     Reply,
+    ResignRequested,
     SendBeginQuorumEpoch,
     SendEndQuorumEpoch,
     SendVote,
     SnapshotAnswered,
     SnapshotRequested,
     StopLeading,
-    Stopping,
     Tick,
     TruncateTo,
     VoteAnswered,
@@ -243,7 +243,7 @@ class World:
         member.raft = None
 
     def stop(self, node_id: int) -> None:
-        self.step(self.members[node_id], Stopping())
+        self.step(self.members[node_id], ResignRequested())
         self.crash(node_id)
 
     def tend(self, member: Member) -> None:

@@ -23,13 +23,13 @@ from einmal.quorum.messages import (
     OffsetAndEpoch,
     Persist,
     Reply,
+    ResignRequested,
     SendBeginQuorumEpoch,
     SendEndQuorumEpoch,
     SendVote,
     SnapshotRequested,
     Step,
     StopLeading,
-    Stopping,
     Tick,
     TruncateTo,
     VoteAnswered,
@@ -241,7 +241,7 @@ def test_a_leader_that_stops_names_the_most_caught_up_first_and_that_one_hurries
     one = One()
     one.lead()
     one.fetch(3, 1, 1)
-    step = one.step(Stopping())
+    step = one.step(ResignRequested())
     assert SendEndQuorumEpoch(3, 1, (3, 2)) in step.effects
     first, second = One(), One()
     for other, successors in ((first, (1, 3)), (second, (3, 1))):

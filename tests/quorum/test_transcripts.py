@@ -39,10 +39,10 @@ from einmal.quorum.messages import (
     LeaderLost,
     Persist,
     Reply,
+    ResignRequested,
     SendBeginQuorumEpoch,
     SendEndQuorumEpoch,
     SendVote,
-    Stopping,
     Tick,
     TruncateTo,
     VoteAnswered,
@@ -109,7 +109,7 @@ class Quorum(World):
         self._show(member)
 
     def do_stop(self, node_id: str) -> None:
-        self._step(self.members[int(node_id)], Stopping())
+        self._step(self.members[int(node_id)], ResignRequested())
 
     def do_wait(self, milliseconds: str) -> None:
         self.now += int(milliseconds)

@@ -67,8 +67,8 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
-    """This node is about to stop: a leader resigns."""
+class ResignRequested:
+    """This node is about to stop, or cannot read its log: a leader resigns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class SnapshotAnswered:
 
 Event: TypeAlias = (
     Tick
-    | Stopping
+    | ResignRequested
     | LeaderLost
     | VoteRequested
     | VoteAnswered

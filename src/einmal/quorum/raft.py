@@ -82,6 +82,7 @@ from einmal.quorum.messages import (
     Persist,
     RaftLog,
     Reply,
+    ResignRequested,
     SendBeginQuorumEpoch,
     SendEndQuorumEpoch,
     SendVote,
@@ -89,7 +90,6 @@ from einmal.quorum.messages import (
     SnapshotRequested,
     Step,
     StopLeading,
-    Stopping,
     Tick,
     TruncateTo,
     VoteAnswered,
@@ -256,7 +256,7 @@ class Raft:
         match event:
             case Tick():
                 self._tick()
-            case Stopping():
+            case ResignRequested():
                 self._resign()
             case LeaderLost():
                 self._leader_lost(event)

@@ -50,6 +50,10 @@ class Versions(NamedTuple):
     max: int
     flexible: int = 32_767
 
+    @property
+    def all(self) -> range:
+        return range(self.min, self.max + 1)
+
 
 def api_name(api_key: int) -> str:
     """``DescribeAcls``, as Apache Kafka logs it; the key of an unknown one."""

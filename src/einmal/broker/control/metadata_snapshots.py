@@ -48,7 +48,7 @@ class MetadataSnapshots:
         return None
 
     def read(self, snapshot_id: OffsetAndEpoch, position: int, size: int) -> tuple[bytes, int] | ErrorCode:
-        """A part of the file, and the size of the whole. Raises OSError."""
+        """A part of the file, and the size of the whole. Raises OSError, or LogCorruption at its beginning."""
         if snapshot_id != self.latest:
             return ErrorCode.snapshot_not_found
         file = self._disk.open(self._path(snapshot_id))
@@ -56,9 +56,17 @@ class MetadataSnapshots:
             total = file.size()
             if not 0 <= position < total:
                 return ErrorCode.position_out_of_range
+            if position == 0:
+                self._verify(snapshot_id, file.read(0, total))
             return file.read(position, size), total
         finally:
             file.close()
+
+    def _verify(self, snapshot_id: OffsetAndEpoch, data: bytes) -> None:
+        try:
+            snapshot.verify(data)
+        except WireError as error:
+            raise LogCorruption(f"{self._path(snapshot_id)}: {error}") from error
 
     async def store(self, snapshot_id: OffsetAndEpoch, data: bytes) -> None:
         """Write a whole snapshot down, durably. Raises OSError."""

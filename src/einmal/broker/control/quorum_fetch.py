@@ -8,7 +8,6 @@ them that of the next leader, would lag by as much as one poll.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Protocol, TypeAlias
 
 from einmal.broker.control.quorum_messages import leader_of
@@ -19,6 +18,7 @@ from einmal.metadata.image import METADATA_PARTITION, METADATA_TOPIC_ID
 from einmal.quorum.messages import Event, FetchRequested, OffsetAndEpoch, Reply
 from einmal.quorum.raft import Raft
 from einmal.types import ErrorCode, Offset
+from einmal.wire.errors import CorruptBatch
 from einmal.wire.fetch import (
     EpochEndOffset,
     FetchedPartition,
@@ -28,9 +28,7 @@ from einmal.wire.fetch import (
     encode_fetch_response,
 )
 from einmal.wire.produce import NodeEndpoint, Records
-
-log = logging.getLogger(__name__)
-
+from einmal.wire.record_batch import iter_headers, validate
 
 Answer: TypeAlias = list[Records]
 """An encoded Fetch response, in parts."""
@@ -80,6 +78,19 @@ def _is_of_metadata(request: FetchRequest) -> bool:
     return asked in ([METADATA_PARTITION], [(METADATA_TOPIC_ID, METADATA_PARTITION.partition)])
 
 
+def _verify(records: bytes) -> None:
+    """Raises LogCorruption for records that their replica would refuse.
+
+    Of a leader's log nobody verifies what its process has written itself; and a replica that gets damaged records does
+    not know that another voter has better ones.
+    """
+    try:
+        for position, header in iter_headers(records):
+            validate(records, position, header)
+    except CorruptBatch as error:
+        raise LogCorruption(f"{METADATA_PARTITION}: {error}") from error
+
+
 class _MetadataFetch:
     def __init__(self, leader: FetchedMember, version: int, request: FetchRequest) -> None:
         self._leader = leader
@@ -115,12 +126,9 @@ class _MetadataFetch:
             room = min(self._wanted.partition_max_bytes, self._request.max_bytes)
             try:
                 records = partition.read(Offset(self._wanted.fetch_offset), room, below=partition.log_end_offset)
-            except LogCorruption as corruption:
-                log.error("the metadata log: %s", corruption)
-                error = ErrorCode.corrupt_message
-            except OSError as failure:
-                log.error("the metadata log cannot be read: %s", failure)
-                error = ErrorCode.kafka_storage_error
+                _verify(records)
+            except (LogCorruption, OSError) as failure:
+                error, records = partition.report(failure), b""
         diverging, snapshot_id = reply.diverging, reply.snapshot_id
         return FetchedPartition(
             self._wanted.partition,

@@ -74,12 +74,12 @@ from einmal.quorum.messages import (
     OffsetAndEpoch,
     Persist,
     Reply,
+    ResignRequested,
     SendBeginQuorumEpoch,
     SendEndQuorumEpoch,
     SendVote,
     Step,
     StopLeading,
-    Stopping,
     Tick,
     VoteAnswered,
 )
@@ -223,7 +223,7 @@ class QuorumRuntime:
         """Hand over the lead, if it is here and there is anybody to take it, and take part no more."""
         if not self.is_stopped and not self.has_failed and len(self.voters) > 1 and self.is_leader:
             self._requests.cancel()
-            self.step(Stopping())
+            self.step(ResignRequested())
             await self._requests.ended()
         self.is_stopped = True
         for timer in (self._timer, self._retry):
@@ -328,7 +328,7 @@ class QuorumRuntime:
         if result.error is not ErrorCode.none:
             # Without a record of its own epoch it could commit nothing.
             log.error("cannot lead the metadata quorum: %s", result.error.name)
-            asyncio.get_running_loop().call_soon(self.step, Stopping())
+            asyncio.get_running_loop().call_soon(self.step, ResignRequested())
         self._controller.lead(self.partition)
         self._leader_is_known()
 
@@ -401,6 +401,11 @@ class QuorumRuntime:
         return answer_fetch(self, version, request, is_from_member=is_from_member)
 
     # --- Commitment, and what follows from it ------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        if len(self.voters) > 1:
+            # Not at once: the machine may be answering a Fetch.
+            asyncio.get_running_loop().call_soon(self.step, ResignRequested())
 
     def local_end_moved(self, end: Offset) -> Offset:
         high_watermark = self.raft.local_end_moved(end)

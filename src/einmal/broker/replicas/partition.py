@@ -44,6 +44,9 @@ _NOT_LEADER: Final = AppendResult.refusal(ErrorCode.not_leader_or_follower)
 class Commitment(Protocol):
     """Determines what is committed in a partition that is led here."""
 
+    def resign(self) -> None:
+        """Let another replica lead, if there is one: this one cannot read its log."""
+
     def local_end_moved(self, end: Offset) -> Offset:
         """The leader's own end, as far as it counts (flushed, where each write is flushed): the high watermark."""
 
@@ -343,9 +346,9 @@ class Partition(AwaitedLog):
         is_damage = isinstance(error, LogCorruption) or (isinstance(error, OSError) and error.errno not in SHORTAGES)
         now_ms = self._clock.now().monotonic_ms
         may_resign = self._resigned_ms is None or now_ms >= self._resigned_ms + _RESIGN_EVERY_MS
-        if is_damage and may_resign and self.replication is not None:
+        if is_damage and may_resign and self._commitment is not None:
             self._resigned_ms = now_ms
-            self.replication.resign()
+            self._commitment.resign()
         return ErrorCode.kafka_storage_error if isinstance(error, OSError) else ErrorCode.corrupt_message
 
     # --- the end -----------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ class EnvelopeHandler:
             except AuthorizerNotReady:
                 # The broker's own connection stays: it tries again.
                 return EnvelopeResponse(error_code=ErrorCode.not_controller)
+            except WireError:
+                return EnvelopeResponse(error_code=ErrorCode.invalid_request)
             if _names(body, ErrorCode.not_controller):
                 # The lead was lost meanwhile: whoever has it now is to be asked, not the client.
                 return EnvelopeResponse(error_code=ErrorCode.not_controller)

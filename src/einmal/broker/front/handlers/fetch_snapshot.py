@@ -10,7 +10,6 @@ Version notes: v1 directory ids and end points (KIP-853).
 
 from __future__ import annotations
 
-import logging
 from typing import ClassVar, Final
 
 from einmal.broker.control.quorum_messages import on_the_wire
@@ -19,6 +18,7 @@ from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.quorum_answers import leader_endpoints
+from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION
 from einmal.quorum.messages import OffsetAndEpoch, SnapshotRequested
 from einmal.types import ErrorCode, TopicPartition
@@ -32,8 +32,6 @@ from einmal.wire.api.fetch_snapshot import (
     ResponsePartitionSnapshot,
     ResponseTopicSnapshot,
 )
-
-log = logging.getLogger(__name__)
 
 _BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -80,9 +78,8 @@ class FetchSnapshotHandler:
             return answer
         try:
             found = self.quorum.snapshots.read(OffsetAndEpoch(*asked.snapshot_id), asked.position, room)
-        except OSError as error:
-            log.error("the snapshot of the metadata log cannot be read: %s", error)
-            found = ErrorCode.kafka_storage_error
+        except (OSError, LogCorruption) as error:
+            found = self.quorum.partition.report(error)
         if isinstance(found, ErrorCode):
             return answer._replace(error_code=found)
         data, size = found

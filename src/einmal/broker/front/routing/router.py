@@ -95,12 +95,16 @@ class Router:
         throttles: ClientThrottles | None = None,
         unsupported: Callable[[], Values] | None = None,
     ) -> None:
+        routes = tuple(routes)
         self._routes = {each.key: each for each in routes}
         self._turns = turns
         self.listener = listener
         self._forwarding = forwarding
         self._throttles = throttles
         self._unsupported = unsupported
+        self._unread = {(each.key, version) for each in routes if each.has_schema for version in each.versions.all}
+        """APIs and versions of which no request has come. The first one waits for its turn: the import of a schema
+        takes some ten milliseconds, and a client may ask for hundreds of them."""
         self._descriptions = asyncio.Lock()
         self._unpacked = UnpackedRequests()
         # Of their own: what has a share of another one may wait for a follower's Fetch, and a Produce for others.
@@ -176,7 +180,18 @@ class Router:
 
     def _start(self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int) -> HandlerResult:
         """Decode the request and hand it over. Raises WireError."""
+        api = context.header[:2]
+        if api in self._unread:
+            self._unread.remove(api)
+            return self._start_in_turn(context, route, frame, position)
         return self._hand_over(context, route, frame, route.prepare(context, frame, position))
+
+    async def _start_in_turn(
+        self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int
+    ) -> Body | Parked:
+        await self._turns.next()
+        result = self._hand_over(context, route, frame, route.prepare(context, frame, position))
+        return await result if inspect.iscoroutine(result) else cast(Body | Parked, result)
 
     def _hand_over(
         self, context: RequestContext, route: ApiRoute, frame: bytearray, handle: Callable[[], HandlerResult]

@@ -31,6 +31,7 @@ class ApiRoute(NamedTuple):
 
     ``prepare_in_steps``: the same for a wide request; its last step is the call.
     ``is_forwarded``: only the active controller can answer, other nodes pass the request on to it.
+    ``has_schema``: it is decoded by a generated schema, which the first request of a version imports.
     """
 
     key: int
@@ -40,6 +41,7 @@ class ApiRoute(NamedTuple):
     encode: Callable[[int, Values], bytes]
     slices: Callable[[int, Values], Iterator[bytes]]
     is_forwarded: bool
+    has_schema: bool
 
 
 def route(handler: Handler[Q], *, is_forwarded: bool = False) -> ApiRoute:
@@ -55,5 +57,12 @@ def route(handler: Handler[Q], *, is_forwarded: bool = False) -> ApiRoute:
             yield None if request is None else partial(handle, context, request)
 
     return ApiRoute(
-        api.key, api.versions, prepare, prepare_in_steps, api.encode_response, api.response_slices, is_forwarded
+        api.key,
+        api.versions,
+        prepare,
+        prepare_in_steps,
+        api.encode_response,
+        api.response_slices,
+        is_forwarded,
+        has_schema=api.decode is None,
     )
