@@ -10,6 +10,9 @@ source. A round ends when a ``read_committed`` reader can see every record; then
     copying  from the first record that is written at the target, committed or not
 
 ``cpu_s``: processor time of the mirror's process, which other programs on the machine change little.
+
+``--paced`` measures a mirror that keeps up instead: transactions of 300 records, ten in a second, and the processor
+time of the mirror's process for them, without its start.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import ClassVar, Final
 
 from confluent_kafka import Producer
 
-from einmal.client import Admin, OffsetRange, RangeReader
+from einmal.client import Admin, NewTopic, OffsetRange, RangeReader
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.types import TopicPartition
 from tests.interop.cluster import Cluster, apache_cluster, einmal_cluster
@@ -40,6 +43,10 @@ _TRANSACTION: Final = 10_000
 """Records of one source transaction."""
 _POLL_S: Final = 0.02
 _ROUND_S: Final = 600.0
+_PACED_S: Final = 0.1
+_PACED_TRANSACTIONS: Final = 150
+_PACED_TRANSACTION: Final = 300
+"""Records."""
 
 
 class QuickMirrorMaker(MirrorMaker):
@@ -62,6 +69,14 @@ class Round:
     mirror: str
     whole_s: float
     copying_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """``cpu_s``: processor time of the mirror's process."""
+
+    megabytes: float
     cpu_s: float
 
 
@@ -120,6 +135,50 @@ class Bench:
         with Admin({"bootstrap.servers": self._target}) as admin:
             admin.delete_topics([f"{alias}.{_TOPIC}"])
         return Round(mirror.name, done - began, done - written, cpu_s)
+
+    def follow(self, number: int) -> Paced:
+        """What our mirror costs while it keeps up."""
+        directory = self._directory / f"P{number}"
+        directory.mkdir()
+        topic = f"paced-{number}"
+        with Admin({"bootstrap.servers": self._source}) as admin:
+            admin.create_topics([NewTopic(topic, num_partitions=self._partitions)])
+        mirror = OurMirror(directory, self._source, self._target, alias=f"P{number}", topic=topic)
+        copy = f"P{number}.{topic}"
+        mirror.start()
+        try:
+            self._write_paced(topic, 1)
+            self._wait_for(mirror, copy, _PACED_TRANSACTION)
+            cpu_s = _cpu_s(mirror.pid)
+            self._write_paced(topic, _PACED_TRANSACTIONS)
+            self._wait_for(mirror, copy, (_PACED_TRANSACTIONS + 1) * _PACED_TRANSACTION)
+            cpu_s = _cpu_s(mirror.pid) - cpu_s
+        finally:
+            mirror.kill()
+        return Paced(_PACED_TRANSACTIONS * _PACED_TRANSACTION * self._size / 1e6, round(cpu_s, 2))
+
+    def _wait_for(self, mirror: OurMirror, copy: str, count: int) -> None:
+        deadline = time.monotonic() + _ROUND_S
+        cluster = KafkaCluster({"bootstrap.servers": self._target})
+        try:
+            while copy not in cluster.topics(copy):
+                _check(mirror, deadline)
+        finally:
+            cluster.close()
+        while self._counted(copy) < count:
+            _check(mirror, deadline)
+
+    def _write_paced(self, topic: str, transactions: int) -> None:
+        producer = Producer({"bootstrap.servers": self._source, "transactional.id": "paced", "linger.ms": 5})
+        producer.init_transactions()
+        value = os.urandom(self._size // 2).hex().encode()
+        began = time.monotonic()
+        for number in range(transactions):
+            producer.begin_transaction()
+            for index in range(_PACED_TRANSACTION):
+                producer.produce(topic, value, f"{index:012}", partition=index % self._partitions)
+            producer.commit_transaction()
+            time.sleep(max(0.0, began + (number + 1) * _PACED_S - time.monotonic()))
 
     def _wait(self, mirror: OurMirror, topic: str) -> tuple[float, float]:
         """When the first record was written, and when the last one was visible."""
@@ -188,6 +247,9 @@ def _measured(arguments: argparse.Namespace) -> dict[str, object]:
             source.start()
             target.start()
             bench = Bench(directory, source, target, arguments)
+            if arguments.paced:
+                paced = [bench.follow(number) for number in range(arguments.rounds)]
+                return {"cpu_ms_per_mb": _ms_per_mb(paced), "rounds": [asdict(each) for each in paced]}
             bench.fill()
             rounds = []
             for number in range(arguments.rounds):
@@ -202,6 +264,10 @@ def _measured(arguments: argparse.Namespace) -> dict[str, object]:
         "mb_per_s": {kind.name: _rates(arguments.megabytes, rounds, kind.name) for kind in kinds},
         "rounds": [asdict(each) for each in rounds],
     }
+
+
+def _ms_per_mb(rounds: list[Paced]) -> float:
+    return round(statistics.median(1000 * each.cpu_s / each.megabytes for each in rounds), 1)
 
 
 def _rates(megabytes: int, rounds: list[Round], name: str) -> Mapping[str, float]:
@@ -227,6 +293,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--compression", default="none")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--paced", action="store_true", help="our mirror while it keeps up with its source")
     parser.add_argument("--alone", action="store_true", help="without MirrorMaker 2")
     print(json.dumps(_measured(parser.parse_args())))
 

@@ -20,6 +20,7 @@ from einmal.mirroring.status import FailoverState, MirrorStatus
 from einmal.mirroring.target import TargetWriter
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -240,6 +241,40 @@ def test_what_was_committed_at_the_start_is_copied_while_more_is_written(
         stopping.set()
         writer.join()
     assert read(clusters.target, copies(topic))[0][0] == b"first"
+
+
+def test_transactions_are_copied_by_the_same_clients(clusters: Clusters, producer: Producer, topic: str) -> None:
+    """One for each cluster and role: to connect again for each transaction cost more than to copy it."""
+    flow = Flow(source="A", target="B", topics=NameFilter((topic,)))
+    committed = threading.Semaphore(0)
+    process = MirrorProcess(
+        flow,
+        {"bootstrap.servers": clusters.source},
+        {"bootstrap.servers": clusters.target},
+        committed=lambda record: committed.release(),
+    )
+    running = threading.Thread(target=process.run)
+    clients: list[list[str]] = []
+    before = set(threading.enumerate())
+    running.start()
+    try:
+        for number in range(4):
+            write(producer, topic, [f"j{number}", f"k{number}"])
+            assert committed.acquire(timeout=patient(30))
+            begun = [each for each in threading.enumerate() if each not in before and each.name.startswith("einmal-")]
+            clients.append(sorted(f"{each.name} {each.ident}" for each in begun))
+    finally:
+        process.stop.set()
+        running.join()
+        process.close()
+    assert clients[1] == clients[2] == clients[3]
+    roles = [each.split()[0] for each in clients[3]]
+    assert roles == [
+        *["einmal-cluster"] * 2,
+        "einmal-partition-writer",
+        "einmal-range-reader",
+        "einmal-transaction-driver",
+    ]
 
 
 def test_a_group_fails_over_where_it_has_stopped(clusters: Clusters, producer: Producer, topic: str) -> None:

@@ -186,6 +186,7 @@ class ProducerCore:
             return requests
         limits = self.limits
         sizes: dict[int, int] = {}
+        is_busy: dict[int, bool] = {}
         may_seal = not limits.is_idempotent or self.identity.producer_id >= 0
         for topic_partition in list(self._busy):
             partition = self._partitions[topic_partition]
@@ -193,7 +194,11 @@ class ProducerCore:
             if batch is None or (not batch.is_sealed and not may_seal):
                 continue
             node = target(topic_partition)
-            if node is None or in_flight(node) >= limits.max_in_flight:
+            if node is None:
+                continue
+            if node not in is_busy:
+                is_busy[node] = in_flight(node) >= limits.max_in_flight
+            if is_busy[node]:
                 continue
             if partition.is_behind_another_node(batch, node):
                 continue

@@ -11,7 +11,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from einmal.client.aio.admin import Admin
@@ -19,6 +19,7 @@ from einmal.client.aio.leaders import passes
 from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
 from einmal.client.aio.retry import KNOWN_MS, Retry
 from einmal.client.apis import ApiKey
+from einmal.client.blocking.admin import AdminCalls
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, addresses, dotted
 from einmal.client.descriptions import NewTopic, TransactionDescription
@@ -184,6 +185,9 @@ class KafkaCluster:
         names = {dotted(field.name) for field in dataclasses.fields(AdminSettings)}
         self.common = {name: value for name, value in client.items() if name in names}
         self._thread = LoopThread(lambda: _Asker(self.common), "einmal-cluster")
+        # What takes its calls is an Admin, whatever else it can do.
+        self.admin = AdminCalls(cast("LoopThread[Admin]", self._thread))
+        """Everything else that an admin client can do, over the same connections."""
 
     # --- topics -------------------------------------------------------------------------------------------------
 

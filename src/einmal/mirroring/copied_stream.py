@@ -67,13 +67,12 @@ def streams_of(effect: CopyRecords) -> dict[TopicPartition, CopiedStream]:
 
 
 def encoded(
-    effect: CopyRecords, fetched: Iterable[RawBatch], streams: Mapping[TopicPartition, CopiedStream]
+    fetched: Iterable[tuple[RawBatch, OffsetRange]], streams: Mapping[TopicPartition, CopiedStream]
 ) -> Generator[tuple[TopicPartition, bytes], None, None]:
-    """Batches for the target, in the order of the fetched ones. Raises CorruptData, and what ``fetched`` raises."""
-    bounds = {each: OffsetRange(*found) for each, found in effect.ranges.items()}
-    for batch in fetched:
-        place = batch.topic_partition
-        if (found := streams[place].take(batch, bounds[place])) is not None:
+    """Batches for the target, in the order of the fetched ones, each with the range that is copied of it. Raises
+    CorruptData, and what ``fetched`` raises."""
+    for batch, bounds in fetched:
+        if (found := streams[batch.topic_partition].take(batch, bounds)) is not None:
             yield found
 
 

@@ -50,7 +50,7 @@ def fail_over(
 
 
 def _refuse_active(reader: SourceReader, groups: Collection[str]) -> None:
-    if active := sorted(active_groups(reader.cluster.common, groups)):
+    if active := sorted(active_groups(reader.cluster, groups)):
         raise MirrorStopped(f"groups run at the source: {', '.join(active)}", _HINT_ACTIVE)
 
 

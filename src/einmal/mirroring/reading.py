@@ -5,7 +5,8 @@ Works in the mirror's process as in a task of Spark.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 from einmal.client import OffsetRange, RangeReader
@@ -13,7 +14,7 @@ from einmal.client.errors import KafkaError, OffsetOutOfRange
 from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import uuid_of
 from einmal.groups import records as group_records
-from einmal.mirror.effects import CopyRecords, HeadersScanned, ScanHeaders
+from einmal.mirror.effects import HeadersScanned, ScanHeaders
 from einmal.mirror.progress import OFFSETS_TOPIC
 from einmal.mirror.scan import DataHeader, GroupCommit, Header, MarkerHeader
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
@@ -27,18 +28,27 @@ class SourceUnreadable(Exception):
     """Records of the source cannot be read now. Kept apart from errors of the target, which may mean something else."""
 
 
-def scanned(client: Mapping[str, str], effect: ScanHeaders, headers_max: int = HEADERS_MAX) -> HeadersScanned:
-    """Headers of whole batches, up to a limit. ``client``: settings under Kafka's names. Raises KafkaError, or
-    WireError for records that no broker writes."""
+Take = Callable[[RawBatch, Header | None], None]
+
+
+def scanned(
+    reader: RangeReader,
+    effect: ScanHeaders,
+    headers_max: int = HEADERS_MAX,
+    take: Take = lambda batch, header: None,
+) -> HeadersScanned:
+    """Headers of whole batches, up to a limit. ``reader``: of uncommitted records. ``take``: called with each batch.
+    Raises KafkaError, or WireError for records that no broker writes."""
     ranges = effect.ranges
     headers: dict[TopicPartition, list[Header]] = {each: [] for each in ranges}
     reached = {each: start for each, (start, _) in ranges.items()}
-    with RangeReader({**client, "isolation.level": "read_uncommitted"}) as reader:
-        batches = _read(reader, ranges, effect.topic_ids, with_markers=True)
+    with contextlib.closing(read(reader, ranges, effect.topic_ids)) as batches:
         for count, batch in enumerate(batches, start=1):
             place = batch.topic_partition
             reached[place] = max(reached[place], batch.header.next_offset)
-            if (header := _header(batch)) is not None:
+            header = _header(batch)
+            take(batch, header)
+            if header is not None:
                 headers[place].append(header)
             if count == headers_max:
                 break
@@ -47,28 +57,29 @@ def scanned(client: Mapping[str, str], effect: ScanHeaders, headers_max: int = H
     return HeadersScanned({each: tuple(found) for each, found in headers.items()}, reached)
 
 
-def committed(client: Mapping[str, str], effect: CopyRecords) -> Generator[RawBatch, None, None]:
-    """Batches with committed records; one may reach over the ends of its range. Raises SourceUnreadable, and WireError
-    for records that no broker writes."""
-    with RangeReader({**client, "isolation.level": "read_committed"}) as reader:
-        try:
-            yield from _read(reader, effect.ranges, effect.topic_ids, with_markers=False)
-        except OffsetOutOfRange as error:
-            raise SourceUnreadable(f"offsets were deleted while they were copied: {error}") from error
-        except KafkaError as error:
-            raise SourceUnreadable(str(error)) from error
+@contextlib.contextmanager
+def unreadable() -> Iterator[None]:
+    """Raises SourceUnreadable for what the source's client raises while records are copied."""
+    try:
+        yield
+    except OffsetOutOfRange as error:
+        raise SourceUnreadable(f"offsets were deleted while they were copied: {error}") from error
+    except KafkaError as error:
+        raise SourceUnreadable(str(error)) from error
 
 
-def _read(
+def read(
     reader: RangeReader,
     ranges: Mapping[TopicPartition, tuple[int, int]],
     topic_ids: Mapping[str, str],
     *,
-    with_markers: bool,
-) -> Iterator[RawBatch]:
+    with_markers: bool = True,
+) -> Generator[RawBatch, None, None]:
+    """The batches of these offsets; one may reach over the ends of its range. Raises KafkaError, and WireError for
+    records that no broker writes."""
     bounds = {each: OffsetRange(start, end) for each, (start, end) in ranges.items()}
     ids = {topic: uuid_of(topic_id) for topic, topic_id in topic_ids.items()}
-    return reader.read(bounds, with_markers=with_markers, topic_ids=ids)
+    yield from reader.read(bounds, with_markers=with_markers, topic_ids=ids)
 
 
 def _header(batch: RawBatch) -> Header | None:

@@ -83,8 +83,8 @@ class MirrorProcess:
         this process reads and writes the records."""
         self._flow = flow
         self._source = SourceReader(source)
-        self._copier = copier or LocalCopier(source)
-        self._target_client = target
+        self._copier = copier or LocalCopier(self._source.reader)
+        self._target = TargetWriter(target, flow.name, flow.transactional_id)
         self._notify = notify or (lambda notice: _logger.warning("%s", notice.text))
         self._committed = committed
         self._ends_when_idle = ends_when_idle
@@ -103,7 +103,7 @@ class MirrorProcess:
         """What of the goal is not copied, and since when it has not changed."""
         self._reported: dict[str, str] = {}
         """Notices that need not be repeated, with their subjects."""
-        self._settings = TopicSettings(source, target, self._tell)
+        self._settings = TopicSettings(self._source.cluster.admin, self._target.cluster.admin, self._tell)
         self._goal: dict[TopicPartition, int] = {}
         """The ends of the source when the process has begun."""
         self.reached: dict[TopicPartition, int] = {}
@@ -119,8 +119,8 @@ class MirrorProcess:
         """Raises MirrorStopped, MirrorIncomplete if it was to end when everything is copied, and KafkaError where a
         cluster cannot be reached at the start, or for long."""
         held: Held | None = None
+        target = self._target
         while not self.stop.is_set():
-            target = TargetWriter(self._target_client, self._flow.name, self._flow.transactional_id)
             machine = MirrorMachine(self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups)
             left_out = self._aside.count
             try:
@@ -140,8 +140,7 @@ class MirrorProcess:
             except (UnreadableCommitRecord, UnreadableMap) as error:
                 raise MirrorStopped(str(error), _HINT_UNREADABLE) from error
             finally:
-                target.target.abandon()
-                target.close()
+                target.end_run()
             held = machine.held
             if self._aside.count <= left_out:
                 self._restarts += 1
@@ -150,6 +149,7 @@ class MirrorProcess:
     def close(self) -> None:
         self._copier.close()
         self._source.close()
+        self._target.close()
 
     def _converse(self, machine: MirrorMachine, target: TargetWriter) -> None:
         effect = machine.start()

@@ -1,10 +1,14 @@
-"""The source cluster of a mirror: lists, ends and transactions. Reads only; ``reading`` has the records."""
+"""The source cluster of a mirror: lists, ends and transactions. Reads only; ``reading`` has the records.
+
+One client asks and one reads, for as long as the mirror's process lives.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
 
+from einmal.client import RangeReader
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror.effects import Extent, SourceTopic
@@ -20,7 +24,8 @@ class SourceReader:
     def __init__(self, client: Mapping[str, str]) -> None:
         """``client``: settings under Kafka's names."""
         self.cluster = KafkaCluster(client)
-        self.transactions = TransactionStates(self.cluster, client)
+        self.reader = RangeReader({**client, "isolation.level": "read_uncommitted"})
+        self.transactions = TransactionStates(self.cluster, self.reader)
 
     def topics(self) -> dict[str, SourceTopic]:
         """All topics with an id, ``__consumer_offsets`` among them if it can be read."""
@@ -62,4 +67,5 @@ class SourceReader:
         return dict(self.cluster.latest(existing, committed=True))
 
     def close(self) -> None:
+        self.reader.close()
         self.cluster.close()

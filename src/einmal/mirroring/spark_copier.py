@@ -8,14 +8,16 @@ one is dead, the transaction is aborted, and the next one copies the ranges agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from einmal.client import OffsetRange, RangeReader
+from einmal.client.fetched import RawBatch
 from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
 from einmal.mirror.offset_map import OffsetRun
 from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
-from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, committed, scanned
+from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, read, scanned, unreadable
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.commit_point import SinkFailed
@@ -113,7 +115,8 @@ class _Scan:
     headers_max: int
 
     def __call__(self, part: ScanHeaders) -> HeadersScanned:
-        return scanned(self.source, part, self.headers_max)
+        with RangeReader({**self.source, "isolation.level": "read_uncommitted"}) as reader:
+            return scanned(reader, part, self.headers_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class _Copy:
         identity = (write_as.identity, write_as.transactional_id, write_as.transaction_version)
         with self.turn.claims() as claims, partition_writer(self.target) as writer:
             writer.begin(*identity)
-            batches = encoded(part, committed(self.source, part), streams)
+            batches = encoded(_committed(self.source, part), streams)
             written = write_all(writer, batches, lambda place: _claim(claims, place))
             copied = []
             for source, stream in streams.items():
@@ -138,6 +141,13 @@ class _Copy:
                     claims.report([output])
                     copied.append(CopiedPartition(source, output, tuple(stream.sources)))
             return copied
+
+
+def _committed(source: Mapping[str, str], part: CopyRecords) -> Iterator[tuple[RawBatch, OffsetRange]]:
+    """Batches with committed records, and what is to be copied of each. Raises SourceUnreadable, WireError."""
+    with unreadable(), RangeReader({**source, "isolation.level": "read_committed"}) as reader:
+        for batch in read(reader, part.ranges, part.topic_ids, with_markers=False):
+            yield batch, OffsetRange(*part.ranges[batch.topic_partition])
 
 
 def _claim(claims: ClaimClient, place: TopicPartition) -> None:

@@ -127,17 +127,16 @@ def _groups(
     names = {group for saved in maps.values() for group in saved.groups}
     committed: dict[str, dict[TopicPartition, int]] = {}
     if source is not None:
-        client = source.cluster.common
-        accepted = {each for each in group_names(client) if flow.groups.accepts(each)}
-        committed = committed_offsets(client, dict.fromkeys(sorted(names | accepted)))
+        accepted = {each for each in group_names(source.cluster) if flow.groups.accepts(each)}
+        committed = committed_offsets(source.cluster, dict.fromkeys(sorted(names | accepted)))
         names |= accepted
     # Offsets in what is not copied yet are not translated either.
     mapped = {key.partition for key in maps}
     for place in {each for offsets in committed.values() for each in offsets} - mapped:
         if place.topic in listed:
             maps[MapKey(place, listed[place.topic].topic_id, "")] = SavedMap(())
-    active = active_groups(target.cluster.common, names)
-    at_target = committed_offsets(target.cluster.common, dict.fromkeys(sorted(names - active)))
+    active = active_groups(target.cluster, names)
+    at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
     return [
         _group(flow, group, key, saved, committed if source is not None else None, at_target, is_active=group in active)
         for key, saved in sorted(maps.items())

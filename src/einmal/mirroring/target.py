@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from einmal.client.blocking.admin import Admin
 from einmal.client.errors import KafkaError, RequestRefused
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror.effects import (
@@ -38,20 +37,21 @@ _RECORDS_MAX: Final = 500
 
 
 class TargetWriter:
-    """One run of one flow. Calls raise KafkaError, those of a transaction SinkError."""
+    """The runs of one flow, one after the other. Calls raise KafkaError, those of a transaction SinkError."""
 
     def __init__(self, client: Mapping[str, str], flow: str, transactional_id: str) -> None:
         """``client``: settings under Kafka's names."""
         self._client = dict(client)
         self._flow = flow
         self.cluster = KafkaCluster(client)
-        self.target = KafkaCommitPoint(
-            KafkaOpening(
-                transactional_id=transactional_id,
-                client=self._client,
-                cluster=self.cluster,
-            )
-        )
+        self._opening = KafkaOpening(transactional_id=transactional_id, client=self._client, cluster=self.cluster)
+        self.target = KafkaCommitPoint(self._opening)
+
+    def end_run(self) -> None:
+        """Abort what is open. The next run acquires the transactional.id anew."""
+        self.target.abandon()
+        self.target.close()
+        self.target = KafkaCommitPoint(self._opening)
 
     def prepare(self) -> None:
         """Create the topics of commit records and of maps."""
@@ -86,8 +86,7 @@ class TargetWriter:
             self.cluster.create_topic(name, partitions, {})
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        with Admin(self.cluster.common) as admin:
-            admin.create_partitions({name: partitions})
+        self.cluster.admin.create_partitions({name: partitions})
 
     # --- maps -------------------------------------------------------------------------------------------------------
 
@@ -113,10 +112,10 @@ class TargetWriter:
 
     def read_groups(self, groups: GroupPartitions) -> TargetGroupsRead:
         """Raises RefusedGroup, KafkaError."""
-        active = active_groups(self.cluster.common, groups)
+        active = active_groups(self.cluster, groups)
         idle = {group: partitions for group, partitions in groups.items() if group not in active}
         try:
-            return TargetGroupsRead(active, committed_offsets(self.cluster.common, idle))
+            return TargetGroupsRead(active, committed_offsets(self.cluster, idle))
         except KafkaError as error:
             if error.code in OF_A_GROUP:
                 self._find_refused(idle)
@@ -126,7 +125,7 @@ class TargetWriter:
         """Raises RefusedGroup for the first group that is refused."""
         for group, partitions in groups.items():
             try:
-                committed_offsets(self.cluster.common, {group: partitions})
+                committed_offsets(self.cluster, {group: partitions})
             except KafkaError as error:
                 if error.code in OF_A_GROUP:
                     raise RefusedGroup(group, error) from error

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from einmal.client import AclFilter, AclOperation, Admin, PatternType, ResourceType
+from einmal.client import AclFilter, AclOperation, PatternType, ResourceType
+from einmal.client.blocking.admin import AdminCalls
 from einmal.client.errors import KafkaError
 from einmal.mirror.flow import MirrorNotice, NoticeKind
 from einmal.types import ErrorCode
@@ -45,10 +46,7 @@ _READS: Final = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperatio
 class TopicSettings:
     """``notify`` gets a notice of what could not be copied."""
 
-    def __init__(
-        self, source: Mapping[str, str], target: Mapping[str, str], notify: Callable[[MirrorNotice], None]
-    ) -> None:
-        """``source`` and ``target``: settings of admin clients."""
+    def __init__(self, source: AdminCalls, target: AdminCalls, notify: Callable[[MirrorNotice], None]) -> None:
         self._source, self._target = source, target
         self._notify = notify
         self._due_s = 0.0
@@ -56,8 +54,8 @@ class TopicSettings:
     def of_new_topic(self, name: str) -> dict[str, str]:
         """The settings that a copy of a source topic is created with."""
         found: dict[str, dict[str, str]] = {}
-        with self._told(name, "its settings cannot be read at the source"), Admin(self._source) as admin:
-            found = _set_values(admin, [name])
+        with self._told(name, "its settings cannot be read at the source"):
+            found = _set_values(self._source, [name])
         return found.get(name, {})
 
     def synchronize(self, topics: Mapping[str, str]) -> None:
@@ -66,12 +64,10 @@ class TopicSettings:
             return
         self._due_s = time.monotonic() + _EVERY_S
         with self._told(", ".join(topics), "settings of topics are not copied"):
-            with Admin(self._source) as admin:
-                wanted = _set_values(admin, list(topics))
-            with Admin(self._target) as admin:
-                found = _set_values(admin, list(topics.values()))
-                for name, values in wanted.items():
-                    self._set(admin, topics[name], values, found.get(topics[name], {}))
+            wanted = _set_values(self._source, list(topics))
+            found = _set_values(self._target, list(topics.values()))
+            for name, values in wanted.items():
+                self._set(topics[name], values, found.get(topics[name], {}))
         self.raise_limits(topics)
         with self._told(", ".join(topics), "ACLs of topics are not copied"):
             self._copy_acls(topics)
@@ -82,25 +78,22 @@ class TopicSettings:
         if not topics:
             return
         with self._told(", ".join(topics), "limits of topics are not raised"):
-            with Admin(self._source) as admin:
-                wanted = _limits(admin, list(topics))
-            with Admin(self._target) as admin:
-                found = _limits(admin, list(topics.values()))
-                for name, limits in wanted.items():
-                    copy = topics[name]
-                    lower = {key: limits[key] for key, value in found[copy].items() if value < limits.get(key, value)}
-                    self._set(admin, copy, {key: str(value) for key, value in lower.items()}, {})
+            wanted = _limits(self._source, list(topics))
+            found = _limits(self._target, list(topics.values()))
+            for name, limits in wanted.items():
+                copy = topics[name]
+                lower = {key: limits[key] for key, value in found[copy].items() if value < limits.get(key, value)}
+                self._set(copy, {key: str(value) for key, value in lower.items()}, {})
 
-    def _set(self, admin: Admin, topic: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
+    def _set(self, topic: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
         for name, value in wanted.items():
             if found.get(name) != value:
                 # One at a time: the target may lack one of them.
                 with self._told(topic, f"{name} = {value!r} is not set"):
-                    admin.alter_configs(topic, {name: value})
+                    self._target.alter_configs(topic, {name: value})
 
     def _copy_acls(self, topics: Mapping[str, str]) -> None:
-        with Admin(self._source) as admin:
-            acls = admin.describe_acls(AclFilter(ResourceType.TOPIC, pattern_type=PatternType.LITERAL))
+        acls = self._source.describe_acls(AclFilter(ResourceType.TOPIC, pattern_type=PatternType.LITERAL))
         wanted = {
             acl._replace(resource_name=topics[acl.resource_name], operation=operation)
             for acl in acls
@@ -108,8 +101,7 @@ class TopicSettings:
             if (operation := AclOperation.READ if acl.operation is AclOperation.ALL else acl.operation) in _READS
         }
         if wanted:
-            with Admin(self._target) as admin:
-                admin.create_acls(sorted(wanted))
+            self._target.create_acls(sorted(wanted))
 
     @contextmanager
     def _told(self, topic: str, what: str) -> Iterator[None]:
@@ -120,7 +112,7 @@ class TopicSettings:
                 self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, f"{topic}: {what}: {error}"))
 
 
-def _limits(admin: Admin, topics: list[str]) -> dict[str, dict[str, int]]:
+def _limits(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, int]]:
     """Those in effect."""
     return {
         topic: {name: int(entry.value) for name in _LIMITS if (entry := entries.get(name)) is not None and entry.value}
@@ -128,7 +120,7 @@ def _limits(admin: Admin, topics: list[str]) -> dict[str, dict[str, int]]:
     }
 
 
-def _set_values(admin: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
+def _set_values(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, str]]:
     """What is set for the topics themselves."""
     return {
         topic: {

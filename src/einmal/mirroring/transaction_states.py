@@ -25,10 +25,10 @@ class _Prepared(NamedTuple):
 
 
 class TransactionStates:
-    def __init__(self, cluster: KafkaCluster, client: Mapping[str, str]) -> None:
-        """``client``: settings of the source's consumers, under Kafka's names."""
+    def __init__(self, cluster: KafkaCluster, reader: RangeReader) -> None:
+        """``reader``: of the source's uncommitted records."""
         self._cluster = cluster
-        self._client = {**client, "isolation.level": "read_uncommitted"}
+        self._reader = reader
         self._positions: dict[TopicPartition, int] = {}
         self._prepared: dict[str, _Prepared] = {}
         """By transactional id: those that are PrepareCommit."""
@@ -45,7 +45,6 @@ class TransactionStates:
         ends = self._cluster.latest(partitions, committed=False)
         starts = self._cluster.earliest(partitions)
         ranges = {each: OffsetRange(max(starts[each], self._positions.get(each, 0)), ends[each]) for each in partitions}
-        # A reader opens connections of its own: not several times a second while nothing happens.
         unread = {each: bounds for each, bounds in ranges.items() if bounds.start < bounds.end}
         try:
             if unread:
@@ -56,16 +55,15 @@ class TransactionStates:
         return {each.producer_id: each.producer_epoch for each in self._prepared.values()}
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        with RangeReader(self._client) as reader:
-            for batch in reader.read(ranges):
-                if batch.header.is_control:
+        for batch in self._reader.read(ranges):
+            if batch.header.is_control:
+                continue
+            for record in batch.records(ranges[batch.topic_partition]):
+                decoded = decode(record.key, record.value)
+                if decoded is None:
                     continue
-                for record in batch.records(ranges[batch.topic_partition]):
-                    decoded = decode(record.key, record.value)
-                    if decoded is None:
-                        continue
-                    state = decoded.transaction
-                    if state is not None and state.state is TransactionState.PREPARE_COMMIT:
-                        self._prepared[decoded.transactional_id] = _Prepared(state.producer_id, state.producer_epoch)
-                    else:
-                        self._prepared.pop(decoded.transactional_id, None)
+                state = decoded.transaction
+                if state is not None and state.state is TransactionState.PREPARE_COMMIT:
+                    self._prepared[decoded.transactional_id] = _Prepared(state.producer_id, state.producer_epoch)
+                else:
+                    self._prepared.pop(decoded.transactional_id, None)

@@ -27,26 +27,11 @@ from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import IsolationLevel, TopicPartition
 
 
-class Admin(SecurityCalls):
-    """Takes Kafka's dotted names as a mapping, snake_case keywords, or both. ``with``, or ``close()``."""
+class AdminCalls(SecurityCalls):
+    """The calls of ``Admin`` on an asyncio client that somebody else makes and closes."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        self.settings = parse(AdminSettings, config, settings)
-        self._thread = LoopThread(lambda: aio.Admin(config, **settings), "einmal-admin")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_method(self, name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._thread.close()
+    def __init__(self, thread: LoopThread[aio.Admin]) -> None:
+        self._thread = thread
 
     def describe_cluster(self) -> ClusterDescription:
         return self._thread.run(lambda admin: admin.describe_cluster())
@@ -167,3 +152,25 @@ class Admin(SecurityCalls):
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""
         self._thread.run(lambda admin: admin.delete_groups(group_ids))
+
+
+class Admin(AdminCalls):
+    """Takes Kafka's dotted names as a mapping, snake_case keywords, or both. ``with``, or ``close()``."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self.settings = parse(AdminSettings, config, settings)
+        super().__init__(LoopThread(lambda: aio.Admin(config, **settings), "einmal-admin"))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_method(self, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._thread.close()

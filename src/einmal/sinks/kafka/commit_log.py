@@ -26,6 +26,7 @@ from einmal.client.fetched import CorruptData, RawBatch
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
+from einmal.sinks.kafka.transaction_writer import TransactionWriter
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.control_batch import COMMIT, control_type
 from einmal.wire.murmur2 import partition_for_key
@@ -56,12 +57,11 @@ class CommitLog:
         self._id = transactional_id
         self._partition: TopicPartition | None = None
         self._reader = BatchReader()
-        self._writer: PartitionWriter | None = None
-        """Kept from record to record."""
+        self.writer = TransactionWriter(client, transactional_id)
+        """For everything else that is written in the transactions, too."""
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self.writer.close()
 
     @property
     def partition(self) -> TopicPartition:
@@ -139,15 +139,9 @@ class CommitLog:
             base_sequence=0,
             transactional=True,
         )
-        writer, self._writer = self._writer or PartitionWriter(self._client), None
-        try:
-            writer.begin(identity, self._id, transaction_version)
+        with self.writer.begun(identity, transaction_version) as writer:
             writer.append(self.partition, batch)
             writer.flush()
-        except BaseException:
-            writer.close()
-            raise
-        self._writer = writer
 
     def forget(self) -> None:
         """Append a tombstone, in no transaction: compaction deletes the pipeline's record. Raises KafkaError."""

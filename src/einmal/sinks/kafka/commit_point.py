@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from einmal.client import PartitionWriter, PreparedTxnState
+from einmal.client import PreparedTxnState
 from einmal.client.aio.transaction_requests import KeptTransaction
 from einmal.client.errors import (
     FatalError,
@@ -78,7 +78,6 @@ class KafkaCommitPoint(CommitPoint):
     )
 
     def __init__(self, opening: KafkaOpening) -> None:
-        self._client = opening.client
         self._id = opening.transactional_id
         self._cluster = opening.cluster
         self._positions = opening.positions
@@ -209,10 +208,7 @@ class KafkaCommitPoint(CommitPoint):
         begin at 0, in one call per transaction."""
         if not self._transactions.is_open:
             self._begin(identity)
-        with (
-            _errors(_failed),
-            PartitionWriter(self._client, identity, self._id, self._transactions.version) as writer,
-        ):
+        with _errors(_failed), self._log.writer.begun(identity, self._transactions.version) as writer:
             return write_all(writer, batches, lambda place: self._transactions.add(identity, place))
 
     def commit_offsets(self, identity: Identity, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
