@@ -28,7 +28,7 @@ from einmal.spark.targets.frame_rows import FrameRows
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.together import TogetherSink
+from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.conftest import long
@@ -319,7 +319,7 @@ def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
         client = {"bootstrap.servers": two_phase.bootstrap, TWO_PHASE_COMMIT: "true"}
         rows = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
         parts = Part(KafkaFrameSink(client, name, None), "topics"), Part(rows, "database")
-        return TogetherSink(*parts).commit_point(Opening(name=name, runtime=spark))
+        return FrameTwoPhaseSink(*parts).commit_point(Opening(name=name, runtime=spark))
 
     killed = opened()
     identity = killed.acquire(None)
@@ -370,7 +370,7 @@ def test_the_name_of_a_transaction_is_not_looked_for_in_another_cluster(
         client = {"bootstrap.servers": bootstrap, TWO_PHASE_COMMIT: "true"}
         rows = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
         parts = Part(KafkaFrameSink(client, name, None), "topics"), Part(rows, "database")
-        return TogetherSink(*parts).commit_point(Opening(name=name, runtime=spark))
+        return FrameTwoPhaseSink(*parts).commit_point(Opening(name=name, runtime=spark))
 
     create(two_phase.bootstrap, name, COMMIT_TOPIC)
     killed = opened(two_phase.bootstrap)

@@ -223,7 +223,7 @@ def _declared(
     from einmal.spark.operate.ownership import KafkaOwnership, Ownership
     from einmal.spark.targets.kafka.destination import KafkaFrameSink
     from einmal.spark.targets.part import Part
-    from einmal.spark.targets.together import TogetherSink
+    from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 
     if brokers or settings or command_config:
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
@@ -236,7 +236,7 @@ def _declared(
     database = new_sink(chosen.kind, chosen.options)
     topics = KafkaFrameSink(client_settings(declaration.writer))
     if topics.two_phase:
-        database = TogetherSink(Part(topics), Part(database))
+        database = FrameTwoPhaseSink(Part(topics), Part(database))
     return Ownership(database, KafkaCluster(clients[0]) if clients else None)
 
 

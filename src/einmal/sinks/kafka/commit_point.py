@@ -35,6 +35,7 @@ from einmal.sinks.commit_point import (
     Identity,
     IdentityExpired,
     OutcomeUnknown,
+    RowCommitPoint,
     SinkError,
     SinkFailed,
     SinkFenced,
@@ -249,6 +250,10 @@ class KafkaCommitPoint(CommitPoint):
     def _begin(self, identity: Identity) -> None:
         self._has_begun = True
         self._transactions.begin(identity)
+
+
+class KafkaRowCommitPoint(KafkaCommitPoint, RowCommitPoint):
+    """Topics that take rows."""
 
 
 # --- errors -----------------------------------------------------------------------------------------------------

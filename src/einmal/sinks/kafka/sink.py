@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.sinks.commit_point import Committed, SinkFailed
-from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
+from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening, KafkaRowCommitPoint
 from einmal.sinks.kafka.committed import committed
 from einmal.sinks.kafka.source_positions import SourcePositions
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
-from einmal.sinks.sink import Opening, Sink
+from einmal.sinks.sink import Opening, RowSink, Sink
 
 
 class KafkaSink(Sink):
@@ -65,3 +66,11 @@ class KafkaSink(Sink):
 
     def close(self) -> None:
         self.cluster.close()
+
+
+class KafkaRowSink(KafkaSink, RowSink):
+    """Topics that take rows."""
+
+    @abstractmethod
+    def commit_point(self, opening: Opening) -> KafkaRowCommitPoint:
+        """For one run under a name."""

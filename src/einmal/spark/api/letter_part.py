@@ -24,7 +24,7 @@ from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
-from einmal.spark.targets.together import TogetherSink
+from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 
 TOPICS_COLUMN: Final = "einmal_topics"
 """The struct column of rows for topics, in a query that has other targets, too."""
@@ -68,7 +68,7 @@ def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decode
 
 
 def _has_topics(part: Part) -> bool:
-    return part.column == TOPICS_COLUMN or isinstance(part.destination, TogetherSink)
+    return part.column == TOPICS_COLUMN or isinstance(part.destination, FrameTwoPhaseSink)
 
 
 def _unchanged(frame: DataFrame) -> DataFrame:
@@ -132,6 +132,6 @@ def rejected_letters(
 
 def _class_of(part: Part) -> str:
     destination = part.destination
-    if isinstance(destination, TogetherSink):
+    if isinstance(destination, FrameTwoPhaseSink):
         destination = destination.parts[1].destination
     return f"{type(destination).__module__}.{type(destination).__qualname__}"

@@ -57,7 +57,7 @@ from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.together import TogetherSink
+from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -248,7 +248,7 @@ class StreamWriter:
         if not topics.two_phase:
             return options, parts
         check_two_phase(len(others))
-        return options, (Part(TogetherSink(*parts)),)
+        return options, (Part(FrameTwoPhaseSink(*parts)),)
 
     def _record_name(self, sink: str) -> str | None:
         """Of several databases each has a commit record of its own: they may be tables of one."""

@@ -29,7 +29,7 @@ from einmal.spark.targets.frame_rows import schema_of
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
 from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.together import TogetherSink
+from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
@@ -92,7 +92,7 @@ def preflight(
 
 def _separate(parts: Sequence[Part]) -> Iterator[Part]:
     for part in parts:
-        yield from part.destination.parts if isinstance(part.destination, TogetherSink) else (part,)
+        yield from part.destination.parts if isinstance(part.destination, FrameTwoPhaseSink) else (part,)
 
 
 def preflight_write(frame: DataFrame, options: VersionOptions, destination: RowSink) -> None:

@@ -23,8 +23,8 @@ from einmal.sinks.commit_point import Committed, SinkFailed
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening, RowSink
+from einmal.sinks.two_phase import TwoPhaseSink
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.together import TogetherSink
 from einmal.types import ErrorCode
 
 
@@ -102,7 +102,7 @@ class Ownership:
 
         Raises Changed where the record was not ``expected`` any more, KafkaError, SinkError.
         """
-        if expected is not None and expected.prepared and not isinstance(self._destination, TogetherSink):
+        if expected is not None and expected.prepared and not isinstance(self._destination, TwoPhaseSink):
             # Its name would be lost: the next start would abort what the database has committed.
             raise SinkFailed(
                 f"the record of {transactional_id!r} decides that transaction {expected.prepared} in the topics is "

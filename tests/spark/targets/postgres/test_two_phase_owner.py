@@ -16,12 +16,13 @@ from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Identity, OutcomeUnknown, SinkFailed, SinkFenced
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening
+from einmal.sinks.two_phase import TwoPhaseCommitPoint
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.targets.frame_rows import FrameRows
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 from einmal.spark.targets.part import Part
-from einmal.spark.targets.together import TogetherCommitPoint, TogetherSink
+from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.targets.postgres.rig import Rig, record
@@ -87,13 +88,13 @@ class Decided:
             )
         )
 
-    def opened(self) -> TogetherCommitPoint:
+    def opened(self) -> TwoPhaseCommitPoint:
         client = {"bootstrap.servers": self.broker.bootstrap, TWO_PHASE_COMMIT: "true"}
         topics = Part(KafkaFrameSink(client, self.name), "topics")
-        target = TogetherSink(topics, Part(self.rig.sink(), "rows")).commit_point(
+        target = FrameTwoPhaseSink(topics, Part(self.rig.sink(), "rows")).commit_point(
             Opening(name=self.name, runtime=self.rig.spark)
         )
-        assert isinstance(target, TogetherCommitPoint)
+        assert isinstance(target, TwoPhaseCommitPoint)
         return target
 
     def in_topic(self) -> list[str]:
@@ -177,7 +178,7 @@ def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics
     topics = Part(KafkaFrameSink(client | {TWO_PHASE_COMMIT: "true"}, name), "topics")
 
     def acquire() -> None:
-        destination = TogetherSink(topics, Part(rig.sink(), "rows"))
+        destination = FrameTwoPhaseSink(topics, Part(rig.sink(), "rows"))
         with closing(destination.commit_point(Opening(name=name, runtime=rig.spark))) as target:
             target.acquire(None)
 

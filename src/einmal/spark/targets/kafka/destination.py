@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from einmal.sinks.kafka.sink import KafkaSink
-from einmal.sinks.sink import Opening, RowSink
+from einmal.sinks.kafka.sink import KafkaRowSink
+from einmal.sinks.sink import Opening
 from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from einmal.spark.output.resources import SinkResources
 
 
-class KafkaFrameSink(KafkaSink, RowSink):
+class KafkaFrameSink(KafkaRowSink):
     """See ``Sink``."""
 
     _resources: SinkResources | None = None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from einmal.pipeline import events
 from einmal.pipeline.claims import Output
 from einmal.sinks.batch_rows import BatchRows
-from einmal.sinks.commit_point import Identity, RowCommitPoint
-from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
+from einmal.sinks.commit_point import Identity
+from einmal.sinks.kafka.commit_point import KafkaOpening, KafkaRowCommitPoint
 from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
 from einmal.spark.targets.frame_rows import FrameRows
 from einmal.types import TopicPartition
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from einmal.spark.output.resources import SinkResources
 
 
-class KafkaFrameCommitPoint(KafkaCommitPoint, RowCommitPoint):
+class KafkaFrameCommitPoint(KafkaRowCommitPoint):
     """See ``RowCommitPoint``."""
 
     def __init__(self, opening: KafkaOpening, resources: SinkResources | None, notify: events.Listener) -> None:

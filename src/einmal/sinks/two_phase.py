@@ -1,4 +1,4 @@
-"""Topics and a database as one target: a two-phase commit whose decision is the database's (KIP-939).
+"""Topics and a database as one sink: a two-phase commit whose decision is the database's (KIP-939).
 
 Theory of operation. The batch's rows for topics are in a Kafka transaction that can be prepared: it has no timeout, and
 only its owner ends it. The database commits its own rows, the commit record, and in the record the name of that
@@ -21,19 +21,20 @@ Invariants, and the ordering that keeps them:
    the topics has no transaction there, and uses up no epoch: its record names none. In another cluster the name is of
    another transaction, so the record names the cluster, too.
 4. *Where topics and database were committed apart before, the topics are not ahead.* Then the database has the last
-   batch of the topics, which would be written to them again. The reverse is the topics' target's own: it aborts no
-   transaction that can be prepared.
+   batch of the topics, which would be written to them again. The commit point of the topics sees to the reverse: it
+   aborts no transaction that can be prepared.
 
 Between COMMIT and the last marker of EndTxn a reader sees the batch in the database, and not yet in the topics; readers
 of the topics wait there (last stable offset), until the transaction is ended by this run or by the next one.
 
 Dead letters of rows that the database rejects are not in this transaction: it is complete before the database is asked.
-They have a commit point of their own after it (``protocol/exactly_once``).
+They have a commit point of their own after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from einmal.client import PreparedTxnState
@@ -45,23 +46,23 @@ from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ErrorSettings
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Committed, Identity, OutcomeUnknown, RowCommitPoint, SinkError, SinkFailed
+from einmal.sinks.kafka.commit_point import KafkaRowCommitPoint
+from einmal.sinks.kafka.sink import KafkaRowSink
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening, RowSink
-from einmal.spark.environment.row_order import checkpointed
-from einmal.spark.targets.frame_rows import FrameRows
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
-from einmal.spark.targets.part import Part, release
+
+Divided = Callable[[BatchRows], AbstractContextManager[tuple[BatchRows, BatchRows]]]
+"""From the rows of a batch to those for the topics and those for the database. Both come of one evaluation: where the
+query is not deterministic, two would have two results."""
 
 
-class TogetherCommitPoint(RowCommitPoint):
+class TwoPhaseCommitPoint(RowCommitPoint):
     """See ``RowCommitPoint``. Identities are the database's; those of Kafka's transactions stay inside."""
 
-    def __init__(self, topics: KafkaFrameCommitPoint, database: RowCommitPoint, rows: tuple[Part, Part]) -> None:
-        """``rows``: which are for the topics, and which for the database."""
+    def __init__(self, topics: KafkaRowCommitPoint, database: RowCommitPoint, divided: Divided) -> None:
         self._topics = topics
         self._database = database
-        self._topic_rows, self._database_rows = rows
+        self._divided = divided
         self._transaction: Identity | None = None
         """Of the Kafka transaction that is open, or comes next."""
 
@@ -114,16 +115,9 @@ class TogetherCommitPoint(RowCommitPoint):
         self._database.check(identity)
 
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
-        # Computed twice, the two would be two results of a query that is not deterministic. Of a local checkpoint
-        # nothing is computed again, also where an executor is lost. An eager one: a lazy one is complete only after its
-        # first job, which has written the topics by then.
-        assert isinstance(rows, FrameRows), "topics take a DataFrame"
-        frame = checkpointed(rows.frame)
-        try:
-            topics = self._topics.stage(self._kafka, batch_id, FrameRows(self._topic_rows.rows(frame)))
-            return topics + self._database.stage(identity, batch_id, FrameRows(self._database_rows.rows(frame)))
-        finally:
-            release(frame)
+        with self._divided(rows) as (of_topics, of_database):
+            topics = self._topics.stage(self._kafka, batch_id, of_topics)
+            return topics + self._database.stage(identity, batch_id, of_database)
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         if record is not None:
@@ -168,14 +162,13 @@ class TogetherCommitPoint(RowCommitPoint):
         return self._transaction
 
 
-class TogetherSink(RowSink):
+class TwoPhaseSink(RowSink):
     """Topics and one database, for a query that has rows for both."""
 
-    def __init__(self, topics: Part, database: Part) -> None:
-        assert isinstance(topics.destination, KafkaFrameSink)
-        self._topics = topics.destination
-        self._database = database.destination
-        self.parts = (topics, database)
+    def __init__(self, topics: KafkaRowSink, database: RowSink, divided: Divided) -> None:
+        self._topics = topics
+        self._database = database
+        self._divided = divided
 
     @property
     def table(self) -> str:
@@ -189,7 +182,8 @@ class TogetherSink(RowSink):
         return self._database.identity()
 
     def commit_point(self, opening: Opening) -> RowCommitPoint:
-        return TogetherCommitPoint(self._topics.commit_point(opening), self._database.commit_point(opening), self.parts)
+        topics, database = self._topics.commit_point(opening), self._database.commit_point(opening)
+        return TwoPhaseCommitPoint(topics, database, self._divided)
 
     def committed(self) -> Mapping[str, Committed]:
         return self._database.committed()
