@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tools.check_words import in_markdown, in_python, in_tests, in_text
+from tools.check_words import in_docstrings, in_markdown, in_python, in_tests, in_text
 
 WRONG = (
     "It strikes one broker.",
@@ -65,6 +65,16 @@ def test_docstrings_comments_and_sentences_of_sources_are_searched() -> None:
 
 def test_quoted_code_in_docstrings_is_skipped() -> None:
     assert not list(in_python("module.py", '"""``says``: the lines that ``tell`` prints."""\n'))
+
+
+def test_docstring_that_begins_with_of_or_what_is_rejected() -> None:
+    source = """'What is sent.'\n\n\ndef size():\n    'Of a batch.'\n\n\nLIMIT = 1\n'Of a batch, in bytes.'\n"""
+    assert sorted(each.line for each in in_docstrings("module.py", source)) == [1, 5, 9]
+
+
+def test_docstring_that_stands_on_its_own_is_left_alone() -> None:
+    source = """'Often sent.'\n\n\ndef size():\n    'Return what is sent.'\n    return 'Of a batch.'  # Of a batch.\n"""
+    assert not list(in_docstrings("module.py", source))
 
 
 def test_docstrings_comments_and_names_of_tests_are_searched_but_no_strings() -> None:

@@ -28,7 +28,7 @@ PACKAGES: Final = ("einmal", "tests", "tools")
 _CONFTEST: Final = 2
 """Further away than an import: most tests of a folder use little of what its conftest.py has."""
 _COLLECTION_S: Final = 0.3
-"""Of each file, beside what its tests take."""
+"""Time to collect the tests of each file, beside what they take."""
 
 Importers = Callable[[str], Iterable[str]]
 

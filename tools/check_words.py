@@ -4,6 +4,9 @@ The check covers Markdown pages; docstrings, comments and strings with a space i
 comments and the names of test functions in tests, whose strings quote output. It skips code, and emphasis in Markdown,
 which quote names and output, and generated pages, whose source it reads.
 
+A docstring of the product or the tools must not begin with "Of" or "What": it stands on its own, without the name of
+what it describes.
+
 Usage: python -m tools.check_words
 """
 
@@ -24,6 +27,7 @@ ROOT: Final = Path(__file__).parent.parent
 PROSE: Final = ("*.md", ".github/**/*.md", "docs/**/*.md", "examples/**/*.md")
 SOURCES: Final = ("src/**/*.py", "examples/**/*.py", "tools/**/*.py")
 TESTS: Final = ("tests/**/*.py",)
+DOCUMENTED: Final = ("src/**/*.py", "tools/**/*.py")
 GENERATED: Final = (
     "docs/cli.md",
     "docs/client-settings.md",
@@ -32,6 +36,7 @@ GENERATED: Final = (
     "docs/states.md",
 )
 HERE: Final = "tools/check_words.py"
+_FRAGMENT: Final = re.compile(r"\s*(Of|What)\b")
 
 
 class Rule(NamedTuple):
@@ -143,6 +148,16 @@ def in_python(path: str, text: str) -> Iterator[Finding]:
     yield from _in_comments(path, text, rules)
 
 
+def in_docstrings(path: str, text: str) -> Iterator[Finding]:
+    """Docstrings, also those of assignments, that begin with half a sentence."""
+    if not re.search(r"[\"']\s*(Of|What)\b", text):
+        return  # Searching is faster than parsing.
+    for node in ast.walk(parse(text)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(docstring))) if found := _FRAGMENT.match(docstring):
+                yield Finding(path, node.lineno, found[0], 'a verb or a noun first: "Return the ...", "Number of ..."')
+
+
 def in_tests(path: str, text: str) -> Iterator[Finding]:
     for node in ast.walk(parse(text)):
         match node:
@@ -163,7 +178,12 @@ def _in_comments(path: str, text: str, rules: Iterable[Rule]) -> Iterator[Findin
 
 
 def findings() -> Iterator[Finding]:
-    for patterns, search in ((PROSE, in_markdown), (SOURCES, in_python), (TESTS, in_tests)):
+    for patterns, search in (
+        (PROSE, in_markdown),
+        (SOURCES, in_python),
+        (DOCUMENTED, in_docstrings),
+        (TESTS, in_tests),
+    ):
         for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
             if name != HERE and name not in GENERATED:

@@ -94,7 +94,7 @@ _TYPES: Final = {
     "uuid": "UUID | None",
     "error_code": "ErrorCode",
 }
-"""Of Python, for kio's names. All others are ``int``."""
+"""Types of Python, for kio's names. All others are ``int``."""
 _ZEROES: Final = {
     "bool": "False",
     "float64": "0.0",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _INSTALLED_FROM: Final = "."
-"""What pip installs einmal from: a clone, as long as no release is on PyPI. A release makes it "einmal"."""
+"""Source from which pip installs einmal: a clone, as long as no release is on PyPI. A release makes it "einmal"."""
 _MODULES: Final[Mapping[str, str]] = {
     "pyspark": "spark",
     "pyarrow": "spark",
@@ -31,7 +31,7 @@ _MODULES: Final[Mapping[str, str]] = {
 
 
 def install_command(*extras: str) -> str:
-    """What a user types to get these extras."""
+    """Return the command that a user types to get these extras."""
     where = " in a clone of einmal" if _INSTALLED_FROM == "." else ""
     return f"pip install '{_INSTALLED_FROM}[{','.join(extras)}]'{where}"
 

@@ -92,7 +92,7 @@ class Source:
 
 
 class Target:
-    """In place of a transaction: keeps what is appended, unless it is told to fail."""
+    """In place of a transaction: keeps what is appended, unless it is set to fail."""
 
     def __init__(self) -> None:
         self.values: dict[TopicPartition, list[bytes]] = {}

@@ -71,7 +71,8 @@ _SPARKS_PHASES: Final = {"planning": PLANNING_KEYS, "checkpoint": CHECKPOINT_KEY
 def throughput(
     contenders: Contenders, workload: PipelineWorkload, scale: float, say: Callable[[str], None]
 ) -> Iterator[Figure]:
-    """Of each contender, in records and bytes, with its phases and what it uses. Raises BenchRefused."""
+    """Yield the throughput of each contender, in records and bytes, with its phases and what it uses. Raises
+    BenchRefused."""
     per_batch = max(1_000, int(workload.records * scale))
     label = workload.name
     source = contenders.topic(f"backlog-{list(WORKLOADS).index(label)}", workload)
@@ -94,7 +95,7 @@ def throughput(
 def overhead(
     contenders: Contenders, trigger: str, length_s: float, scale: float, say: Callable[[str], None]
 ) -> Iterator[Figure]:
-    """Of exactly-once, in batches as large as the input of one trigger. Raises BenchRefused."""
+    """Yield the overhead of exactly-once, in batches as large as the input of one trigger. Raises BenchRefused."""
     batches = max(2, min(20, int(10 / length_s))) + 1
     source = contenders.topic(f"price-{length_s}-probe", SMALL)
     fill(contenders.bootstrap, source, SMALL, _PROBE * _BATCHES)

@@ -1,4 +1,4 @@
-"""What is measured. Each case returns figures: name, value, unit, and the budget where there is one.
+"""Cases of the benchmark. Each case returns figures: name, value, unit, and the budget where there is one.
 
 Two kinds of load: ready-made requests (the broker's own speed) and confluent-kafka (what a user's client gets).
 """
@@ -112,7 +112,7 @@ def transactions(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
 
 
 def client_throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
-    """What confluent-kafka reaches: idempotent produce, then read_committed consume, of 1 KB records."""
+    """Yield the throughput of confluent-kafka: idempotent produce, then read_committed consume, of 1 KB records."""
     with target.topics() as topics:
         yield from _client_throughput(target, topics.create("client"), max(5_000, int(100_000 * scale)))
 

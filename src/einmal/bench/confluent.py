@@ -1,4 +1,4 @@
-"""What the measurements share of confluent-kafka's producer."""
+"""Use of confluent-kafka's producer, shared by the measurements."""
 
 from __future__ import annotations
 

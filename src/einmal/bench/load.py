@@ -37,7 +37,7 @@ _POLL_S: Final = 0.02
 
 
 class BenchRefused(Exception):
-    """What was asked for cannot be measured: an unknown name, an error of the broker, a query that failed."""
+    """A requested measurement that is not possible: an unknown name, an error of the broker, a query that failed."""
 
 
 def tls_of(bootstrap_servers: str, security: Mapping[str, str]) -> ssl.SSLContext | None:
@@ -209,7 +209,7 @@ def _next_offset(records: bytes | bytearray | memoryview, offset: int) -> int:
 
 
 def _produce_error(answer: bytes) -> ErrorCode | None:
-    """Of the first partition that has one."""
+    """Return the error code of the first partition that has one."""
     position = messages.response_body_position(0, PRODUCE_VERSION, answer)
     topics = decode_produce_response(PRODUCE_VERSION, answer, position).topics
     codes = [ErrorCode(partition.error_code) for _topic, partitions in topics for partition in partitions]

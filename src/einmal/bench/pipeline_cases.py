@@ -1,4 +1,4 @@
-"""What of a pipeline is measured: checked before a broker or Spark starts."""
+"""The requested measurements of a pipeline, checked before a broker or Spark starts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PipelineCases:
 
     @property
     def jars(self) -> list[str]:
-        """Of Spark's own connector."""
+        """Paths of the jars of Spark's own connector."""
         return [] if self.connector is None else sorted(str(jar) for jar in self.connector.glob("*.jar"))
 
 

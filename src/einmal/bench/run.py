@@ -16,7 +16,7 @@ from einmal.bench.server import BrokerProcess
 
 STARTS: Final = 5
 ROUNDS_BESIDE: Final = 3
-"""Of each case on each of two brokers, in turn."""
+"""Rounds of each case on each of two brokers, in turn."""
 FAILOVER: Final = "failover"
 PIPELINE: Final = "pipeline"
 

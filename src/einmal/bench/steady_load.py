@@ -34,8 +34,8 @@ def latency(
     say: Callable[[str], None],
     trigger_s: float = 0.0,
 ) -> Iterator[Figure]:
-    """Of each contender, p50 and p99, medians over the rounds that count, and their ratios. ``seconds``: of a round.
-    Raises BenchRefused."""
+    """Yield p50 and p99 of each contender, medians over the rounds that count, and their ratios. ``seconds``: length of
+    a round. Raises BenchRefused."""
     found: dict[str, dict[str, list[float]]] = {
         each: {name: [] for name in contenders.names} for each in ("p50", "p99")
     }

@@ -36,7 +36,7 @@ class BenchTopics:
         return self
 
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
-        """Of two failures the first is raised: it is the cause where the cluster is gone."""
+        """Close, and raise the first of two failures: it is the cause where the cluster is gone."""
         with nullcontext() if kind is None else suppress(BenchRefused):
             self.close()
 

@@ -1,4 +1,4 @@
-"""What the processes of a local Spark application use: CPU time, and resident memory."""
+"""CPU time and resident memory of the processes of a local Spark application."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SparkUsage:
 
 
 def spark_usage() -> SparkUsage:
-    """Of this process, the JVM below it (driver and local executor), and the Python workers below the JVM. Other
-    children of this process, such as a broker, do not count."""
+    """Return the usage of this process, the JVM below it (driver and local executor), and the Python workers below the
+    JVM. Other children of this process, such as a broker, do not count."""
     driver = psutil.Process()
     jvms = [child for child in driver.children() if child.name() == _JVM]
     workers = [worker for jvm in jvms for worker in jvm.children(recursive=True)]

@@ -1,4 +1,4 @@
-"""What a pipeline is measured with: records of a size and shape, from topic to topic, copied or counted."""
+"""Workloads of a measured pipeline: records of a size and shape, from topic to topic, copied or counted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PipelineWorkload:
         return "update" if self.is_counted else "append"
 
     def values(self) -> list[bytes]:
-        """Of the size; random bytes, or text that can be compressed."""
+        """Return values of the workload's size: random bytes, or text that can be compressed."""
         chance = random.Random(_SEED)
         if not self.is_text:
             return [chance.randbytes(self.size) for _ in range(_VALUES)]
@@ -81,7 +81,7 @@ USUAL: Final = ("100 B", "1 KB")
 
 
 def key(number: int) -> bytes:
-    """Of the record with this number."""
+    """Return the key of the record with this number."""
     return b"key-%04d" % (number * 7919 % _KEYS)
 
 

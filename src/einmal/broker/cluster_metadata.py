@@ -49,9 +49,9 @@ class ClusterMetadata:
         self._authorizer = authorizer
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.image = ClusterImage()
-        """What is committed. The controller's own image may be ahead of it."""
+        """The committed metadata. The controller's own image may be ahead of it."""
         self.next_offset = Offset(0)
-        """Of the first record that is not in the image."""
+        """Offset of the first record that is not in the image."""
         self.is_applied = False
         """Whether the node follows the image."""
         self.is_current = False

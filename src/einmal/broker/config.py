@@ -704,7 +704,7 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
 
 
 def _check_together(config: BrokerConfig) -> None:
-    """What Apache Kafka checks beside the bounds of each setting. Raises ConfigError."""
+    """Check what Apache Kafka checks beside the bounds of each setting. Raises ConfigError."""
     if config.log_retention_ms == 0:
         raise ConfigError("log.retention.ms is -1 (never) or at least 1, not 0: so are its minutes and hours")
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:

@@ -30,9 +30,9 @@ class Identity:
     node_id: int
     cluster_id: str = ""
     directory_id: UUID = _UNKNOWN
-    """Of the data folder: a folder that was wiped has another one. As the cluster's, only after ``load``."""
+    """Id of the data folder: a folder that was wiped has another one. As the cluster's, only after ``load``."""
     broker_epoch: int = -1
-    """Of this process as a broker; -1: it has none yet."""
+    """Epoch of this process as a broker; -1: it has none yet."""
 
     def load(
         self, config: BrokerConfig, disk: Disk, source: random.Random, holds_partitions: Callable[[], bool]

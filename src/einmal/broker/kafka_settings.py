@@ -33,7 +33,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "config.providers": "only file and env are supported: ${file:/path:key} and ${env:NAME}, with or without it",
     "remote.log.storage.system.enable": "tiered storage is not supported: remove it",
 }
-"""What to do, by name or by prefix."""
+"""Advice for each refused setting, by name or by prefix."""
 
 _HARMLESS: Final[Mapping[str, str]] = {
     "remote.log.storage.system.enable": "false",

@@ -203,7 +203,7 @@ class Node:
         own = self.config.of_listener(router.listener.name)
         rate = own.max_connection_creation_rate
         rates = self._connection_rates(rate) if rate != self.config.max_connection_creation_rate else []
-        # What clients hold, and how often they connect, leaves the cluster's own listeners their share.
+        # Memory that clients hold, and the rate at which they connect, leave the cluster's listeners their share.
         if not self.config.named_listeners.is_for_clients(router.listener):
             memory = self._request_memory(), MemoryBudget(RESPONSE_BYTES_MAX)
             arrivals = Arrivals(None, self.clock, rates) if rates else None
@@ -291,7 +291,7 @@ class Node:
             await self.listening.open(listener, self._accepting(listener).connection)
 
     def _accepting(self, listener: NamedListener) -> Server | TlsServer:
-        """What makes the protocols of the listener's connections."""
+        """Return the server that makes the protocols of the listener's connections."""
         return self._tls_servers.get(listener.name) or self.servers[listener.name]
 
     async def _take_part(self) -> None:

@@ -52,7 +52,7 @@ class _Contexts(NamedTuple):
 
 
 class ListenerTls:
-    """Of one listener. ``is_here``: this node listens there; else it only connects to those of other nodes."""
+    """TLS of one listener. ``is_here``: this node listens there; else it only connects to those of other nodes."""
 
     def __init__(self, listener: NamedListener, config: BrokerConfig, disk: Disk, clock: Clock, *, is_here: bool):
         self.listener = listener
@@ -62,9 +62,9 @@ class ListenerTls:
         self._config = config.of_listener(listener.name)
         self._loaded: _Contexts | None = None
         self._source: TlsSettings | None = None
-        """What was loaded last, or could not be: with the content of all files."""
+        """Settings that were loaded last, or could not be: with the content of all files."""
         self._problem = ""
-        """Of the files as they are now; empty: none."""
+        """Problem of the files as they are now; empty: none."""
 
     def load(self) -> None:
         """Raises ConfigError."""
@@ -113,7 +113,7 @@ class ListenerTls:
         return self._loaded.client
 
     def principal_of(self, certificate: bytes, *, is_resumed: bool) -> Principal:
-        """Of a client's certificate in DER. Raises NoRuleMatches, or ValueError for broken DER.
+        """Return the principal of a client's certificate in DER. Raises NoRuleMatches, or ValueError for broken DER.
 
         ``is_resumed``: it comes from an earlier session, which OpenSSL of TLS 1.2 resumes without a look at its end.
         """
@@ -163,7 +163,7 @@ class ListenerTls:
 
 
 class NodeTls:
-    """Of all listeners that are encrypted, and of those that this node connects to elsewhere."""
+    """TLS of all listeners that are encrypted, and of those that this node connects to elsewhere."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
         listeners = config.named_listeners

@@ -33,7 +33,7 @@ _HERE: Final = "this machine"
 Read = Callable[[str], str]
 """The text of a file that a value refers to (OSError)."""
 Systems = Callable[[Mapping[str, str]], str]
-"""What a cluster is called, from settings of a client; one name for all addresses of a cluster."""
+"""Function that returns a cluster's name from settings of a client; one name for all addresses of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ class BrokenSection:
 def declared_links(
     text: str, environment: Mapping[str, str], read: Read, systems: Systems
 ) -> Iterator[DeclaredLink | BrokenSection]:
-    """What one file declares. What is wrong with one link keeps no other from being there. Raises DeclarationError."""
+    """Yield the links that one file declares. A broken link keeps no other from being there. Raises
+    DeclarationError."""
     document = toml_tables(text)
     for name, make in _sections(text, document, environment, read, systems):
         try:

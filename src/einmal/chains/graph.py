@@ -86,7 +86,7 @@ class Chain:
         return sorted({each for step in self.steps for each in step.outputs} - read)
 
     def guarantee_of(self, location: Location) -> str:
-        """Of what is in the location; the weakest of the links that write there."""
+        """Return the guarantee of the data in the location: the weakest of the links that write there."""
         found = [step.guarantee for step in self.steps if location in step.outputs]
         return _weakest(found) if found else EXACTLY_ONCE
 

@@ -62,8 +62,8 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
 
 
 def end_to_end(chain: Chain, location: Location, lags: Mapping[str, LinkLag]) -> LinkLag:
-    """Of a location: what lies before it, over all links. Records may get new timestamps at a link, so the ages of
-    records that wait at different links are added: it is at most so old."""
+    """Return the lag of a location: what lies before it, over all links. Records may get new timestamps at a link, so
+    the ages of records that wait at different links are added: it is at most so old."""
     found = [lags[step.link.name] for step in chain.upstream(location)]
     known = [each.offsets for each in found if each.offsets is not None]
     ages = [each.age_s for each in found if each.age_s is not None]

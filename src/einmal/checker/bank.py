@@ -25,7 +25,7 @@ class TransferEntry(NamedTuple):
 
 
 class BankReader:
-    """What one ``read_committed`` reader has seen of the bank."""
+    """View that one ``read_committed`` reader has had of the bank."""
 
     def __init__(self, name: str, initial: Mapping[int, int]) -> None:
         self._name = name

@@ -16,7 +16,7 @@ from einmal.checker.index import Index
 
 
 def find_anomalies(history: History) -> list[Anomaly]:
-    """What must never be, in an order that depends on the history only."""
+    """Return the anomalies that must never be, in an order that depends on the history only."""
     index = Index(history)
     found: list[Anomaly] = []
     for check in (
@@ -35,7 +35,8 @@ def find_anomalies(history: History) -> list[Anomaly]:
 
 
 def find_allowed(history: History) -> list[Anomaly]:
-    """What a log without write isolation may show: others' values between a transaction's own, and cycles of writes."""
+    """Return the anomalies that a log without write isolation may show: others' values between a transaction's own, and
+    cycles of writes."""
     index = Index(history)
     return [*_send_skips(index), *(cycle.anomaly() for cycle in find_cycles(index) if cycle.is_allowed)]
 
@@ -91,7 +92,7 @@ def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
 
 
 def _views(index: Index) -> dict[Key, dict[int, dict[int, None]]]:
-    """What each reader that never changed its position has read: key, process, offsets."""
+    """Return what each reader that never changed its position has read: key, process, offsets."""
     moved = {op.process: None for op in index.history.ops if op.starts_anew or not op.read_committed}
     views: dict[Key, dict[int, dict[int, None]]] = defaultdict(lambda: defaultdict(dict))
     for op in index.history.ops:

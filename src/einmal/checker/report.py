@@ -54,7 +54,7 @@ def consume_counts(history: History) -> dict[int, int]:
 
 
 def worst_realtime_lag(index: Index) -> float:
-    """Of all polls; 0 where every reader had everything."""
+    """Return the worst lag of all polls; 0 where every reader had everything."""
     acknowledged: dict[Key, list[tuple[int, float]]] = defaultdict(list)
     for op in index.history.ops:
         for send in op.sends:

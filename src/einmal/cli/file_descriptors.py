@@ -24,7 +24,8 @@ class Shares(NamedTuple):
 
 
 def shares(limit: int, wanted: Sequence[int]) -> Shares:
-    """Of ``limit`` descriptors; ``wanted``: the connections that each listener may have, as its settings have it."""
+    """Return the shares of ``limit`` descriptors; ``wanted``: the connections that each listener may have, as its
+    settings have it."""
     left = max(_LEAST, limit - _KEPT_FREE)
     most = left // 2 // len(wanted)
     connections = tuple(min(each, most) for each in wanted)

@@ -44,7 +44,7 @@ class OldGarbage:
         self._looks = self._looks_at_all = 0
 
     def collected(self, what: Collect, resident_bytes: int) -> None:
-        """What is resident after a collection."""
+        """Note what is resident after a collection."""
         self._bytes_before = resident_bytes
         self._looks = 0
         if what is Collect.ALL:
@@ -52,7 +52,7 @@ class OldGarbage:
             self._looks_at_all = 0
 
     def due(self, resident_bytes: int) -> Collect:
-        """What to collect at one look at the memory that the process has."""
+        """Return what to collect at one look at the memory that the process has."""
         self._looks += 1
         self._looks_at_all += 1
         # Also after a burst, whose memory was given back.

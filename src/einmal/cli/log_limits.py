@@ -11,10 +11,10 @@ import logging
 from typing import IO, Final
 
 LINES_MAX: Final = 20
-"""Of a kind, in a window."""
+"""Maximum number of lines of a kind, in a window."""
 WINDOW_SECONDS: Final = 10.0
 LENGTH_MAX: Final = 2_000
-"""Of a message. Tracebacks are ours, and are not cut."""
+"""Maximum length of a message. Tracebacks are ours, and are not cut."""
 _KINDS_MAX: Final = 1_000
 
 

@@ -189,7 +189,7 @@ def _owned(
 
 
 def _sink_of(name: str) -> str:
-    """Of several databases of one pipeline each has a record of its own, NAME/SINK."""
+    """Return the sink in a name: each of several databases of one pipeline has a record of its own, NAME/SINK."""
     return name.partition("/")[2]
 
 
@@ -216,7 +216,7 @@ def _parsed(file: Path) -> Declaration:
 def _declared(
     file: Path, brokers: str | None, settings: list[str] | None, command_config: Path | None, sink: str
 ) -> Ownership:
-    """Of a target that a file declares."""
+    """Return the ownership of a target that a file declares."""
     from einmal.clusters.kafka_cluster import KafkaCluster
     from einmal.options.values import client_settings
     from einmal.sinks.kinds import new_sink

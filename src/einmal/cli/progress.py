@@ -27,7 +27,7 @@ _HEADS: Final = ("PIPELINE", "IN/S", "OUT/S", "LAG", "TRANSACTION", "NOW")
 
 @dataclass(slots=True)
 class _Lines:
-    """Of one pipeline: the batches since its last line."""
+    """Lines of one pipeline: the batches since its last line."""
 
     waiting: list[BatchReport] = field(default_factory=list)
     lag: Mapping[str, int] | None = None
@@ -42,7 +42,7 @@ class Console:
         self._lines: dict[str, _Lines] = {}
         self._begun: set[str] = set()
         terminal = Terminal(stderr=True)
-        # What a program prints goes above the table, if both are on the same screen.
+        # The output of a program goes above the table, if both are on the same screen.
         self._live = (
             Live(console=terminal, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
             if terminal.is_terminal and not as_json
@@ -133,7 +133,7 @@ def line(reports: Sequence[BatchReport]) -> str:
     for report in reports:
         for phase, spent_ms in report.phases_ms.items():
             phases[phase] = phases.get(phase, 0) + spent_ms
-    # What would be 0.00 only makes the line longer.
+    # A phase of 0.00 only makes the line longer.
     spent = ", ".join(f"{phase} {spent_ms / 1000:.2f}" for phase, spent_ms in phases.items() if spent_ms >= 5)
     duration_ms = sum(report.duration_ms for report in reports)
     return f"{batch}: {_what(reports)} in {duration_ms / 1000:.2f} s ({spent})"
@@ -160,7 +160,7 @@ def lag_text(lag: Mapping[str, int]) -> str:
 
 
 def table(pipelines: Sequence[Watched], now: float) -> Table:
-    """What runs at this moment."""
+    """Return a table of what runs at this moment."""
     result = Table(*_HEADS, box=None, pad_edge=False, header_style="")
     for each in pipelines:
         progress = each.progress

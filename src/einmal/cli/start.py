@@ -75,13 +75,13 @@ _OF_EACH: Final = frozenset(
         "log.dir",
     }
 )
-"""What the brokers of a cluster on this machine cannot have in common."""
+"""Settings that the brokers of a cluster on this machine cannot have in common."""
 _BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
 _STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
 class _StartError(Exception):
-    """What went wrong, in a sentence, and what to do about it."""
+    """A failed start: what went wrong, in a sentence, and what to do about it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -356,7 +356,8 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
 
 
 def _warn_of_impersonation(config: BrokerConfig) -> None:
-    """What whoever reaches a listener can do, where several processes are one cluster and do not authenticate."""
+    """Warn of what whoever reaches a listener can do, where several processes are one cluster and do not
+    authenticate."""
     if config.is_alone:
         return
     open_to_all = [each.name for each in config.named_listeners.between_nodes if not each.authenticates]

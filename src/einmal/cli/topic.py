@@ -349,7 +349,8 @@ def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list
 
 
 class _Range(NamedTuple):
-    """What is read of a partition: records from ``first`` to before ``last``. Reading begins at offset ``begin``."""
+    """Range of a partition that is read: records from ``first`` to before ``last``. Reading begins at offset
+    ``begin``."""
 
     begin: int
     first: int
@@ -371,7 +372,7 @@ def _range_of(at: str, until: str | None, start: int, end: int, since: int | Non
 def _ranges(
     consumer: Consumer, assigned: list[TopicPartition], at: str, until: str | None
 ) -> tuple[dict[TopicPartition, _Range], list[TopicPartition]]:
-    """What is read of each partition, and those that have no answer now."""
+    """Return the range to read of each partition, and the partitions that have no answer now."""
     from einmal.client import EARLIEST, LATEST
     from einmal.client.errors import KafkaError
 

@@ -24,7 +24,7 @@ _PASSWORD_MAX: Final = 4_096
 
 
 class Mechanism(StrEnum):
-    """Of SCRAM."""
+    """Mechanism of SCRAM."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"

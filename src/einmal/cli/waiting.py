@@ -1,4 +1,4 @@
-"""What a command waits for, on stderr: at once, and every five seconds for how long by now."""
+"""Report of what a command waits for, on stderr: at once, and every five seconds for how long by now."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class ConsumerCore:
         }
 
     def lookup_begun(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
-        """What is looked up now will be a position in the topics that have these ids."""
+        """Note that what is looked up now will be a position in the topics that have these ids."""
         for each in partitions:
             if (partition := self._partitions.get(each)) is not None:
                 partition.topic_id = topic_ids.get(each.topic)
@@ -173,7 +173,7 @@ class ConsumerCore:
         return self._held.get(topic_partition, partition.position) if partition.has_position else None
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What to commit: the position of every partition that has one."""
+        """Return what to commit: the position of every partition that has one."""
         return {
             each: OffsetAndMetadata(self._held.get(each, state.position), state.leader_epoch)
             for each, state in self._partitions.items()

@@ -153,7 +153,8 @@ class RecordTooLarge(RequestRefused):
 
 
 class NotAuthorized(KafkaError):
-    """Of whatever kind: a producer without its transactional.id cannot continue, other clients can."""
+    """Missing permission of whatever kind: a producer without its transactional.id cannot continue, other clients
+    can."""
 
     meaning = "no permission"
     what_to_do = "ask for the permission; the client's principal needs it"

@@ -1,4 +1,4 @@
-"""What a consumer fetches next, and what the answers mean. No I/O.
+"""Next fetches of a consumer, and the meaning of their answers. No I/O.
 
 A fetch carries a ticket; after a seek or a new assignment the answers to older tickets are dropped. Times are monotonic
 ms. Knows the partitions that ``ConsumerCore`` reads, but neither a group nor where records go.
@@ -30,7 +30,7 @@ class FetchTicket(NamedTuple):
 
 
 class Advice(Enum):
-    """What the driver does after an answer."""
+    """Action of the driver after an answer."""
 
     NOTHING = auto()
     REFRESH_METADATA = auto()
@@ -50,7 +50,7 @@ class FetchCore:
         check_crcs: bool,
     ) -> None:
         self.errors: deque[KafkaError] = deque()
-        """What fetches have run into, to be raised in order."""
+        """Errors that fetches have run into, to be raised in order."""
         self._partitions = partitions
         self._isolation = isolation
         self._reset = reset
@@ -63,7 +63,7 @@ class FetchCore:
         return next(self._generations)
 
     def fetchable(self, now: int) -> list[FetchTicket]:
-        """What may be asked for now. ``fetch_begun`` follows for each that is."""
+        """Return what may be asked for now. ``fetch_begun`` follows for each that is."""
         return [
             FetchTicket(each, state.fetch_offset, state.generation)
             for each, state in self._partitions.items()
@@ -147,7 +147,7 @@ class FetchCore:
         return Advice.NOTHING if waits_only else Advice.REFRESH_METADATA
 
     def leader_changed(self, topic_partition: TopicPartition) -> None:
-        """What waits for its next attempt goes to the new leader at once."""
+        """Let what waits for its next attempt go to the new leader at once."""
         if partition := self._partitions.get(topic_partition):
             partition.retry_at_ms = 0
 

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: brokers, topics, who leads which partition. Values; no I/O.
+"""Knowledge that a client has of a cluster: brokers, topics, who leads which partition. Values; no I/O.
 
 An update keeps the newer leader epoch of each partition, so that an answer from a broker that lags behind cannot
 bring back a leader that has been replaced (KIP-320).

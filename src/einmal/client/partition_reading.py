@@ -43,7 +43,7 @@ class PartitionReading:
     """So said the last leader that was asked: it may be one that was replaced, and does not have the position yet."""
     reset: Reset | None = None
     topic_id: UUID | None = None
-    """Of the topic in which the position is one; None: not known yet."""
+    """Id of the topic in which the position is one; None: not known yet."""
     is_topic_confirmed: bool = False
     """Whether a leader has answered a fetch from the topic of this id."""
     is_topic_unknown: bool = False

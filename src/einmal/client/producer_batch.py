@@ -67,7 +67,7 @@ class ProducerBatch:
         self.retry_at_ms = now + pause_ms(self.attempts - 1, first_pause, longest_pause)
 
     def refused_error(self, code: ErrorCode, message: str | None) -> KafkaError:
-        """What a broker's error makes of it; ``message``: the broker's, if it sends one."""
+        """Return the error of the batch after a broker's error; ``message``: the broker's, if it sends one."""
         detail = f"{self.topic_partition}, {len(self.tickets)} record(s)"
         if code in TOPIC_LIMITS:
             # Apache Kafka names neither the size nor the limit.
@@ -76,7 +76,7 @@ class ProducerBatch:
         return error_for(code, f"{detail}: {message}" if message else detail)
 
     def expiry_error(self) -> KafkaError:
-        """What delivery.timeout.ms makes of it."""
+        """Return the error of the batch when delivery.timeout.ms has passed."""
         detail = f"{self.topic_partition}, {len(self.tickets)} record(s), {self.attempts} attempt(s)"
         if self.state is BatchState.IN_FLIGHT or self.is_outcome_unknown:
             return UnknownOutcome(ErrorCode.request_timed_out, detail)
@@ -85,7 +85,7 @@ class ProducerBatch:
         )
 
     def closing_error(self) -> KafkaError:
-        """What closing the producer makes of it."""
+        """Return the error of the batch when the producer is closed."""
         if self.is_outcome_unknown or self.state is BatchState.IN_FLIGHT:
             return UnknownOutcome(detail=f"{self.topic_partition}: the producer was closed")
         return ClientClosed()

@@ -113,7 +113,8 @@ _PRODUCE_TV_2: Final = 12
 
 
 def version_for(finalized: int) -> TransactionVersion:
-    """What a transaction that begins now uses, by the cluster's finalized level of ``transaction.version``."""
+    """Return the version that a transaction that begins now uses, by the cluster's finalized level of
+    ``transaction.version``."""
     return TransactionVersion.TV_2 if finalized >= TransactionVersion.TV_2 else TransactionVersion.TV_1
 
 
@@ -126,7 +127,8 @@ def produce_versions(version: TransactionVersion | None) -> tuple[int, int]:
 
 
 def end_txn_error(code: ErrorCode, committed: bool, was_repeated: bool, transactional_id: str) -> KafkaError:
-    """What EndTxn's refusal means. ``was_repeated``: an earlier EndTxn of the same transaction had no answer.
+    """Return the error that EndTxn's refusal means. ``was_repeated``: an earlier EndTxn of the same transaction had no
+    answer.
 
     A commit that is refused after an answer was lost may have been carried out the first time: that is unknown.
     """
@@ -153,7 +155,8 @@ def no_two_phase_commit(detail: str) -> KafkaError:
 
 
 def coordinator_error(code: ErrorCode, detail: str) -> KafkaError:
-    """What a coordinator's refusal means. Its INVALID_PRODUCER_EPOCH is an older word for PRODUCER_FENCED."""
+    """Return the error that a coordinator's refusal means. Its INVALID_PRODUCER_EPOCH is an older word for
+    PRODUCER_FENCED."""
     if code in _FENCED:
         return ProducerFenced(code, detail)
     error = error_for(code, detail)
@@ -172,7 +175,7 @@ class TransactionCore:
         self.version = TransactionVersion.TV_0
         self.error: KafkaError | None = None
         self.prepared = PreparedTxnState()
-        """Of the transaction that was prepared last."""
+        """State of the transaction that was prepared last."""
         self._is_prepared = False
         self._is_flushed = False
         """Every record has its outcome, and the transaction waits for its end."""
@@ -413,7 +416,7 @@ class TransactionCore:
         if isinstance(error, FatalError):
             return True
         if self.state is TxnPhase.INITIALIZING:
-            # What may pass is tried again by calling init_transactions() again.
+            # An error that may pass is handled by calling init_transactions() again.
             return not isinstance(error, RetriableError | UnknownOutcome)
         # A lost batch only spoils the transaction; a lost commit leaves nobody who knows what holds.
         return self.state is TxnPhase.COMMITTING and isinstance(error, UnknownOutcome)

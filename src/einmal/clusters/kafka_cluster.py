@@ -51,7 +51,7 @@ class TopicSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a cluster has of the topics that were asked for; those that do not exist are missing."""
+    """Answer of a cluster about the topics that were asked for; those that do not exist are missing."""
 
     cluster_id: str | None
     topics: Mapping[str, TopicSeen]
@@ -61,7 +61,7 @@ class Seen:
 
 
 class _Asker(Admin):
-    """What an admin client does not ask: it creates nothing on demand, and no versions are looked at."""
+    """Questions that an admin client does not ask: it creates nothing on demand, and looks at no versions."""
 
     async def partitions(self, topics: list[str], *, may_create: bool) -> list[TopicPartition]:
         retry = Retry(self._cluster, f"metadata of {', '.join(topics)}", self._cluster.deadline())
@@ -185,14 +185,15 @@ class KafkaCluster:
         names = {dotted(field.name) for field in dataclasses.fields(AdminSettings)}
         self.common = {name: value for name, value in client.items() if name in names}
         self._thread = LoopThread(lambda: _Asker(self.common), "einmal-cluster")
-        # What takes its calls is an Admin, whatever else it can do.
+        # The receiver of its calls is an Admin, whatever else it can do.
         self.admin = AdminCalls(cast("LoopThread[Admin]", self._thread))
         """Everything else that an admin client can do, over the same connections."""
 
     # --- topics -------------------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int:
-        """Of a topic that the broker may create on demand, as for any producer. Raises UnknownTopic, RetriableError."""
+        """Return the number of partitions of a topic that the broker may create on demand, as for any producer. Raises
+        UnknownTopic, RetriableError."""
         return len(self._thread.run(lambda asker: asker.partitions([topic], may_create=True)))
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
@@ -206,8 +207,8 @@ class KafkaCluster:
         return [name for name in found if matches(pattern, name)]
 
     def look(self, topics: Iterable[str], settled: Collection[str] = ()) -> Seen:
-        """What exists of these topics. Waits up to 5 s for one that is unknown, or has a partition without a leader,
-        unless it is among the ``settled``. Raises NotAuthorized, RetriableError where no broker answers."""
+        """Return what exists of these topics. Waits up to 5 s for one that is unknown, or has a partition without a
+        leader, unless it is among the ``settled``. Raises NotAuthorized, RetriableError where no broker answers."""
         wanted = list(topics)
         return self._thread.run(lambda asker: asker.look(wanted, settled))
 

@@ -1,1 +1,1 @@
-"""What users declare in TOML files, and what it means. Pure."""
+"""Declarations of users in TOML files, and their meaning. Pure."""

@@ -65,7 +65,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 class Variables(NamedTuple):
-    """What the values of a file may refer to."""
+    """Variables that the values of a file may refer to."""
 
     environment: Mapping[str, str]
     read: Callable[[str], str]

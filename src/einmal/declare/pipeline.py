@@ -122,7 +122,7 @@ class Declaration:
 
     @property
     def name(self) -> str:
-        """What the pipeline is called: its transactional id, if it has one."""
+        """Name of the pipeline: its transactional id, if it has one."""
         return self.options.transactional_id or self.sinks[0].name
 
 
@@ -227,7 +227,7 @@ def _decoding(where: str, kind: str, options: dict[str, str], problems: list[str
 
 
 _CHECKED: Final = ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets")
-"""What both Kafka sources know; Spark's own has more, and checks them itself."""
+"""Options that both Kafka sources know; Spark's own has more, and checks them itself."""
 
 
 def _view(name: str, value: Any, problems: list[str]) -> View:

@@ -43,7 +43,7 @@ class Brokers:
         self.ids = tuple(self._cluster.brokers)
         self._has_ended = False
         self._partitions: dict[str, int] = {}
-        """Of the topics that this made."""
+        """Partition counts of the topics that this made."""
 
     @property
     def bootstrap_servers(self) -> str:

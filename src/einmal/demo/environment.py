@@ -46,7 +46,7 @@ def run_environment(arguments: Sequence[str]) -> RunEnvironment:
 
 
 def _java_version() -> str:
-    """Of the Java that Spark starts: ``JAVA_HOME`` is set by then."""
+    """Return the version of the Java that Spark starts: ``JAVA_HOME`` is set by then."""
     runtime = probe(Path(os.environ.get("JAVA_HOME", ""), "bin", "java"))
     return "unknown" if runtime is None else str(runtime.version)
 

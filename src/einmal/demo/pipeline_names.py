@@ -1,4 +1,4 @@
-"""What the demo and its Spark driver call things: apart from the driver, so that the demo needs no Spark itself."""
+"""Names that the demo and its Spark driver use: apart from the driver, so that the demo needs no Spark itself."""
 
 from __future__ import annotations
 

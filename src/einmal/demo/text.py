@@ -25,7 +25,7 @@ class NoInput(Exception):
 
 
 def read_lines(inputs: Sequence[Path]) -> tuple[str, list[str]]:
-    """What was read, and its lines that are not blank. Raises NoInput or OSError."""
+    """Return what was read, and its lines that are not blank. Raises NoInput or OSError."""
     if inputs:
         lines = list(_lines(_files_below(inputs)))
         if not lines:

@@ -1,4 +1,5 @@
-"""What happened when, and its picture: records in and out over time, kills, fences and replays, and a lane per broker.
+"""Timeline of the demo, and its picture: records in and out over time, kills, fences and replays, and a lane per
+broker.
 
 The picture is SVG, written by hand: it is one page's only drawing, and a test can read it.
 """

@@ -1,4 +1,4 @@
-"""What came out against what must come out. Pure: counts in, findings out."""
+"""Comparison of what came out with what must come out. Pure: counts in, findings out."""
 
 from __future__ import annotations
 

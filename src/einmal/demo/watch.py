@@ -1,4 +1,4 @@
-"""What is seen from outside while the demo runs: records that readers see, and who leads and coordinates."""
+"""View from outside while the demo runs: records that readers see, and who leads and coordinates."""
 
 from __future__ import annotations
 

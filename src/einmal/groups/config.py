@@ -16,9 +16,9 @@ class GroupConfig:
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
     max_bytes: int = 1_500_000
-    """Of all members' metadata of a group, and of an assignment: both are in one record."""
+    """Maximum size of all members' metadata of a group, and of an assignment: both are in one record."""
     max_commit_bytes: int = 3_000_000
-    """Of the offsets of one commit. A group writes them in one batch, which has to fit into a segment."""
+    """Maximum size of the offsets of one commit. A group writes them in one batch, which has to fit into a segment."""
     max_shard_bytes: int = 16 * 1024 * 1024
     """The same of all groups of a coordinator. Above it, new members with more than a little metadata have to wait."""
     max_pending_members: int = 10_000

@@ -181,7 +181,8 @@ class Membership:
         return self._timers.next_deadline()
 
     def tick(self, now: Instant) -> tuple[Decision[None], ...]:
-        """What is due: sessions that ran out, ids never joined under, phases of a rebalance that last too long."""
+        """Decide what is due: sessions that ran out, ids never joined under, phases of a rebalance that last too
+        long."""
         effects = Effects()
         for watch in self._timers.pop_due(now.monotonic_ms):
             group = self._groups.get(watch.group_id)

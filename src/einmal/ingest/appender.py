@@ -22,8 +22,8 @@ from einmal.types import ErrorCode, ProducerIdAndEpoch
 
 
 class Appender(Protocol):
-    """What was written, by partition. Raises SinkError, SourceFailed, SourceRefused, and what iterating the records
-    raises."""
+    """Writer of a batch; ``append`` returns what was written, by partition. Raises SinkError, SourceFailed,
+    SourceRefused, and what iterating the records raises."""
 
     def append(
         self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int

@@ -53,7 +53,7 @@ def declared(
     wrong with the others does not keep it from that. Raises DeclarationError."""
     document = toml_tables(text)
     problems: list[str] = []
-    # What belongs to the pipeline is checked, and replaced, when that runs.
+    # Settings of the pipeline are checked, and replaced, when that runs.
     own = {name: value for name, value in document.items() if name in ("kafka", "ingest") or name.startswith(_KAFKA)}
     tables = own.get("ingest", {})
     if not isinstance(tables, Mapping) or not tables:

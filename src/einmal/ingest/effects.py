@@ -1,4 +1,4 @@
-"""What the ingester's machine asks for, and what is reported back.
+"""Effects that the ingester's machine asks for, and events that are reported back.
 
 The effects of ``pipeline.effects`` that a transaction needs are among them, with their own events. ``SourceDown`` and
 ``SourceStops`` are possible answers to every effect on the source.

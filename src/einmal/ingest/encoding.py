@@ -19,7 +19,7 @@ from einmal.wire.murmur2 import partition_for_key
 from einmal.wire.record_batch import HEADER_SIZE, NewRecord
 
 BATCH_BYTES: Final = 256 * 1024
-"""Of one record batch, unless batch.size is set: the records are there already."""
+"""Size of one record batch, unless batch.size is set: the records are there already."""
 _BUFFERED_MAX: Final = 16 * 1024 * 1024
 """Bytes in the unfinished batches of all partitions."""
 
@@ -121,7 +121,7 @@ class RecordEncoder:
             yield TopicPartition(record.topic, partition), record, size
 
     def _leave_out(self, record: IngestRecord) -> None:
-        """Of a record without a key. Raises SourceRefused."""
+        """Leave out a record without a key, or raise SourceRefused."""
         topic = record.topic
         if record.skipped_as:
             text = f"{record.skipped_as} is not written to {topic}: it has no key, and the topic is compacted"

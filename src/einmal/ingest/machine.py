@@ -84,7 +84,7 @@ def recorded(record: CommitRecord) -> tuple[str, Mapping[str, Any]]:
 
 
 def recorded_window(record: CommitRecord | None) -> Any:
-    """What an ingester's commit record keeps of the window of business keys; None: nothing."""
+    """Return what an ingester's commit record keeps of the window of business keys; None: nothing."""
     return None if record is None else record.end[0].get(WINDOW)
 
 
@@ -101,7 +101,7 @@ class IngestMachine:
         )
         self._committer = Committer(query, held)
         self._failure: RunEnded | None = None
-        """Of the source, while its records were written."""
+        """Failure of the source, while its records were written."""
         self._steps = self._run()
 
     @property

@@ -1,4 +1,4 @@
-"""What is ingested: records of a source in order, and positions after which it can be read again.
+"""Sources to ingest: records in order, and positions after which a source can be read again.
 
 The contract that makes ingesting exactly once: ``read`` from a position returns what follows it, whole and in order,
 and nothing that lies before it, as often as it is asked and whatever has happened to the process since. The ingester
@@ -61,9 +61,9 @@ class RecordPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IngestBatch:
-    """What becomes one Kafka transaction. ``records`` is iterated once, and may stream; ``end``: the position behind
-    them. A source transaction is never split over two batches. ``parts``: all records of the batch instead, in order,
-    from a source that was asked to ``split``."""
+    """Records that become one Kafka transaction. ``records`` is iterated once, and may stream; ``end``: the position
+    behind them. A source transaction is never split over two batches. ``parts``: all records of the batch instead, in
+    order, from a source that was asked to ``split``."""
 
     records: Iterable[IngestRecord]
     end: Position
@@ -93,7 +93,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
-        """What follows the position; None: the source's own beginning.
+        """Yield what follows the position; None: the source's own beginning.
 
         Returns None where nothing is new now, within a second or so; it is asked again after a pause. The iterator ends
         where nothing can ever follow. It is closed before ``read`` is called again, and a batch is not asked for before
@@ -113,8 +113,8 @@ class RecordSource(ABC):
         return
 
     def set_aside(self) -> Sequence[SourceNotice]:
-        """What is not ingested until a human has done something, while everything else is: asked for when ``read`` has
-        returned None. Each was reported."""
+        """Return what is not ingested until a human has done something, while everything else is: asked for when
+        ``read`` has returned None. Each was reported."""
         return ()
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PARTS_PER_CORE: Final = 2
 """So many that the tasks that are done first find another one."""
 _REFUSED: Final = frozenset({"RowRefused", "RecordTooLarge", "SourceRefused"})
-"""What a task raises whenever it runs."""
+"""Errors that a task raises whenever it runs."""
 _HINT_REFUSED: Final = "raise the limit, or correct the row, that the error names; other rows wait for it"
 
 

@@ -19,7 +19,7 @@ _BATCH_BYTES: Final = 8 * 1024 * 1024
 _ITERSIZE: Final = 500
 _HALF: Final = 2**31
 _FOLLOWING_SQL: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
-"""Of the snapshot of the query in which it stands."""
+"""``following`` of the snapshot of the query in which this stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class TablePosition:
 
 
 class Horizon(NamedTuple):
-    """Of a snapshot: every transaction below ``oldest`` has ended, none from ``following`` on has begun."""
+    """Bounds of a snapshot: every transaction below ``oldest`` has ended, none from ``following`` on has begun."""
 
     oldest: int
     following: int
@@ -214,7 +214,7 @@ class TableReader:
         return position.begun(horizon.oldest, is_full=False)
 
     def rest(self, position: TablePosition, parts: int = 0) -> Iterator[FoundRows]:
-        """What remains of a look, in batches; the last one, which may be empty, ends it. ``parts``: return ranges
+        """Yield what remains of a look, in batches; the last one, which may be empty, ends it. ``parts``: return ranges
         instead of rows, up to so many in a batch."""
         is_all = position.is_full or position.fast is None
         while True:
@@ -299,7 +299,7 @@ class TableReader:
         return sql.SQL(", ").join(map(name_of, self._layout.order))
 
     def _conditions(self, position: TablePosition) -> tuple[list[sql.Composable], list[Any]]:
-        """What the rows of a look behind its position fulfil, with the parameters."""
+        """Return the conditions on the rows of a look behind its position, with the parameters."""
         conditions: list[sql.Composable] = []
         parameters: list[Any] = []
 
@@ -401,7 +401,7 @@ class TableReader:
         """See the module."""
         if horizon.following < _HALF:
             return None
-        # Of the query's own snapshot, or the rows of transactions that have just ended would count as old.
+        # It is that of the query's own snapshot, or the rows of transactions that have just ended would count as old.
         window = xmin_from(sql.SQL(_FOLLOWING_SQL), sql.Literal(_HALF))
         column = self._layout.order[0]
         what = sql.SQL("max({})::text").format(name_of(column))

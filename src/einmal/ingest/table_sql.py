@@ -21,7 +21,7 @@ def name_of(column: OrderColumn) -> sql.Composable:
 
 
 def value_of(column: OrderColumn) -> sql.Composable:
-    """Of the column's type, from text."""
+    """Return the SQL of a value of the column's type, from text."""
     return sql.SQL("%s::text::{}").format(sql.SQL(column.type))
 
 

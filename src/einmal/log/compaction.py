@@ -18,7 +18,7 @@ the records that a later one supersedes, and merges small segments. Knows no par
 # stable offset), and which are older than `min.compaction.lag.ms`. Records of aborted transactions are removed at once;
 # no reader with `read_committed` could see them, and an aborted record must not supersede a committed one
 # (`_Transactions.batch`).
-# What stays although a later record has its key, or none of its records remains, and why:
+# These stay although a later record has their key, or none of their records remains:
 #   - *A tombstone* stays until its delete horizon, so that a consumer that is behind still learns of the deletion.
 #     The horizon is fixed by the first round that meets the tombstone, written into the batch header itself (KIP-534:
 #     the base timestamp, with an attribute bit), and equals that round's time + `delete.retention.ms`. Counting from
@@ -442,7 +442,7 @@ class _Output:
 
 
 def last_batches(producers: ProducerStates) -> dict[ProducerId, LastBatch]:
-    """Of every known producer."""
+    """Return the last batch of every known producer."""
     found = {}
     for producer in producers.describe():
         entry = producers.entry(producer.producer_id)

@@ -1,4 +1,4 @@
-"""What a topic's settings mean to one of its partitions. Field names are Kafka's topic settings in snake case."""
+"""Settings of a topic as one of its partitions applies them. Field names are Kafka's topic settings in snake case."""
 
 from __future__ import annotations
 

@@ -47,13 +47,14 @@ class OpenFile:
         self.fd = fd
         """-1: not open at the moment."""
         self.group: OrderedDict[OpenFile, None] | None = None
-        """Of those whose descriptors may be closed, by whether they are flushed; None: it is not open, or must stay."""
+        """Group of the files whose descriptors may be closed, by whether they are flushed; None: this one is not open,
+        or must stay."""
         self.identity = status.st_dev, status.st_ino
         self.users = 0
         """Calls in progress, which need the descriptor."""
         self.writes = 0
         self.failure: OSError | None = None
-        """Of the flush before the descriptor was closed."""
+        """Failure of the flush before the descriptor was closed."""
         self.is_closed = False
 
     def append(self, data: Buffer) -> int:
@@ -184,7 +185,7 @@ class Descriptors:
     # --- names -------------------------------------------------------------------------------------------------------
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
-        """Of a file or a folder. Raises OSError."""
+        """Rename a file or a folder. Raises OSError."""
         old, new = str(source), str(target)
         with self._lock:
             self._keep_open(new)
@@ -198,7 +199,7 @@ class Descriptors:
                     self._by_path.setdefault(file.path, []).append(file)
 
     def remove(self, path: PurePosixPath) -> None:
-        """Of a file. Raises OSError."""
+        """Remove a file. Raises OSError."""
         with self._lock:
             self._keep_open(str(path))
             os.unlink(path)

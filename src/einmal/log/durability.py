@@ -1,4 +1,5 @@
-"""What of a log survives a power cut, and the three operations that make it more: flush, checkpoint and swap.
+"""Durability of a log: what survives a power cut, and the three operations that make it more: flush, checkpoint and
+swap.
 
 Each is one awaited call. It waits for its turn, takes a picture of the log as it is then, works on files in the
 background while appends, reads and retention continue, and returns when the result counts. One at a time, under one
@@ -55,7 +56,7 @@ _FINGERPRINTS_AT_ONCE: Final = 64
 
 
 class LogState(Protocol):
-    """What a checkpoint records of a log besides its segments."""
+    """State of a log that a checkpoint records besides its segments."""
 
     topic_partition: TopicPartition
     topic_id: UUID | None
@@ -245,7 +246,7 @@ class Durability:
             self._segments.are_in_use = False
 
     def sync(self) -> None:
-        """Of batches and names what is not synced yet. Raises OSError."""
+        """Sync the batches and names that are not synced yet. Raises OSError."""
         for segment in [segment for segment in self._segments.in_order if segment.is_dirty]:
             segment.sync()
         self._sync_names()
@@ -334,7 +335,7 @@ class Durability:
             self._sync_names()
             current.write(self._disk, self._directory)
         except OSError as error:
-            # What is derived is written again. But a swap that has begun must be finished, and a failed flush is final.
+            # Derived files are written again. But a swap that has begun must be finished, and a failed flush is final.
             is_shortage = error.errno in SHORTAGES and not isinstance(error, SyncFailed)
             self._store_failed(may_try_again=is_shortage and prepare is None)
             raise

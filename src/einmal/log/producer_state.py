@@ -1,4 +1,4 @@
-"""What a partition remembers of each producer id: epoch, the last five batches, the open transaction.
+"""State that a partition remembers of each producer id: epoch, the last five batches, the open transaction.
 
 A value machine: ``check`` and ``check_marker`` validate an append against the state and change nothing;
 ``replay_batch`` and ``replay_marker`` take over what is in the log, at run time and in recovery alike (KIP-98, KIP-360,

@@ -19,7 +19,7 @@ is changed; everything after it is read and validated, and what is derived from 
 #     stays offline and the message lists the ways out.
 #   - *Loss*: a file that is missing or shorter than promised. Also LogCorruption.
 #
-# What can be torn depends on how the last process ended. The boot id shows which it was (`lost_power`):
+# Which writes can be torn depends on how the last process ended. The boot id shows which it was (`lost_power`):
 #
 #   - The process was killed, the machine kept running: the page cache survived, so only the very last write can be
 #     incomplete, and the remaining bytes of it are a prefix (`_is_partial_write`). Anything else is damage.
@@ -245,7 +245,7 @@ def _segments(
             segment.restore(known[base])
             if _is_sparse(known[base]):
                 _add_entries(segment)
-            # What lies after the checkpoint is replayed in any case, and before it where the file is not the one meant.
+            # Batches after the checkpoint are replayed in any case, those before it if the file is another one.
             if segment.load_aborted_index():
                 aborted_from[base] = segment.end_offset
             else:

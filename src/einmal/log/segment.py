@@ -185,7 +185,8 @@ class Segment:
         )
 
     def fingerprint(self) -> int | None:
-        """Of the whole file, which is read where it has grown since the last call; None: the disk fails."""
+        """Return the fingerprint of the whole file, which is read where it has grown since the last call; None: the
+        disk fails."""
         size, fingerprint = self._fingerprint
         if size != self.size or fingerprint is None:
             try:

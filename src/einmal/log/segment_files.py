@@ -67,7 +67,7 @@ class SegmentSummary(NamedTuple):
     max_timestamp_offset: Offset
     stored: StoredIndexes
     fingerprint: int | None = None
-    """Of the first ``size`` bytes of its file, see ``fingerprint_of``; None: unknown."""
+    """Fingerprint of the first ``size`` bytes of the file, see ``fingerprint_of``; None: unknown."""
 
 
 def fingerprint_of(file: File, size: int) -> int:

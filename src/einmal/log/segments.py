@@ -85,7 +85,8 @@ class Segments:
         return data
 
     def bytes_between(self, offset: Offset, below: Offset, at_most: int) -> int:
-        """What the batches take from the one that holds ``offset`` up to ``below``; not counted beyond ``at_most``.
+        """Return the bytes of the batches from the one that holds ``offset`` up to ``below``; not counted beyond
+        ``at_most``.
 
         Raises LogCorruption or OSError.
         """

@@ -1,1 +1,1 @@
-"""What the cluster is: topics, partitions, settings, producer-id blocks, in KRaft's records. No I/O, no clock."""
+"""State of the cluster: topics, partitions, settings, producer-id blocks, in KRaft's records. No I/O, no clock."""

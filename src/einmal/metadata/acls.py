@@ -19,14 +19,14 @@ from einmal.shard.decision import Decision
 from einmal.types import ErrorCode
 
 ACLS_MAX: Final = 100_000
-"""Of a cluster. Every node has all of them in memory."""
+"""Maximum number of ACLs of a cluster. Every node has all of them in memory."""
 TEXT_LENGTH_MAX: Final = 1_024
-"""Of a resource's name, a principal and a host."""
+"""Maximum length of a resource's name, a principal and a host."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclResult:
-    """Of one ACL, or of one filter."""
+    """Result for one ACL, or for one filter."""
 
     error: ErrorCode = ErrorCode.none
     message: str | None = None

@@ -86,7 +86,7 @@ class HeartbeatAnswer:
 
 @dataclass(slots=True)
 class _Session:
-    """Of a broker that is not fenced. ``is_heard``: this controller has received a heartbeat of its process."""
+    """Session of a broker that is not fenced. ``is_heard``: this controller has received a heartbeat of its process."""
 
     deadline_ms: int
     is_heard: bool = False

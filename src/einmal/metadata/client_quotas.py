@@ -40,7 +40,7 @@ _OF_CLIENTS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE
 _OF_ADDRESSES: Final = (CONNECTION_CREATION_RATE,)
 _EPSILON: Final = 1e-6
 _NAME_BYTES_MAX: Final = 1_024
-"""Of a name, which stays in every node's memory. Kafka has no such limit, and no principal is longer."""
+"""Maximum size of a name, which stays in every node's memory. Kafka has no such limit, and no principal is longer."""
 MATCH_EXACT, MATCH_DEFAULT, MATCH_SPECIFIED = range(3)
 """How a filter matches a part of an entity: by name, the one without a name, or any."""
 
@@ -147,7 +147,7 @@ def _problem_of_values(change: QuotaChange) -> str | None:
 
 
 def problem_of_filter(filters: Sequence[QuotaFilter]) -> QuotaResult:
-    """What is wrong with a filter."""
+    """Return what is wrong with a filter."""
     kinds = [each.entity_type for each in filters]
     for kind, match_type, match in filters:
         if not kind:

@@ -143,7 +143,7 @@ def _changed_at_brokers(current: str | None, change: ConfigChange) -> tuple[str 
 
 
 def _problem_at_brokers(name: str, value: str) -> str | None:
-    """What a topic may be set to, and a broker's file may not; ``value`` is valid for a topic."""
+    """Return the problem of what a topic may be set to, and a broker's file may not; ``value`` is valid for a topic."""
     if name == "log.retention.ms" and int(value) == 0:
         return f"Invalid value for configuration {name}: '{value}' is neither -1 (never) nor at least 1"
     if name == "log.retention.bytes" and int(value) < _UNLIMITED:

@@ -28,7 +28,7 @@ SUPPORTED_FEATURES: Final = (
 )
 """By this version of einmal, as broker and as controller."""
 FIRST_LEVELS: Final = {METADATA_VERSION: 27, ELR_VERSION: 1}
-"""Of a new cluster, beside the transaction version, which is a setting."""
+"""Feature levels of a new cluster, beside the transaction version, which is a setting."""
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kinds of update, in Kafka's numbers."""

@@ -1,4 +1,4 @@
-"""What becomes of a partition when its ISR, its replicas or its brokers change: who leads, and who may lead later.
+"""State of a partition after a change of its ISR, its replicas or its brokers: who leads, and who may lead later.
 
 Pure arithmetic on one ``PartitionImage``; knows no broker but through ``may_lead``. The order of election is: a member
 of the ISR in replica order, a member of the ELR where the ISR is empty, the last leader where both are, and only where

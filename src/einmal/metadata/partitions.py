@@ -29,7 +29,7 @@ _ANY_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrRequest:
-    """What a leader asks for. ``isr``: brokers and their epochs; -1: whatever its epoch."""
+    """ISR that a leader asks for. ``isr``: brokers and their epochs; -1: whatever its epoch."""
 
     partition_id: int
     leader_epoch: LeaderEpoch
@@ -64,7 +64,7 @@ class PartitionDecisions(Deciding):
     def alter_partition(
         self, broker_id: BrokerId, broker_epoch: int, topics: Sequence[tuple[UUID, Sequence[IsrRequest]]]
     ) -> Decision[ErrorCode | list[tuple[UUID, list[IsrResult]]]]:
-        """What a leader asks for is written even where it holds already: the new epoch fences its older requests."""
+        """Write what a leader asks for, even where it holds already: the new epoch fences its older requests."""
         sender = self.image.brokers.get(broker_id)
         if sender is None or sender.broker_epoch != broker_epoch:
             return Decision(response=ErrorCode.stale_broker_epoch)
@@ -155,7 +155,7 @@ class PartitionDecisions(Deciding):
 
 
 def _isr_problem(broker_id: BrokerId, partition: PartitionImage, request: IsrRequest) -> ErrorCode:
-    """What is wrong with the request of this broker, whatever the other brokers are."""
+    """Return what is wrong with the request of this broker, whatever the other brokers are."""
     if request.leader_epoch > partition.leader_epoch or request.partition_epoch > partition.partition_epoch:
         # Whoever knows more than the controller has a newer controller to ask.
         return ErrorCode.not_controller

@@ -42,7 +42,7 @@ class ControllerDefaults:
     features: Mapping[str, int] = field(default_factory=dict)
     fixed_features: Mapping[str, int] = field(default_factory=dict)
     scram_credentials: tuple[UserScramCredentialRecord, ...] = ()
-    """Of a new cluster."""
+    """Credentials of a new cluster."""
 
 
 @dataclass(frozen=True, slots=True)

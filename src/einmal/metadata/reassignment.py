@@ -75,7 +75,7 @@ class ReassignmentDecisions(Deciding):
         return f"Broker {unknown[0]} is not registered." if unknown else None
 
     def reassignments(self) -> list[tuple[TopicImage, int, PartitionImage]]:
-        """What is under way."""
+        """Return the partitions whose reassignment is under way."""
         return [item for item in self._plan().partitions() if item[2].is_reassigning]
 
 

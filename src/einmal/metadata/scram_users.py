@@ -45,7 +45,7 @@ class ScramResult:
 
 
 def problem_of_user(user: str, mechanism: int) -> tuple[ErrorCode, str] | None:
-    """What is wrong with a change in itself."""
+    """Return what is wrong with a change in itself."""
     if not user:
         return ErrorCode.unacceptable_credential, "The user name is empty."
     if len(user.encode()) > _NAME_MAX:
@@ -56,7 +56,7 @@ def problem_of_user(user: str, mechanism: int) -> tuple[ErrorCode, str] | None:
 
 
 def problem_of_credential(mechanism: int, iterations: int, salt: bytes, salted: bytes) -> tuple[ErrorCode, str] | None:
-    """What is wrong with a new credential. ``salted``: the salted and hashed password."""
+    """Return what is wrong with a new credential. ``salted``: the salted and hashed password."""
     reason = None
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         reason = f"{iterations} iterations are not between {ITERATIONS_MIN} and {ITERATIONS_MAX}."

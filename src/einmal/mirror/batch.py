@@ -1,4 +1,4 @@
-"""What one target transaction contains besides records: the changes of the maps, and translated group offsets. Pure."""
+"""Contents of one target transaction besides records: the changes of the maps, and translated group offsets. Pure."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _translate(
             continue
         key = progress.key(partition)
         if offset is None:
-            # What the target has of the group stays: deleting is the decision of an operator there.
+            # The target's offset of the group stays: deleting is the decision of an operator there.
             known = groups.setdefault(key, {})
             if group in known or partition.topic in progress.seen:
                 known[group] = GroupPosition(UNKNOWN, known[group].target if group in known else UNKNOWN)

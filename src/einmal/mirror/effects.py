@@ -1,5 +1,5 @@
-"""What the mirror's machine asks for, and what is reported back. The effects of ``pipeline.effects`` that a transaction
-needs are among them, with their own events.
+"""Effects that the mirror's machine asks for, and events that are reported back. The effects of ``pipeline.effects``
+that a transaction needs are among them, with their own events.
 
 Offsets are exclusive ends unless they are called otherwise. Every effect has one answer; ``EffectFailed`` is a possible
 answer to each of them and means: nothing has happened, try again later.

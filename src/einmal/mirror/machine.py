@@ -127,7 +127,7 @@ class MirrorMachine:
         """As declared, or because the source's transactions cannot be read."""
         self._rounds_held = 0
         self._staged: StagedBatch | None = None
-        """What becomes true with the commit of the open transaction."""
+        """State that becomes true with the commit of the open transaction."""
         self._steps = self._run()
 
     @property
@@ -137,7 +137,7 @@ class MirrorMachine:
 
     @property
     def progress(self) -> MirrorProgress:
-        """What is committed, and what was read ahead. To be read only."""
+        """Progress that is committed, and what was read ahead. To be read only."""
         return self._progress
 
     def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
@@ -150,7 +150,7 @@ class MirrorMachine:
         )
 
     def take_notices(self) -> list[MirrorNotice]:
-        """What is to be reported since the last call."""
+        """Return the notices since the last call."""
         notices, self._notices = self._notices, []
         return notices
 

@@ -1,4 +1,4 @@
-"""What a mirror knows between two transactions: topics, positions, scans, maps and groups.
+"""State of a mirror between two transactions: topics, positions, scans, maps and groups.
 
 A commit record has two positions: offsets in the source, and the ids of the target's topics, which have none.
 
@@ -157,7 +157,8 @@ class MirrorProgress:
         return topic not in self.returned and last_offset < self.passed.get(scanned, 0)
 
     def position_after(self, cut: Cut, aside: Mapping[str, str]) -> RecordedPosition:
-        """What to record with a transaction that copies up to ``cut``. Topics that are gone keep their positions."""
+        """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
+        positions."""
         recorded = self.recorded
         sources = {topic.name: topic.source_id for topic in self.topics.values()}
         targets = {topic.target: topic.target_id for topic in self.topics.values() if topic.target}

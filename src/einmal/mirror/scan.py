@@ -1,4 +1,4 @@
-"""What the batch headers and markers of one source partition show, between the mirror's position and the scanned end.
+"""Scan of the batch headers and markers of one source partition, between the mirror's position and the scanned end.
 
 A *part* is what one transaction has in one partition: the range of its data, until its marker. Parts of aborted
 transactions are dropped at their marker. Partitions of ``__consumer_offsets`` are scanned like all others; their parts

@@ -38,7 +38,7 @@ def check_clusters(progress: MirrorProgress, listed: TopicsListed) -> None:
 
 
 def missing(flow: Flow, listed: TopicsListed, aside: Collection[str] = ()) -> Iterator[CreateTopic | AddPartitions]:
-    """What the target lacks. ``aside``: source topics that are left out."""
+    """Yield what the target lacks. ``aside``: source topics that are left out."""
     for name, topic in sorted(listed.source.items()):
         if name in aside or not flow.accepts_topic(name):
             continue
@@ -128,7 +128,7 @@ def _changes(
     for known in progress.topics.values():
         sources[known.name], targets[known.target] = known.source_id, known.target_id
     for name in sorted(progress.topics or sources):
-        # What is listed and matches is left out, and was reported.
+        # A topic that is listed and matches is left out, and was reported.
         if name not in topics and not (name in listed.source and (name == OFFSETS_TOPIC or flow.accepts_topic(name))):
             why = "no longer matches the flow's topics" if name in listed.source else "was deleted, or is not visible"
             yield MirrorNotice(

@@ -36,7 +36,8 @@ class CopiedStream:
     sources: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, batch: RawBatch, bounds: OffsetRange) -> tuple[TopicPartition, bytes] | None:
-        """What is written of a source batch; None if nothing of it lies within ``bounds``. Raises CorruptData."""
+        """Return what is written of a source batch; None if nothing of it lies within ``bounds``. Raises
+        CorruptData."""
         header = batch.header
         is_inside = bounds.start <= header.base_offset and header.next_offset <= bounds.end
         if is_inside and header.is_contiguous and header.attributes in _OF_PRODUCERS:

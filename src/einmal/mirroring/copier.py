@@ -59,7 +59,7 @@ class LocalCopier:
 
     def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied:
         streams = streams_of(effect)
-        # What fails leaves the reader of the source half read.
+        # A failure leaves the reader of the source half read.
         with (
             contextlib.closing(self._committed(effect)) as fetched,
             contextlib.closing(encoded(fetched, streams)) as batches,

@@ -49,8 +49,8 @@ class MirrorDeclaration:
 
 
 def flow_names(text: str) -> list[str]:
-    """Of the flows that are declared and not switched off, before anything is checked. Raises DeclarationError, also
-    where there is none."""
+    """Return the names of the flows that are declared and not switched off, before anything is checked. Raises
+    DeclarationError, also where there is none."""
     keys = flattened(toml_tables(text))
     problems: list[str] = []
     aliases = _aliases(keys, problems)

@@ -80,8 +80,8 @@ def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Coll
 
 
 def unready(status: MirrorStatus, groups: Collection[str]) -> list[str]:
-    """What keeps the groups from resuming at the target where they stand at the source; without groups, what keeps the
-    target from replacing the source."""
+    """Return what keeps the groups from resuming at the target where they stand at the source; without groups, what
+    keeps the target from replacing the source."""
     found = [f"group {each!r} has no offset in the flow's topics" for each in sorted(set(groups) - _names(status))]
     found += [
         f"group {each.group!r} in {each.partition} is {each.state.value}"
@@ -112,7 +112,7 @@ def is_ready(status: MirrorStatus, groups: Collection[str]) -> bool:
 
 
 def unknown_at_target(status: MirrorStatus, groups: Collection[str]) -> list[str]:
-    """What an operator who has lost the source must know: whether there is anything to resume from."""
+    """Return what an operator who has lost the source must know: whether there is anything to resume from."""
     if status.batch_id is None:
         return ["nothing was copied"]
     return [f"group {each!r} has no translated offset" for each in sorted(set(groups) - _names(status))]

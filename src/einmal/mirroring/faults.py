@@ -1,4 +1,4 @@
-"""What an error means to a mirror: whether it passes, and whether it is about one topic, which is left out then."""
+"""Meaning of an error to a mirror: whether it passes, and whether it is about one topic, which is left out then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_A_TOPIC: Final = frozenset(
         ErrorCode.unsupported_for_message_format,
     }
 )
-"""Of records that are read or written: the same records are refused again."""
+"""Errors of records that are read or written: the same records are refused again."""
 _CODE: Final = re.compile(r"\b[A-Z_]+ \((\d+)\)")
 
 
@@ -42,7 +42,7 @@ OF_A_GROUP: Final = frozenset(
         ErrorCode.offset_metadata_too_large,
     }
 )
-"""Of offsets that are committed, or asked for: the same ones are refused again."""
+"""Errors of offsets that are committed, or asked for: the same ones are refused again."""
 _GROUPS_AGAIN_S: Final = 300.0
 
 
@@ -86,7 +86,7 @@ def _lasts(error: Exception) -> bool:
         return True
     if isinstance(error, KafkaError):
         return error.code in _OF_A_TOPIC
-    # What a task of Spark has raised is text here.
+    # An error that a task of Spark has raised is text here.
     text = str(error)
     return any(int(code) in _OF_A_TOPIC for code in _CODE.findall(text)) or CorruptData.__name__ in text
 
@@ -116,7 +116,7 @@ class SetAside:
 
     @property
     def count(self) -> int:
-        """Of topics and groups."""
+        """Number of topics and groups that are left out."""
         return len(self.reasons) + len(self.groups)
 
     def only(self, leaderless: Collection[str]) -> None:
@@ -127,8 +127,8 @@ class SetAside:
                 self._try(topic)
 
     def lasting(self, leaderless: Iterable[str], now_s: float) -> str | None:
-        """Of topics that have a partition without a leader now, one that has had none for long, and is not left
-        out yet."""
+        """Return one of the topics that have a partition without a leader now: one that has had none for long, and is
+        not left out yet."""
         for topic in leaderless:
             since_s = self._leaderless.setdefault(topic, now_s)
             if topic not in self.reasons and now_s - since_s >= LASTS_S:
@@ -163,7 +163,7 @@ class SetAside:
         self.tried.add(topic)
 
     def healed(self, copied: Iterable[str]) -> list[str]:
-        """Of the topics that were tried again those that are copied now."""
+        """Return the topics that were tried again and are copied now."""
         self.tried -= self.reasons.keys()
         found = sorted(self.tried.intersection(copied))
         for topic in found:

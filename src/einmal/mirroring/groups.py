@@ -26,7 +26,7 @@ def group_names(cluster: KafkaCluster) -> list[str]:
 def committed_offsets(
     cluster: KafkaCluster, groups: Mapping[str, Collection[TopicPartition] | None]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Of these partitions by group; None: of all. Raises KafkaError."""
+    """Return the committed offsets of these partitions by group; None: of all. Raises KafkaError."""
     return {
         group: {each: found.offset for each, found in cluster.admin.list_group_offsets(group, partitions).items()}
         for group, partitions in groups.items()

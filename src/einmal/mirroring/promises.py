@@ -1,4 +1,5 @@
-"""What a flow promises between these two clusters, and what it cannot, as far as it can be seen without copying."""
+"""Promises of a flow between these two clusters, and what it cannot promise, as far as it can be seen without
+copying."""
 
 from __future__ import annotations
 

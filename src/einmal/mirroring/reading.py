@@ -21,7 +21,7 @@ from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPar
 from einmal.wire.control_batch import ABORT, COMMIT, control_type
 
 HEADERS_MAX: Final = 100_000
-"""Of one answer."""
+"""Maximum number of headers of one answer."""
 
 
 class SourceUnreadable(Exception):

@@ -100,7 +100,7 @@ class MirrorProcess:
         self._aside = SetAside()
         self._seen: tuple[object, ...] = ()
         self._seen_s = 0.0
-        """What of the goal is not copied, and since when it has not changed."""
+        """Part of the goal that is not copied, and since when it has not changed."""
         self._reported: dict[str, str] = {}
         """Notices that need not be repeated, with their subjects."""
         self._settings = TopicSettings(self._source.cluster.admin, self._target.cluster.admin, self._tell)
@@ -188,7 +188,7 @@ class MirrorProcess:
             self._tell(MirrorNotice(NoticeKind.BACK, topic, f"topic {topic!r} is copied again"))
 
     def _forget(self, subject: str) -> None:
-        """What is reported of it is reported anew, if it comes again."""
+        """Forget what was reported of a subject: it is reported anew, if it comes again."""
         self._reported = {text: about for text, about in self._reported.items() if about != subject}
 
     def _tell(self, notice: MirrorNotice) -> None:

@@ -21,12 +21,12 @@ from einmal.client.records import OffsetRange
 from einmal.types import ProducerId, TopicPartition
 
 KEPT_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Of all partitions."""
+"""Maximum size of the kept batches of all partitions."""
 
 
 class ScannedPartition:
-    """What lies between ``start`` and ``end``: all batches below ``end`` were read. Some of them are kept, in one piece
-    without a gap, from ``kept_from`` to ``kept_to``."""
+    """Scan of what lies between ``start`` and ``end``: all batches below ``end`` were read. Some of them are kept, in
+    one piece without a gap, from ``kept_from`` to ``kept_to``."""
 
     def __init__(self, topic_id: str, start: int) -> None:
         self.topic_id = topic_id

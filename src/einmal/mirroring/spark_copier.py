@@ -96,7 +96,7 @@ def split(effect: _EffectT, width: int) -> list[_EffectT]:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPartition:
-    """What a task has written of a source partition. ``sources``: see ``CopiedStream``."""
+    """Records that a task has written of a source partition. ``sources``: see ``CopiedStream``."""
 
     source: TopicPartition
     output: Output

@@ -17,12 +17,12 @@ from einmal.types import TopicPartition
 
 
 class FailoverState(Enum):
-    """Of a group in one partition."""
+    """State of a group in one partition."""
 
     READY = "ready"
     """At the target it resumes where it stands at the source."""
     BEHIND = "behind"
-    """What it has committed at the source is not translated yet."""
+    """The offset that it has committed at the source is not translated yet."""
     MOVED = "moved"
     """It has committed at the target, or has members there: the mirror leaves it alone."""
     UNKNOWN = "unknown"
@@ -73,7 +73,7 @@ class MirrorStatus:
     groups: Sequence[GroupStatus]
     left_out: Sequence[TopicStatus] = ()
     incomplete: str = ""
-    """Of a failover: why not everything is copied."""
+    """Reason why not everything is copied, in a failover."""
 
 
 def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> MirrorStatus:

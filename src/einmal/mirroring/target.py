@@ -33,7 +33,7 @@ from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
 
 _REFUSED_SETTINGS: Final = (ErrorCode.invalid_config, ErrorCode.policy_violation)
 _RECORDS_MAX: Final = 500
-"""Of one batch of the topic of maps."""
+"""Maximum number of records of one batch of the topic of maps."""
 
 
 class TargetWriter:

@@ -121,7 +121,7 @@ def _limits(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, int]]:
 
 
 def _set_values(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, str]]:
-    """What is set for the topics themselves."""
+    """Return what is set for the topics themselves."""
     return {
         topic: {
             name: entry.value

@@ -24,7 +24,7 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """What every stream has, wherever its rows go. ``transactional_id``: None without transactions."""
+    """Options of every stream, wherever its rows go. ``transactional_id``: None without transactions."""
 
     guarantee: str
     transactional_id: str | None
@@ -34,7 +34,7 @@ class QueryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions(QueryOptions):
-    """Of a stream to topics."""
+    """Options of a stream to topics."""
 
     client: Mapping[str, str]
     topic: str | None = None
@@ -50,7 +50,8 @@ QUERY_OPTIONS: Final = ("transactional.id", "processing.guarantee", "checkpointL
 
 
 def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOptions:
-    """Of a stream to a target other than topics. ``own``: names of the target's options. Raises OptionError."""
+    """Return the options of a stream to a target other than topics. ``own``: names of the target's options. Raises
+    OptionError."""
     options = Options(given)
     options.refuse_unknown((*QUERY_OPTIONS, *own), kafka=False)
     checkpoint = options.required("checkpointLocation", _CHECKPOINT)
@@ -65,7 +66,8 @@ def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOption
 
 
 def error_options(options: Options) -> decoding_settings.ErrorSettings:
-    """What happens to rows that a sink's target rejects: the options ``errors.*`` of a source. Raises OptionError."""
+    """Return what happens to rows that a sink's target rejects: the options ``errors.*`` of a source. Raises
+    OptionError."""
     given = {name: text for name in decoding_settings.ERRORS if (text := options.text(name)) is not None}
     try:
         settings = decoding_settings.error_settings(given)
@@ -97,7 +99,7 @@ _CHECKPOINT: Final = "/data/checkpoints/wordcount"
 
 
 def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
-    """Of a stream to topics, and to so many other targets. Raises OptionError."""
+    """Return the options of a stream to topics, and to so many other targets. Raises OptionError."""
     options = Options(given)
     options.refuse_unknown(("topic", *QUERY_OPTIONS, *_SINK_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
@@ -156,7 +158,7 @@ def _guarantee(value: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOptions:
-    """What every batch write has. ``version`` None: nobody will ask for this write again, and its name is only for
+    """Options of every batch write. ``version`` None: nobody will ask for this write again, and its name is only for
     itself."""
 
     transactional_id: str
@@ -165,7 +167,7 @@ class VersionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions(VersionOptions):
-    """Of a batch write to topics."""
+    """Options of a batch write to topics."""
 
     client: Mapping[str, str]
     topic: str | None = None
@@ -177,8 +179,8 @@ VERSION_OPTIONS: Final = ("transactional.id", "txnVersion")
 
 
 def version_options(given: Mapping[str, Any], own: Collection[str], new_name: Callable[[], str]) -> VersionOptions:
-    """Of a batch write to a target other than topics. ``own``: names of the target's options; ``new_name`` makes a name
-    for a write that has none. Raises OptionError."""
+    """Return the options of a batch write to a target other than topics. ``own``: names of the target's options;
+    ``new_name`` makes a name for a write that has none. Raises OptionError."""
     options = Options(given)
     _refuse_checkpoint(options)
     options.refuse_unknown((*VERSION_OPTIONS, *own), kafka=False)
@@ -187,7 +189,7 @@ def version_options(given: Mapping[str, Any], own: Collection[str], new_name: Ca
 
 
 def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> WriteOptions:
-    """Of a batch write to topics, as for ``version_options``. Raises OptionError."""
+    """Return the options of a batch write to topics, as for ``version_options``. Raises OptionError."""
     options = Options(given)
     _refuse_checkpoint(options)
     options.refuse_unknown(("topic", *VERSION_OPTIONS, *_SINK_WITHOUT_EFFECT))

@@ -1,4 +1,4 @@
-"""What the committer does in each transition: update the state by the event, and return the next effect.
+"""Actions of the committer in each transition: update the state by the event, and return the next effect.
 
 The phase is not changed here: the table in ``committer`` has the next phase of every action.
 """

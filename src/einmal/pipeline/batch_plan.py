@@ -1,4 +1,4 @@
-"""What to do with a micro-batch, from the commit record and the checkpoint. A pure comparison.
+"""Plan for a micro-batch, from the commit record and the checkpoint. A pure comparison.
 
 The rule is not "skip if the batch id is at most the record's": a fresh checkpoint begins at 0 again, and its data would
 be lost. A batch is committed already only if query, batch id and end offsets are all the record's.
@@ -155,7 +155,7 @@ def plan_ahead(record: CommitRecord | None, start: QueryStart, *, adopt: bool) -
 
 
 def plan_version(record: CommitRecord | None, version: int) -> Plan:
-    """What to do with a batch write that has a number. The record knows only the last one that was committed.
+    """Plan a batch write that has a number. The record knows only the last one that was committed.
 
     An older number may be in or not: it is never taken for written.
     """

@@ -49,7 +49,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Output:
-    """What one task has written to one partition under one claim, as the broker acknowledged it: offsets inclusive."""
+    """Records that one task has written to one partition under one claim, as the broker acknowledged it: offsets
+    inclusive."""
 
     topic: str
     partition: int
@@ -70,9 +71,9 @@ class Claims:
     _holders: dict[TopicPartition, int] = field(default_factory=dict)
     """The attempt that has claimed each partition, and has not reported yet."""
     _sequences: dict[TopicPartition, Sequence] = field(default_factory=dict)
-    """Of the next record."""
+    """Sequence of the next record of each partition."""
     _outputs: Counter[tuple[Output, int]] = field(default_factory=Counter)
-    """What was reported, and by which attempt. Where offsets are unknown, several can be equal."""
+    """Reported outputs, with the attempt of each. Where offsets are unknown, several can be equal."""
     _closed: str = ""
     """Why no claim is granted and no report is accepted any more."""
 

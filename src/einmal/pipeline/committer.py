@@ -72,7 +72,7 @@ from einmal.pipeline.run_state import Held, Query, RunState, always
 
 
 class Phase(Enum):
-    """What the committer is waiting for."""
+    """Phase of the committer: what it is waiting for."""
 
     NEW = auto()
     """The start."""

@@ -45,7 +45,7 @@ def starts(position: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 def identity(
     cluster: str | None, topics: Mapping[str, str], starting: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """What is added to the offsets of a position, in order: positions are compared as text, too."""
+    """Return what is added to the offsets of a position, in order: positions are compared as text, too."""
     keys = [] if cluster is None else [f"{_CLUSTER}{cluster}"]
     keys += [f"{_TOPIC}{topic}={topics[topic]}" for topic in sorted(topics)]
     keys += [

@@ -1,4 +1,4 @@
-"""What one run of the committer knows, and the guards that choose between its transitions.
+"""State of one run of the committer, and the guards that choose between its transitions.
 
 A guard answers from the state and the event alone, and changes nothing.
 """
@@ -29,7 +29,7 @@ WRITE_ATTEMPTS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is known when the query starts. ``query_id`` as in the checkpoint's ``metadata``; ``is_fresh``: the
+    """Facts that are known when the query starts. ``query_id`` as in the checkpoint's ``metadata``; ``is_fresh``: the
     checkpoint has no batch yet. ``next_batch_id`` and ``others``: see ``QueryStart``. ``version``: not a query at all,
     but one batch write with this number."""
 
@@ -55,8 +55,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a run leaves to the next run in the same process. ``is_current`` is False where an InitProducerId was not
-    answered: the epoch may have been bumped, and no transaction is open."""
+    """Identity that a run leaves to the next run in the same process. ``is_current`` is False where an InitProducerId
+    was not answered: the epoch may have been bumped, and no transaction is open."""
 
     identity: ProducerIdAndEpoch
     is_current: bool = True

@@ -115,7 +115,8 @@ def shared_max(pieces: Sequence[PlannedRange]) -> int:
 
 
 def packed(pieces: list[PlannedRange], shared_max: int) -> list[tuple[PlannedRange, ...]]:
-    """What each task reads: neighbours share one as long as they have no more than ``shared_max`` offsets together."""
+    """Return the ranges of each task: neighbours share one as long as they have no more than ``shared_max`` offsets
+    together."""
     tasks: list[list[PlannedRange]] = []
     room = 0
     for piece in pieces:

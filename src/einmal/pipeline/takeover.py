@@ -112,7 +112,7 @@ def _standing(record: CommitRecord) -> str:
 
 
 def _gaps(committed: tuple[Any, ...] | None, begin: tuple[Any, ...]) -> Iterator[str]:
-    """What is written twice, or never, if output up to ``committed`` resumes at ``begin``."""
+    """Yield what is written twice, or never, if output up to ``committed`` resumes at ``begin``."""
     if committed is None or are_same(committed, begin):
         return
     others = recreated(committed, begin)

@@ -1,4 +1,4 @@
-"""What a member of the metadata quorum must not forget: epoch, leader and vote, in Kafka's ``quorum-state`` file.
+"""State that a member of the metadata quorum must not forget: epoch, leader and vote, in Kafka's ``quorum-state`` file.
 
 Pure: text to values and back. A vote counts only after this is on disk; a member that forgot one could vote twice in
 an epoch. Written as version 0 (static voters, KIP-595); version 1 (KIP-853) is read too. A field of our own, which

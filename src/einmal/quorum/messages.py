@@ -37,7 +37,7 @@ class RaftLog(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """Of the last batch, or of the snapshot that the log begins with; 0 without either."""
+        """Epoch of the last batch, or of the snapshot that the log begins with; 0 without either."""
 
     @property
     def snapshot_id(self) -> OffsetAndEpoch | None:
@@ -224,7 +224,7 @@ class SendEndQuorumEpoch:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Of a leader."""
+    """Advance of a leader's high watermark."""
 
     offset: Offset
 

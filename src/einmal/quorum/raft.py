@@ -10,7 +10,7 @@ the order in which they must be done. Knows no network, no timer and no file; re
 # Sections refer to Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (USENIX ATC 2014), and
 # Ongaro's dissertation (2014). Roles and their transitions are in ``roles.py``.
 #
-# What Raft promises, and where it is kept here:
+# Raft's promises, and where they are kept here:
 #
 #   - *Election safety* (5.2): at most one leader per epoch. A voter votes once per epoch (`_vote_requested`), and
 #     both epoch and vote are on disk before anything that follows from them leaves the node: `Persist` is the first
@@ -237,7 +237,7 @@ class Raft:
         return Step((*self._effects_of_role(before, led_epoch), *self._effects), reply)
 
     def _effects_of_role(self, before: ElectionState, led_epoch: int | None) -> list[Effect]:
-        """What follows from another epoch, vote, leader or role; before all else that the step does."""
+        """Return the effects of another epoch, vote, leader or role; before all else that the step does."""
         effects: list[Effect] = []
         if self.election != self._persisted:
             effects.append(Persist(self.election))
@@ -555,7 +555,7 @@ class Raft:
         return self._reply()
 
     def _replica(self, leader: Leader, replica_id: int) -> ReplicaState | None:
-        """What is known of it; None: of somebody who is no replica."""
+        """Return what is known of a replica; None: of somebody who is no replica."""
         if replica_id < 0 or replica_id == self.node_id:
             return None
         known = leader.voters.get(replica_id) or leader.observers.get(replica_id)
@@ -604,7 +604,7 @@ class Raft:
         return True
 
     def _fetch_answered(self, event: FetchAnswered) -> None:
-        # What was asked from another end was asked before the log changed: a late copy.
+        # A request from another end was sent before the log changed: the answer is a late copy.
         if not self._is_from_leader(event) or event.log_end != self.log_end:
             return
         if event.reply.diverging is not None:

@@ -1,1 +1,1 @@
-"""What leaders and followers of a replicated partition know: ISR, high watermark, truncation. No I/O, no clock."""
+"""State of leaders and followers of a replicated partition: ISR, high watermark, truncation. No I/O, no clock."""

@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def suspicion(self) -> str:
-        """What may be wrong with an address that has never answered as a broker does; else nothing."""
+        """Suspected fault of an address that has never answered as a broker does; else empty."""
         return "" if self._head is None else suspicion(self._head)
 
     @property

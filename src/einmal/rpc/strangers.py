@@ -1,4 +1,4 @@
-"""What answers on a port that is no Kafka port, by its first bytes. For error messages."""
+"""Guess at what answers on a port that is no Kafka port, by its first bytes. For error messages."""
 
 from __future__ import annotations
 

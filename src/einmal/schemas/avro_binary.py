@@ -17,7 +17,7 @@ from einmal.schemas.errors import InvalidText, MalformedValue
 from einmal.wire.record_batch import encode_varint
 
 Read = Callable[[bytes, int, Unknown], tuple[Any, int]]
-"""Of a record's bytes and an offset. Raises BadRow."""
+"""Function that reads a value, from a record's bytes and an offset. Raises BadRow."""
 _INT_BITS: Final = 32
 _LONG_BITS: Final = 64
 _FLOAT: Final = struct.Struct("<f")
@@ -113,7 +113,7 @@ def fixed(size: int) -> Read:
 
 
 def read_index(raw: bytes, at: int, count: int, what: str) -> tuple[int, int]:
-    """Of a branch or a symbol, of which there are ``count``."""
+    """Read the index of a branch or a symbol, of which there are ``count``."""
     index = raw[at]
     if index & 1 or index >= 0x80 or (index := index >> 1) >= count:
         index, at = _varint(raw, at, _INT_BITS)
@@ -180,7 +180,7 @@ def encoded_bytes(value: bytes) -> bytes:
 
 
 def encoded_items(items: Iterable[bytes]) -> bytes:
-    """Of an array or a map, as one block."""
+    """Encode the items of an array or a map, as one block."""
     each = list(items)
     return (encode_varint(len(each)) + b"".join(each) if each else b"") + encode_varint(0)
 

@@ -87,7 +87,7 @@ _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
     "map": dict,
     "record": dict,
 }
-"""What a default is in JSON."""
+"""Types of a default in JSON."""
 
 
 def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
@@ -112,7 +112,7 @@ def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
 
 
 def _check_names(schema: Mapping[str, Any]) -> None:
-    """Of what fastavro takes as it comes."""
+    """Check the names that fastavro takes as they come."""
     for what in (schema, *schema.get("fields", ())):
         for kind in ("aliases", "symbols"):
             names = what.get(kind, [])
@@ -290,7 +290,8 @@ def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
 
 
 def _rescued(written: Node, path: str) -> Read:
-    """Of a field that is not declared: a value that its logical type does not have is rescued as it was written."""
+    """Return the reader of a field that is not declared: a value that its logical type does not have is rescued as it
+    was written."""
     plain = _without_logical_types(written)
     typed, untyped = (_resolved(each, each, path, True) for each in (written, plain))
 
@@ -374,7 +375,8 @@ def _scalar_default(node: Node, given: Any) -> bytes:
 
 
 def _union_default(union: Node, given: Any) -> bytes:
-    """Of the first branch that it is a value of: since Avro 1.12 that need not be the first one."""
+    """Encode the default of a union, by the first branch that it is a value of: since Avro 1.12 that need not be the
+    first one."""
     for at, each in enumerate(union["branches"]):
         try:
             return encode_varint(at) + _default(each, given)
@@ -428,7 +430,8 @@ def _of_scalar(writer: Node, reader: Node, path: str) -> Read:
 
 
 def _steps(writer: Node, reader: Node) -> list[Callable[[Any], Any]] | None:
-    """What is done with a value, one after the other; None: the two logical types exclude each other."""
+    """Return the steps that are done with a value, one after the other; None: the two logical types exclude each
+    other."""
     steps = _promotion(writer["type"], reader["type"])
     written, declared = _logical(writer), _logical(reader)
     if not declared:

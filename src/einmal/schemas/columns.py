@@ -241,7 +241,7 @@ BINARY: Final = scalar("binary", _exactly(bytes))
 TIMESTAMP: Final = scalar("timestamp", _timestamp)
 DATE: Final = scalar("date", _date)
 JSON_TEXT: Final = scalar("string", _json_text)
-"""What has no type of its own in Spark, as JSON."""
+"""Column of values that have no type of their own in Spark, as JSON."""
 
 
 def decimal_column(precision: int, scale: int) -> ColumnType:

@@ -34,7 +34,7 @@ _COLUMN: Final = re.compile(
     re.IGNORECASE,
 )
 _COLUMNS_MAX: Final = 1_600
-"""What a table of PostgreSQL can have."""
+"""Maximum number of columns of a table of PostgreSQL."""
 _PRECISION_MAX: Final = 38
 
 

@@ -1,4 +1,4 @@
-"""What every format has in common: limits, the decoder's interface and its result. Pure."""
+"""Parts that every format has in common: limits, the decoder's interface and its result. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limits:
             raise ValueTooLarge(f"{len(raw):,} bytes; at most {self.size:,} are decoded")
 
     def check_depth(self, raw: bytes) -> None:
-        """Of JSON, before it is parsed: a parser recurses. Raises NestedTooDeeply."""
+        """Check the depth of JSON, before it is parsed: a parser recurses. Raises NestedTooDeeply."""
         if raw.count(b"[") + raw.count(b"{") <= self.depth:
             return
         depth = 0

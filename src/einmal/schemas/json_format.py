@@ -41,7 +41,7 @@ from einmal.schemas.errors import (
 _REQUIRED: Final = "required"
 _FORMATS: Final = {"date-time": TIMESTAMP, "date": DATE}
 _LARGE: Final = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
-"""What a number beyond the range of a double has, and few others."""
+"""Pattern of numbers beyond the range of a double, and few others."""
 _SIMPLE: Final = {"integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN, "string": STRING}
 
 

@@ -113,13 +113,13 @@ class ProtobufDecoder:
         try:
             plain = _plain(message)
         except UnicodeDecodeError as error:
-            # Of the key of a map.
+            # The text is a key of a map.
             raise InvalidText("text that is not UTF-8") from error
         return Decoded(self._convert(plain, unknown), unknown.fields)
 
 
 def descriptor_bytes(text: str) -> bytes:
-    """Of a FileDescriptorSet in base 64, as options carry it. Raises SchemaError."""
+    """Return the bytes of a FileDescriptorSet in base 64, as options carry it. Raises SchemaError."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:

@@ -32,7 +32,7 @@ _NAME_MAX: Final = 200
 
 @dataclass(slots=True)
 class SeenSchemas:
-    """What decoding has met, beside values: ids that the registry has and has not, and unknown fields. ``digests``: of
+    """Findings of decoding, beside values: ids that the registry has and has not, and unknown fields. ``digests``: of
     the schemas by which values were read."""
 
     known: set[int] = field(default_factory=set)
@@ -71,7 +71,7 @@ class RecordDecoder:
         self._writers: dict[int, AvroSchema | None | str] = {}
         """By id: the schema; None where the format needs none; or why it cannot be used."""
         self._digests: dict[int, tuple[int, str]] = {}
-        """Of those that values are read by."""
+        """Ids and digests of the schemas by which values are read."""
 
     @property
     def ddl(self) -> str:

@@ -67,7 +67,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSettings:
-    """What happens to bad rows: those of a source, or those that a sink's target rejects."""
+    """Treatment of bad rows: those of a source, or those that a sink's target rejects."""
 
     tolerates: bool = False
     """``errors.tolerance=all``: a bad row becomes a dead letter. Otherwise it stops the pipeline."""

@@ -20,7 +20,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC",
 }
-"""Of RFC 2253, 2.3: other types of attributes are written as numbers, their values in hexadecimal."""
+"""Attribute types of RFC 2253, 2.3: other types of attributes are written as numbers, their values in hexadecimal."""
 _TEXTS: Final = {
     0x0C: "utf-8",
     0x13: "ascii",

@@ -64,6 +64,6 @@ def send(request: urllib.request.Request, bytes_max: int, context: ssl.SSLContex
         with opener.open(request, timeout=TIMEOUT_S) as response:
             body: bytes = response.read(bytes_max)
     except http.client.HTTPException as error:
-        # What is no HTTP may quote what the server has sent.
+        # An answer that is no HTTP may quote what the server has sent.
         raise OSError("its answer is not HTTP") from error
     return body

@@ -52,7 +52,7 @@ class PrincipalMapping:
 
 
 def _filled(match: Any, found: re.Match[str]) -> str:
-    """What a group, or an escaped character, of a replacement stands for."""
+    """Return what a group, or an escaped character, of a replacement stands for."""
     return found[1] or match[int(found[2])] or ""
 
 

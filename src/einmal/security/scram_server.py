@@ -20,7 +20,7 @@ from einmal.security.scram import HASHES, ITERATIONS_MIN, MESSAGE_MAX, NODE_EXTE
 from einmal.security.secret import HIDDEN, Secret
 
 SALT_LENGTH: Final = 26
-"""Of the salts that we make: letters and digits with more than 130 random bits, as those of Kafka's tools."""
+"""Length of the salts that we make: letters and digits with more than 130 random bits, as those of Kafka's tools."""
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _CLIENT_FIRST: Final = re.compile(r"(n,(?:a=([^,]+))?,)(n=([^,]+),r=([!-+\--~]{8,})((?:,[^,=]+=[^,]*)*))")
 _CLIENT_FINAL: Final = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([!-+\--~]+)(?:,[^,=]+=[^,]*)*),p=([A-Za-z0-9+/=]+)")
@@ -29,7 +29,7 @@ _BAD_ESCAPE: Final = re.compile(r"=(?!2C|3D)")
 
 
 class ScramCredential(NamedTuple):
-    """What a server stores of a password: enough to check it, too little to log in with."""
+    """Derivation of a password that a server stores: enough to check it, too little to log in with."""
 
     salt: bytes
     stored_key: bytes
@@ -41,7 +41,7 @@ class ScramCredential(NamedTuple):
 
 
 FindCredential: TypeAlias = Callable[[str], ScramCredential | None]
-"""Of a user."""
+"""Function that returns the credential of a user."""
 
 
 class ScramUsers(NamedTuple):
@@ -75,7 +75,8 @@ def salt_of(source: bytes) -> bytes:
 
 
 def node_credential(secret: Secret, salt: bytes) -> ScramCredential:
-    """Of the cluster's secret. ``salt``: independent of the secret, since anybody may ask for it; one per node.
+    """Return the credential of the cluster's secret. ``salt``: independent of the secret, since anybody may ask for it;
+    one per node.
 
     The secret is random, so iterations add nothing to the minimum.
     """
@@ -94,7 +95,7 @@ class ScramServerExchange:
         self._header = ""
         self._asked = ""
         self._nonces: tuple[str, ...] = ()
-        """What the client may state as both nonces: also its own one twice, as librdkafka before 2.6.1 does.
+        """Values that the client may state as both nonces: also its own one twice, as librdkafka before 2.6.1 does.
 
         The server's is at the end in any case: the message of another exchange cannot be replayed."""
         self.user = ""

@@ -16,7 +16,7 @@ from einmal.security.errors import SaslError
 from einmal.security.secret import Secret
 
 TOKEN_MAX: Final = 64 * 1024
-"""Of a bearer token; identity providers issue a few kilobytes."""
+"""Maximum size of a bearer token; identity providers issue a few kilobytes."""
 _SEPARATOR: Final = "\x01"
 _HEADER: Final = re.compile(r"n,(?:a=([^,]*))?,")
 _PAIR: Final = re.compile(r"([A-Za-z]+)=([\x20-\x7e\t\r\n]*)")

@@ -124,7 +124,8 @@ def normalise(given: Mapping[str, Any]) -> Security:
 
 
 def tls_settings(given: Mapping[str, Any]) -> TlsSettings:
-    """Of a client, or of a listener: ``given`` as for ``normalise``. Raises SecuritySettingError."""
+    """Return the TLS settings of a client, or of a listener: ``given`` as for ``normalise``. Raises
+    SecuritySettingError."""
     _check_store(given, "truststore")
     _check_store(given, "keystore")
     authority = _one_of(given, "the trusted certificates", _AUTHORITY)
@@ -167,7 +168,7 @@ _AUTHORITY: Final = {
     "ssl.truststore.certificates": False,
 }
 _OF_ENDPOINT: Final = frozenset({*_AUTHORITY, "ssl.truststore.type"})
-"""What an HTTPS token endpoint is verified by, also where the brokers are not."""
+"""Settings by which an HTTPS token endpoint is verified, also where the brokers are not."""
 _CERTIFICATE: Final = {
     "ssl.certificate.location": True,
     "ssl.certificate.pem": False,

@@ -24,7 +24,7 @@ _SUITES_OF_13: Final = ("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"
 
 
 class ServerOptions(NamedTuple):
-    """Of a listener, as its settings have them."""
+    """Options of a listener, as its settings have them."""
 
     client_auth: str
     protocols: str

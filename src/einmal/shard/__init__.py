@@ -1,1 +1,2 @@
-"""What the coordinators share: a request is decided into records, an answer and actions; only ``replay`` mutates."""
+"""Common basis of the coordinators: a request is decided into records, an answer and actions; only ``replay``
+mutates."""

@@ -35,7 +35,7 @@ from einmal.types import ProducerIdAndEpoch, TransactionVersion
 INPUT_END: Final = 24
 STEPS_MAX: Final = 60_000
 RUNS_MAX: Final = 3
-"""Of a query in one process."""
+"""Maximum number of runs of a query in one process."""
 _TERMINAL: Final = (protocol.Ready, protocol.Refused, protocol.RestartQuery, protocol.Dead)
 
 
@@ -379,7 +379,7 @@ def _check_attempts(world: ModelWorld, record: CommitRecord, written: list[Row])
             anomalies.append(f"torn: batch {record.batch_id}, out-{target} comes from attempts {attempts}")
         if kept and attempts and attempts[0] != kept[task]:
             anomalies.append(f"state: batch {record.batch_id}, out-{target} is not of the attempts {kept}")
-        # What one task has read of a partition stays in its order.
+        # Records that one task has read of a partition stay in their order.
         if [row.offset for row in mine] != sorted(row.offset for row in mine):
             anomalies.append(f"reordered: batch {record.batch_id}, out-{target}, of task {task}")
     return anomalies

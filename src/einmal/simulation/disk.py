@@ -52,7 +52,7 @@ class Inode:
         self.synced = 0
         """So much of ``data`` is on the medium."""
         self.lost_tail = b""
-        """What a truncation that is not synced has cut off the medium's part."""
+        """Bytes of the medium's part that a truncation which is not synced has cut off."""
         self.is_doomed = False
         """A sync has failed: pages it should have written count as clean, and no later sync writes them."""
 

@@ -151,7 +151,7 @@ async def reset_connections(world: World, machine: Machine, _source: random.Rand
 
 
 async def cut(world: World, links: list[Link], _source: random.Random) -> list[Link]:
-    """What is sent over these links is held back."""
+    """Hold back what is sent over these links."""
     for source, target in links:
         world.network.cut(source, target)
     return links

@@ -39,13 +39,13 @@ PARTITIONS: Final = ("out-0", "out-1")
 _NAME: Final = "numbers"
 _FAULTS_MAX: Final = 16
 _RUNS_MAX: Final = 3
-"""Of the machine in one process."""
+"""Maximum number of runs of the machine in one process."""
 _END: Final = 40
 """Records of the source: the numbers below this."""
 _OTHER: Final = 1_000
 """The records of another source begin here."""
 _WINDOW_MS: Final = 8
-"""Of the deduplication: record number n has the timestamp n."""
+"""Window of the deduplication: record number n has the timestamp n."""
 
 
 class IngestCrash(Exception):
@@ -61,7 +61,7 @@ class NumbersModel:
     is_other: bool = False
     """Another source has its address."""
     events: tuple[int, ...] = ()
-    """What each record is about, where the source repeats itself; else empty."""
+    """Event that each record is about, where the source repeats itself; else empty."""
 
     @property
     def origin(self) -> str:
@@ -225,7 +225,7 @@ class SimulatedIngest:
                 sequence += len(chunk)
             if values:
                 outputs.append(Output("out", index, offsets[0], offsets[-1], len(values)))
-        # What a second attempt would get.
+        # These are the records that a second attempt would get.
         self._batch = range(self._batch.start, self._world.rng.randint(self._batch.start, self._source.written))
         if self.window is None or deduplicated is None:
             return effects.RecordsAppended(tuple(outputs))
@@ -244,7 +244,7 @@ class SimulatedIngest:
             self.window.restore(found, partial(self.written_keys, self.window))
 
     def written_keys(self, window: KeyWindow, recorded: RecordedWindow) -> dict[int, Keys]:
-        """Of the committed records that were recorded."""
+        """Return the keys of the committed records that were recorded."""
         kafka = self._world.kafka
         keys: dict[int, Keys] = {each.number: {} for each in recorded.spans}
         for place, start in recorded.start().items():
@@ -338,7 +338,7 @@ def _advance(processes: list[Steps], index: int) -> None:
 
 
 def check(kafka: KafkaModel, records: list[int]) -> list[str]:
-    """What is committed against the records of the source that are to be written, by partition."""
+    """Compare what is committed with the records of the source that are to be written, by partition."""
     anomalies = []
     for index, partition in enumerate(PARTITIONS):
         values = [entry.value for entry in kafka.log(partition).entries if kafka.decided.get(entry.transaction)]

@@ -146,7 +146,7 @@ class Invariants:
 
 
 def replicas(node: Node) -> list[Partition]:
-    """Of a node, that of the metadata log too."""
+    """Return the replicas of a node, that of the metadata log too."""
     quorum = getattr(node.quorum, "partition", None)
     found = [] if quorum is None else [quorum]
     return [*found, *node.partitions]

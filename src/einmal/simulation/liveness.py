@@ -1,4 +1,4 @@
-"""What must work within ten virtual seconds after the last fault: a write, a transaction, a group.
+"""Operations that must work within ten virtual seconds after the last fault: a write, a transaction, a group.
 
 Each is tried by a client of its own, again and again as an application would. And when all clients have ended, whatever
 they have left open must be decided: soon after its timeout, no transaction holds a last stable offset back any more.

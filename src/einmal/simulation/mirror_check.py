@@ -1,4 +1,4 @@
-"""What a simulated mirror must have copied: checked after every commit, and at the end.
+"""Check of what a simulated mirror must have copied: after every commit, and at the end.
 
 Committed records once and in order, no aborted one, and every transaction whole or absent. A consumer that switches
 clusters now finds offsets that fit: the application's output is that of exactly the input below its offset, and the

@@ -34,7 +34,7 @@ from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, Transact
 STEPS_MAX: Final = 100_000
 _FAULTS_MAX: Final = 16
 _RUNS_MAX: Final = 3
-"""Of the machine in one process."""
+"""Maximum number of runs of the machine in one process."""
 
 
 class MirrorCrash(Exception):

@@ -1,4 +1,4 @@
-"""What a simulated schedule ends with."""
+"""Result of a simulated schedule."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from enum import Enum
 
 
 class FaultKind(Enum):
-    """Of a node (some of them: of several), of the links between nodes, of the cluster's leaders, or of a client."""
+    """Fault of a node (some of them: of several), of the links between nodes, of the cluster's leaders, or of a
+    client."""
 
     CRASH = "crash"
     CRASH_LEADER = "crash-leader"

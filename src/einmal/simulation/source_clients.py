@@ -25,7 +25,7 @@ _ROUNDS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """What the application has made of an input record, in one attempt."""
+    """Result of the application for an input record, in one attempt."""
 
     value: object
     attempt: int

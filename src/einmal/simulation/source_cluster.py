@@ -22,7 +22,7 @@ OFFSETS_PARTITIONS: Final = 2
 
 
 class SourceState(Enum):
-    """Of one producer's transaction; what ``__transaction_state`` has last."""
+    """State of one producer's transaction; what ``__transaction_state`` has last."""
 
     AT_REST = auto()
     ONGOING = auto()

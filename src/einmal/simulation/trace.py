@@ -26,5 +26,5 @@ class Trace:
             self.lines.append(f"{at:10.6f} {what} {len(data)} {zlib.crc32(data):08x}")
 
     def digest(self) -> str:
-        """Of the events so far, in hexadecimal."""
+        """Return the digest of the events so far, in hexadecimal."""
         return self._digest.hexdigest()

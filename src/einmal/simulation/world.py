@@ -302,7 +302,7 @@ async def _run(role: Role, process: Process) -> None:
 
 
 def name_of(node_id: int) -> str:
-    """Of a node's machine, in the network."""
+    """Return the name of a node's machine, in the network."""
     return f"node-{node_id}"
 
 

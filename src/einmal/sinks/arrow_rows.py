@@ -16,7 +16,7 @@ from einmal.sinks.batch_rows import BatchRows, PartReport, Selected, TaskAttempt
 from einmal.sinks.row_schema import ArrayRowType, DecimalRowType, MapRowType, RowField, RowSchema, RowType
 
 _ROWS: Final = 10_000
-"""Of one record batch, as in Spark."""
+"""Rows of one record batch, as in Spark."""
 
 
 class ArrowRows(BatchRows):
@@ -95,7 +95,7 @@ def _key(key: Any, kind: Any) -> str:
 
 
 def schema_of(schema: Any) -> RowSchema:
-    """Of columns of Arrow's types."""
+    """Return the schema of columns of Arrow's types."""
     return RowSchema(fields=tuple(RowField(each.name, type_of(each.type), each.nullable) for each in schema))
 
 

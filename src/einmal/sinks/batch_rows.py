@@ -22,7 +22,7 @@ class TaskAttempt(NamedTuple):
 
 
 class PartReport(NamedTuple):
-    """What an attempt has written: rows, bytes (0 where there is no file), CRC-32C."""
+    """Report of what an attempt has written: rows, bytes (0 where there is no file), CRC-32C."""
 
     part: int
     attempt: int

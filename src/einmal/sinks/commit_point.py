@@ -40,8 +40,8 @@ from einmal.sinks.batch_rows import BatchRows
 from einmal.types import ProducerEpoch, ProducerIdAndEpoch
 
 Identity = ProducerIdAndEpoch
-"""What ``acquire`` grants: in Kafka the producer id and epoch. Elsewhere ``producer_id`` is the epoch of the name, and
-``producer_epoch`` counts the transactions under it. Every transaction has an identity of its own."""
+"""Identity that ``acquire`` grants: in Kafka the producer id and epoch. Elsewhere ``producer_id`` is the epoch of the
+name, and ``producer_epoch`` counts the transactions under it. Every transaction has an identity of its own."""
 
 
 class SinkError(Exception):
@@ -75,7 +75,7 @@ ALL_OR_NOTHING: Final = (protocol.InitProducerId, protocol.AbortHeld, protocol.E
 
 
 def event_of(error: SinkError, effect: protocol.Effect, fenced_hint: str) -> protocol.Event:
-    """What the committer learns of a verb that has failed."""
+    """Return the event by which the committer learns of a verb that has failed."""
     match error:
         case SinkFenced():
             return protocol.Fenced(str(error), fenced_hint)
@@ -94,11 +94,11 @@ def following(identity: Identity) -> Identity:
 
 
 class CommitPoint(ABC):
-    """What one run does with one name. Called by one thread at a time; PipelineRefused may be raised by every verb
-    where the pipeline must not run as it is."""
+    """Commit point of one run under one name. Called by one thread at a time; PipelineRefused may be raised by every
+    verb where the pipeline must not run as it is."""
 
     fenced_hint: ClassVar[str] = "another instance has started under this transactional.id: use one per pipeline"
-    """What a user should look at where a run was fenced."""
+    """Hint at what a user should look at where a run was fenced."""
 
     @abstractmethod
     def look(self) -> CommitRecord | None:

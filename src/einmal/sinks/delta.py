@@ -42,7 +42,7 @@ from einmal.sinks.staged_files import StagedFile, directory_of, flush_directory
 from einmal.types import ProducerEpoch, ProducerId
 
 _TRANSACTIONS: Final = 2**32
-"""Of one epoch."""
+"""Number of transactions of one epoch."""
 _PREFIX: Final = "einmal/"
 _NAME_FILE: Final = "name"
 _WRITER_VERSION_MAX: Final = 2

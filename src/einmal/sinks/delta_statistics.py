@@ -18,7 +18,7 @@ from typing import Any, Final
 from einmal.sinks.staged_files import columns_with_nan
 
 COLUMNS_SETTING: Final = "delta.dataSkippingNumIndexedCols"
-"""Of a table: how many columns have statistics, -1 for all. Fields of structs count, structs do not."""
+"""Setting of a table: how many columns have statistics, -1 for all. Fields of structs count, structs do not."""
 COLUMNS_DEFAULT: Final = 32
 _TEXT_MAX: Final = 32
 """Characters of a bound, as in other writers."""
@@ -26,13 +26,13 @@ _LAST_CHARACTER: Final = "\U0010ffff"
 _EPOCH: Final = datetime(1970, 1, 1)
 
 Names = tuple[str, ...]
-"""Of a column: those of the structs that it is in come first."""
+"""Names of a column: those of the structs that it is in come first."""
 Bound = Callable[[Any, bool], str | None]
 """A bound as JSON, of the footer's value; ``True``: the upper one. None: JSON has no text for it."""
 
 
 def statistics(path: Path, count: int, columns: int = COLUMNS_DEFAULT) -> str:
-    """Of a Parquet file with ``count`` rows, as JSON. Raises OSError, pyarrow.ArrowException."""
+    """Return the statistics of a Parquet file with ``count`` rows, as JSON. Raises OSError, pyarrow.ArrowException."""
     from pyarrow import parquet, types
 
     lower: dict[Names, str] = {}
@@ -109,7 +109,7 @@ def _cut(value: str, *, is_upper: bool) -> str:
     if not is_upper or len(value) <= _TEXT_MAX:
         return value[:_TEXT_MAX]
     rest = value[_TEXT_MAX:].lstrip(_LAST_CHARACTER)
-    # What follows would have to be after the last character of all.
+    # A greater text would have to be after the last character of all.
     return value[: len(value) - len(rest)] + _LAST_CHARACTER if rest else value
 
 

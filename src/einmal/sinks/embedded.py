@@ -102,7 +102,7 @@ class Database(ABC):
     @property
     @abstractmethod
     def errors(self) -> type[Exception]:
-        """What its driver raises."""
+        """Type of the errors that its driver raises."""
 
     @abstractmethod
     def connect(self, *, creating: bool = False) -> Any:
@@ -122,7 +122,7 @@ class Database(ABC):
 
     @abstractmethod
     def columns(self, connection: Any, table: str) -> Sequence[Column]:
-        """Of a table; none if it does not exist."""
+        """Return the columns of a table; none if it does not exist."""
 
     @abstractmethod
     def column_type(self, kind: RowType) -> str | None:
@@ -156,7 +156,7 @@ class EmbeddedCommitPoint(RowCommitPoint):
         self._last: stored_record.Known | None = None
         """The record that this run has read or committed, encoded; None: it has done neither."""
         self._candidate: stored_record.Known = (None,)
-        """What the open transaction makes of it."""
+        """The record as the open transaction makes it."""
         self._transaction: Any = None
         """The connection with the open transaction."""
 

@@ -105,7 +105,7 @@ class IcebergTable(LakeTable):
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
-        # Of this copy of the metadata alone: properties are sent only where a transaction sets them.
+        # This changes this copy of the metadata alone: properties are sent only where a transaction sets them.
         snapshot.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         summary = {"einmal.pipeline": name, "einmal.epoch": str(state.epoch), "einmal.record": _short(state.record)}
         transaction = snapshot.transaction()

@@ -27,7 +27,7 @@ KINDS: Final[Mapping[str, str]] = {
 """Import paths, so that a type's packages are loaded only where it is used."""
 
 _PACKAGES: Final[Mapping[str, str]] = {"delta": "deltalake", "duckdb": "duckdb", "iceberg": "pyiceberg"}
-"""What a type needs and imports later."""
+"""Package that a type needs and imports later."""
 _SPARKS_FILES: Final = ("parquet", "orc", "json", "csv", "text", "avro")
 
 

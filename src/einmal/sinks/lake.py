@@ -76,8 +76,8 @@ STAGING: Final = "_einmal"
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
-    """What a table knows of a name. ``committed``: the last transaction with rows or a record; ``record``: the text of
-    the commit record."""
+    """State of a name in a table. ``committed``: the last transaction with rows or a record; ``record``: the
+    text of the commit record."""
 
     epoch: int = 0
     committed: Identity = Identity(ProducerId(-1), ProducerEpoch(-1))
@@ -113,7 +113,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def state(self, snapshot: Any, name: str) -> LakeState:
-        """Of a name that may be new."""
+        """Return the state of a name that may be new."""
 
     def next_epoch(self, snapshot: Any, name: str) -> int:
         """The lowest that nobody can have been granted."""
@@ -230,7 +230,7 @@ class LakeCommitPoint(RowCommitPoint):
             files = self._files()
             if self._epoch is None and identity not in files.transactions(identity.producer_id + 1):
                 raise SinkFailed(f"nothing is open under epoch {identity.producer_id}")
-            # What the run before this one has moved, its commit may still name: ``acquire`` removes it.
+            # The commit of the run before this one may still name what that has moved: ``acquire`` removes it.
             if self._epoch is not None or not files.is_published(identity, self._table.data):
                 self._remove(files, identity, state)
         return following(identity)
@@ -302,7 +302,7 @@ class LakeCommitPoint(RowCommitPoint):
             return False
 
     def _remove(self, files: StagedFiles, identity: Identity, state: LakeState) -> bool:
-        """What a transaction without a known outcome has staged, and moved if it is not committed."""
+        """Remove what a transaction without a known outcome has staged, and moved if it is not committed."""
         if identity > state.committed:
             files.unpublish(identity, self._table.data)
         return files.discard(identity)
@@ -360,7 +360,8 @@ def prepare_table(table: LakeTable, schema: RowSchema) -> list[tuple[str, str]]:
 
 
 def _unwritable(schema: RowSchema) -> list[tuple[str, str]]:
-    """What no file of a lake table can have: found before the table is created, and would be there for good."""
+    """Return the problems of what no file of a lake table can have: found before the table is created, where they would
+    be for good."""
     names = [field.name for field in schema]
     if not names:
         return [("the rows have no columns", "select some")]

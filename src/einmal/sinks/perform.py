@@ -19,7 +19,7 @@ _E = TypeVar("_E")
 
 
 def answered(effect: object, act: Callable[[], _E], fenced_hint: str) -> _E | protocol.Event:
-    """What ``act``, which performs the effect, returns, or the event of its error."""
+    """Return what ``act``, which performs the effect, returns, or the event of its error."""
     try:
         return act()
     except SinkError as error:

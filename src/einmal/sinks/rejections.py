@@ -111,7 +111,7 @@ def _halve(
         first, second = some[:middle], some[middle:]
         # The first half comes first: rows are tried in their order.
         if (of_first := attempt(first)) is None:
-            # What both fail with is in the second half. Of one row it is asked once more.
+            # The error of both is in the second half. If that is one row, it is tried once more.
             waiting.append((second, failed if len(second) > 1 else None))
         else:
             waiting += [(second, None), (first, of_first)]
@@ -172,8 +172,8 @@ HINT: Final = f"SELECT ..., struct(topic, partition, offset) AS {RECORD}, of the
 def record_problems(
     errors: ErrorSettings, schema: RowSchema, own: Collection[str] = (REFUSAL,)
 ) -> list[tuple[str, str]]:
-    """What is wrong with the column that names a row's record, and with columns of names that the search for rejected
-    rows needs for its ``own``."""
+    """Return what is wrong with the column that names a row's record, and with columns of names that the search for
+    rejected rows needs for its ``own``."""
     if not errors.tolerates:
         return []
     found = [

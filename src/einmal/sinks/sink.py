@@ -1,4 +1,5 @@
-"""What a pipeline writes to, as it is named and configured; ``commit_point`` has what one run does with it."""
+"""Targets that a pipeline writes to, as they are named and configured; ``commit_point`` has what one run does with
+one."""
 
 from __future__ import annotations
 
@@ -49,11 +50,11 @@ class Sink(ABC):
     @property
     @abstractmethod
     def table(self) -> str:
-        """What is written, for a reader: a table's name, a directory."""
+        """Target of the writes, for a reader: a table's name, a directory."""
 
     @property
     def errors(self) -> ErrorSettings:
-        """What happens to rows that it rejects. Where they are tolerated, its commit points have ``rejected``."""
+        """Treatment of rows that it rejects. Where they are tolerated, its commit points have ``rejected``."""
         return ErrorSettings()
 
     @abstractmethod
@@ -83,7 +84,8 @@ class RowSink(Sink):
     """A sink that takes rows."""
 
     def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
-        """What must be changed before rows of this schema can be written under this name: what is wrong, and a hint.
+        """Return what must be changed before rows of this schema can be written under this name: what is wrong, and a
+        hint.
 
         Asked before anything is acquired; creates what is missing and may be created. ``schema``: None where it is
         known only with the first batch. Raises SinkError.

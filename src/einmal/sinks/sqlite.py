@@ -119,7 +119,7 @@ class SQLite(Database):
             for names, rows in _rows_of(file.path):
                 columns, marks = ", ".join(map(quoted, names)), ", ".join("?" * len(names))
                 insert = f"INSERT INTO {quoted(table)} ({columns}) VALUES ({marks})"
-                # What a trigger or a conflict clause of the table's leaves out counts: it is the table's rule.
+                # A row that a trigger or a conflict clause of the table leaves out counts: it is the table's rule.
                 connection.executemany(insert, rows)
             loaded += _count(file.path)
         return loaded

@@ -110,7 +110,7 @@ class StagedFiles:
         return tuple(Output(table, each.part, 0, each.rows - 1, each.rows, each.crc) for each in reports)
 
     def compared(self, identity: Identity) -> tuple[StagedFile, ...]:
-        """What the tasks reported under an identity, compared with the files: size and number of rows. Raises
+        """Return what the tasks reported under an identity, compared with the files: size and number of rows. Raises
         SinkFailed."""
         import pyarrow
         from pyarrow import parquet
@@ -320,7 +320,7 @@ def columns_with_nan(footer: Any) -> frozenset[tuple[str, ...]]:
 
 
 class _CountedFile:
-    """What Arrow writes to: counts bytes, and their CRC."""
+    """File that Arrow writes to: counts bytes, and their CRC."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)

@@ -64,7 +64,7 @@ class TwoPhaseCommitPoint(RowCommitPoint):
         self._database = database
         self._divided = divided
         self._transaction: Identity | None = None
-        """Of the Kafka transaction that is open, or comes next."""
+        """Identity of the Kafka transaction that is open, or comes next."""
 
     def look(self) -> CommitRecord | None:
         record = self._database.look()
@@ -138,7 +138,7 @@ class TwoPhaseCommitPoint(RowCommitPoint):
 
     def abort(self, identity: Identity) -> Identity | None:
         if self._transaction is None:
-            # Of the run before this one: ``acquire`` finds out what its transaction in the topics is.
+            # It is the transaction of the run before this one: ``acquire`` finds out what it is in the topics.
             return self._database.abort(identity)
         following = self._database.abort(identity)
         self._transaction = self._topics.abort(self._kafka) or self._kafka

@@ -1,4 +1,4 @@
-"""What Spark, py4j and Python workers raise, in one line for a user."""
+"""Errors that Spark, py4j and Python workers raise, in one line for a user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
 """How a message of Spark's begins that has an error class."""
 _WRAPPERS: Final = ("[STREAM_FAILED]", "[FOREACH_BATCH_USER_FUNCTION_ERROR]")
 _PYSPARKS_OWN: Final = "UnboundLocalError: cannot access local variable 'reader'"
-"""What becomes of any error in ``streamReader``: PySpark's runner closes a reader that it does not have."""
+"""Message that replaces any error in ``streamReader``: PySpark's runner closes a reader that it does not have."""
 _NOT_THERE: Final = "ModuleNotFoundError: No module named 'einmal'"
 _OTHER_PYTHON: Final = (
     "Spark's workers run another Python: set PYSPARK_PYTHON to this one before the session is made, or take "
@@ -33,7 +33,7 @@ _REASON_MAX: Final = 1_000
 
 
 def reason_of(error: BaseException) -> str:
-    """What failed, in one line: the Python error of a task, else the innermost cause that has a message.
+    """Return what failed, in one line: the Python error of a task, else the innermost cause that has a message.
 
     Spark wraps a task's error in the traces of several processes, and PySpark may only name the call that failed.
     """

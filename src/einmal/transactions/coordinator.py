@@ -98,7 +98,7 @@ class EndTxnResult:
 
 @dataclass(frozen=True, slots=True)
 class TwoPhase:
-    """What InitProducerId 6 asks for (KIP-939).
+    """Two-phase commit that InitProducerId 6 asks for (KIP-939).
 
     ``is_enabled``: its transactions never time out. ``keeps_prepared``: an open transaction stays open for it; this
     needs no permission of its own, and the transaction keeps its timeout, or its having none; the later ones have the
@@ -120,7 +120,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._transactions: dict[str, Transaction] = {}
         self._timeouts: Timers[str] = Timers()
-        """Of open transactions, by transactional id."""
+        """Timeouts of open transactions, by transactional id."""
         self._next_expiry_sweep: int | None = None
 
     @property

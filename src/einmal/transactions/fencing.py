@@ -59,7 +59,7 @@ def producer_error(transaction: Transaction, producer: ProducerIdAndEpoch) -> Er
 
 
 class Verdict(Enum):
-    """What an EndTxn does. All other outcomes are ErrorCodes."""
+    """Effect of an EndTxn. All other outcomes are ErrorCodes."""
 
     END = auto()
     """Decide the outcome now."""

@@ -1,4 +1,4 @@
-"""What is to be done once the outcome of a transaction is committed: end it in every partition it reached."""
+"""Action to perform once the outcome of a transaction is committed: end it in every partition it reached."""
 
 from __future__ import annotations
 

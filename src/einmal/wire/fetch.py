@@ -91,9 +91,9 @@ class FetchPartition(NamedTuple):
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
     high_watermark: int = NO_MATTER
-    """Of a replica that wants an answer as soon as it rises (v18, KIP-1166)."""
+    """High watermark of a replica that wants an answer as soon as it rises (v18, KIP-1166)."""
     directory_id: UUID = NO_DIRECTORY
-    """Of a replica's data folder (v17, KIP-853)."""
+    """Id of a replica's data folder (v17, KIP-853)."""
 
 
 class FetchRequest(NamedTuple):
@@ -111,7 +111,7 @@ class FetchRequest(NamedTuple):
     replica_id: int = -1
     replica_epoch: int = -1
     cluster_id: str | None = None
-    """Of a replica of the metadata log; None: not checked."""
+    """Id of the cluster of a replica of the metadata log; None: not checked."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -145,7 +145,7 @@ class FetchedPartition(NamedTuple):
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
-    """Of the metadata log (KIP-630): fetch this snapshot, the requested records are gone."""
+    """Id of a snapshot of the metadata log (KIP-630): fetch this snapshot, the requested records are gone."""
 
 
 class FetchResponse(NamedTuple):

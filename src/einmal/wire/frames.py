@@ -28,7 +28,7 @@ _HTTP: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b
 
 
 def other_protocol(first: bytes) -> str | None:
-    """What a client speaks by its first bytes; None: what a frame may begin with."""
+    """Return the other protocol of a client by its first bytes; None: what a frame may begin with."""
     if first[:2] == b"\x16\x03":
         return "TLS"
     if first[:4] in _HTTP:

@@ -42,7 +42,7 @@ class _Field:
         is_tagged = field.metadata.get("tag") is not None
         self.name = field.name
         self.place = -1
-        """Of the field in its type."""
+        """Position of the field in its type."""
         typed = None
         may_lack_null = False
         if message is not None:
@@ -63,7 +63,7 @@ class _Field:
         else:
             one = _primitive_writer(field.metadata["kafka_type"], flexible)
         self.item = one if is_array else None
-        """Of an array's elements."""
+        """Writer of an array's elements."""
         self.write: Writer = partial(_write_array, one, self.length) if is_array else one
         default = bytearray()
         blank = _default(field)
@@ -180,7 +180,7 @@ def _tags(tagged: tuple[tuple[int, _Field], ...], values: Any) -> bytes:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """What stands for an absent field, in our plain values."""
+    """Return what stands for an absent field, in our plain values."""
     inner, is_nullable, is_array = unwrap(field.type)
     if field.default is not dataclasses.MISSING:
         return _plain(field.default)

@@ -44,7 +44,7 @@ _NO_TAGS: Final = b"\x00"
 
 
 class Versions(NamedTuple):
-    """What is supported of one API, both ends included. ``flexible``: the first version with tagged fields."""
+    """Supported versions of one API, both ends included. ``flexible``: the first version with tagged fields."""
 
     min: int
     max: int

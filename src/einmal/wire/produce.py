@@ -63,7 +63,7 @@ _TO_RECORDS: Final = struct.Struct(">Bi")
 _SINGLE_END: Final = b"\x00\x00\x00"
 """No tagged fields: of the partition, of the topic, of the request."""
 _FROM_PARTITIONS: Final = struct.Struct(">BihqqqIiB")
-"""Of an answer: partition count, partition, no errors of it or of its topic, throttle time, no tagged fields."""
+"""Fields of an answer: partition count, partition, no errors of it or of its topic, throttle time, no tagged fields."""
 _NO_REFUSAL: Final = 0x01000000
 """No record errors, no message, no tagged fields of the partition and of the topic."""
 

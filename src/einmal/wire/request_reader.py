@@ -45,7 +45,8 @@ StepsReader: TypeAlias = Callable[[Message, int], Generator[None, None, tuple[An
 """The same in steps: it yields between elements of arrays, and returns the value and the position."""
 
 _STEP_ELEMENTS: Final = 16
-"""Of one array. Where arrays nest, a step has as many of the inner ones: thousands of elements in all."""
+"""Elements of one array in a step. Where arrays nest, a step has as many of the inner ones: thousands of elements in
+all."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT_SHIFT_MAX: Final = 28
 
@@ -203,7 +204,7 @@ def _field_reader(field: dataclasses.Field[Any], flexible: bool, message: Any) -
 
 
 def _element_reader(field: dataclasses.Field[Any], flexible: bool, message: Any) -> Reader:
-    """Of the field, or of one element where it is an array."""
+    """Return the reader of the field, or of one element where it is an array."""
     inner, is_nullable, is_array = unwrap(field.type)
     if dataclasses.is_dataclass(inner):
         return kio_reader(cast(Any, inner)) if message is None else message_reader(cast(Any, inner), message)

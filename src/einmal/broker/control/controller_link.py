@@ -54,7 +54,7 @@ class ControllerLink:
 
     @property
     def what_is_missing(self) -> str:
-        """What a broker waits for that is not registered yet."""
+        """Description of what a broker waits for that is not registered yet."""
         if self._quorum.leader_id is None:
             return f"an active controller: a majority of controller.quorum.voters={self._voters} must be up"
         return f"controller {self._quorum.leader_id} to register it"

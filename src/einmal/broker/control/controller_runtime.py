@@ -115,7 +115,7 @@ class ControllerRuntime:
         )
 
     def _first_users(self) -> tuple[UserScramCredentialRecord, ...]:
-        """Of a new cluster."""
+        """Return the credentials of the first users of a new cluster; empty: the cluster is not new."""
         if self._metadata.image.features:
             return ()
         return tuple(

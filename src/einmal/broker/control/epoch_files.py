@@ -104,7 +104,7 @@ class EpochFiles:
     # --- what a kill may lose ------------------------------------------------------------------------------------
 
     def write_running(self) -> None:
-        """What is written from now on outlives the process, if not the machine's power."""
+        """Record that what is written from now on outlives the process, if not the machine's power."""
         told = {"version": 0, "brokerEpoch": self.known_epoch, "bootId": self._disk.boot_id()}
         if self._identity.broker_epoch < 0:
             told["incarnationId"] = str(self.incarnation_id)
@@ -115,7 +115,7 @@ class EpochFiles:
             log.error("%s: %s", self._running_path, error)
 
     def disk_is_broken(self) -> None:
-        """What a disk has not taken may be gone from memory, too."""
+        """Remove the proof that memory outlives the process: what a disk has not taken may be gone from memory, too."""
         with suppress(OSError):
             self._disk.remove(self._running_path)
         self._boot.remove()

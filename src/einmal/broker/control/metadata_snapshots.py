@@ -73,7 +73,7 @@ class MetadataSnapshots:
         await self._disk.in_background(lambda: self._disk.write_file(self._path(snapshot_id), data))
 
     def use(self, snapshot_id: OffsetAndEpoch) -> None:
-        """What is stored is the latest from now on; older ones go. Raises OSError."""
+        """Use a stored snapshot as the latest from now on, and remove older ones. Raises OSError."""
         self.latest = snapshot_id
         for other in self._ids():
             if other < snapshot_id:

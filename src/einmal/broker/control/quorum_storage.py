@@ -1,4 +1,4 @@
-"""What this member of the metadata quorum has on disk: the log, its snapshots, and ``quorum-state`` with its vote.
+"""Files of this member of the metadata quorum: the log, its snapshots, and ``quorum-state`` with its vote.
 
 The log is a partition like any other, kept by ``Partitions``. Raises LogCorruption where what is on disk cannot be
 believed: a member that has forgotten a vote, or committed records, must not take part.
@@ -113,7 +113,7 @@ class QuorumStorage:
     # --- the vote ----------------------------------------------------------------------------------------------------
 
     def read_state(self) -> ElectionState | None:
-        """What is remembered of the last election. Raises LogCorruption, ConfigError or OSError."""
+        """Return what is remembered of the last election. Raises LogCorruption, ConfigError or OSError."""
         state, log_epoch = None, self.partition.latest_epoch
         if self._disk.exists(self._state_path):
             try:

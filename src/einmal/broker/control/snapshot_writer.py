@@ -41,7 +41,7 @@ class SnapshotWriter:
         self._bytes_between = bytes_between
         self._spawn = spawn
         self._bytes_covered = -partition.log_size
-        """Of the partition's ``bytes_appended``: so much is in a snapshot."""
+        """Part of the partition's ``bytes_appended`` that is in a snapshot."""
         self.is_writing = False
 
     def look(self) -> None:

@@ -66,7 +66,8 @@ class TopicCreation:
         return ErrorCode.none if is_seen else ErrorCode.leader_not_available
 
     def _topic_fields(self, name: str) -> dict[str, Any]:
-        """Of CreateTopics: an internal topic is as this broker's settings have it, another one as the controller's."""
+        """Return the fields of a topic in CreateTopics: an internal topic is as this broker's settings have it, another
+        one as the controller's."""
         config = self._config
         partitions = replication_factor = -1
         configs: dict[str, str] = {}

@@ -90,7 +90,7 @@ class GroupService:
         return self._shards.get(partition)
 
     def runtimes(self) -> list[Runtime]:
-        """Of every partition that is led here."""
+        """Return the runtimes of all partitions that are led here."""
         return self._shards.all()
 
     def runtime_of(self, group_id: str) -> Runtime | ErrorCode:

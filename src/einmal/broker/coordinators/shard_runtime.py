@@ -98,7 +98,7 @@ class ShardRuntime(Generic[S]):
     ) -> None:
         self._partition = partition
         self.leader_epoch = partition.leader_epoch
-        """Of the leadership that this runtime serves; a coordinator's epoch."""
+        """Epoch of the leadership that this runtime serves; a coordinator's epoch."""
         self._new_shard = new_shard
         self._codec = codec
         self._clock = clock

@@ -110,7 +110,7 @@ class TransactionService:
     # --- shards ----------------------------------------------------------------------------------------------------
 
     def runtimes(self) -> list[Runtime]:
-        """Of every partition that is led here."""
+        """Return the runtimes of all partitions that are led here."""
         return self._shards.all()
 
     async def submit(

@@ -1,4 +1,4 @@
-"""What a partition's leader asks of the transaction coordinator before the first batch of a transaction (KIP-890).
+"""Questions of a partition's leader to the transaction coordinator before the first batch of a transaction (KIP-890).
 
 Clients of version 2 (Produce 12, TxnOffsetCommit 5 and later) have their partition added; for older ones the leader
 only verifies that the client has added it. The coordinator's errors are turned into what each client can understand.
@@ -40,7 +40,7 @@ _COORDINATOR_AWAY: Final = (
     # Another partition of the same question was refused.
     ErrorCode.operation_not_attempted,
 )
-"""What may pass, and is nothing that the client asked for: it speaks to this broker, not to that coordinator."""
+"""Errors that may pass, about nothing that the client asked for: it speaks to this broker, not to that coordinator."""
 
 
 def produce_error(error: ErrorCode, operation: Operation) -> ErrorCode:

@@ -111,7 +111,7 @@ Q = TypeVar("Q", bound=Values)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """Of the node: what its handlers are made of, and no handler sees."""
+    """Parts of the node of which its handlers are made, and which no handler sees."""
 
     config: BrokerConfig
     directory: PurePosixPath
@@ -472,7 +472,8 @@ _UNSTABLE: Final = {InitProducerIdHandler.api.key: 6}
 
 
 def entries_on(listener: On, *, has_two_phase_commit: bool = False) -> tuple[Entry, ...]:
-    """What is answered there; the versions of KIP-939 only where the broker takes part in two-phase commits."""
+    """Return the APIs that a listener answers; the versions of KIP-939 only where the broker takes part in two-phase
+    commits."""
     entries = tuple(entry for entry in APIS if entry.on & listener)
     return entries if has_two_phase_commit else tuple(map(_stable, entries))
 

@@ -62,11 +62,11 @@ class Origin(Protocol):
 
     @property
     def authentication(self) -> Authentication:
-        """What its sender has authenticated as."""
+        """Authentication of its sender."""
 
     @property
     def refused_batches(self) -> RefusedBatches:
-        """What was refused for now of that which was produced here."""
+        """Batches that were produced here and refused for now."""
 
     def mute(self, milliseconds: int) -> None:
         """Neither read nor start requests for so long; answers still go out."""

@@ -75,7 +75,7 @@ class HangingTransactions:
         return ErrorCode.none if is_unchanged else ErrorCode.invalid_txn_state
 
     def _open_transaction(self, end: TransactionEnd, topic_partition: TopicPartition) -> _Open | None:
-        """What the producer has open under exactly this epoch; None: nothing, or not here."""
+        """Return what the producer has open under exactly this epoch; None: nothing, or not here."""
         partition = self.partitions.get(topic_partition)
         if partition is None or not partition.is_leader:
             return None

@@ -1,4 +1,4 @@
-"""What Vote, BeginQuorumEpoch, EndQuorumEpoch and FetchSnapshot have in common on the side that answers.
+"""Common parts of Vote, BeginQuorumEpoch, EndQuorumEpoch and FetchSnapshot on the side that answers.
 
 All of them name topics and partitions; there is only ``__cluster_metadata-0``.
 """

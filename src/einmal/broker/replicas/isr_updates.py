@@ -104,7 +104,7 @@ class IsrUpdates:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     def _proposals(self) -> dict[Partition, IsrProposal]:
-        """What the leaders want now; those that want nothing any more are forgotten."""
+        """Return the proposals of the leaders now, and forget the leaders that have none any more."""
         now_ms = self._clock.now().monotonic_ms
         proposals = {}
         for partition in list(self._wanted):

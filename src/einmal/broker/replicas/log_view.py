@@ -1,4 +1,4 @@
-"""What a replica's log shows to whoever serves it: where it begins and ends, what is in it, and who wrote that.
+"""View of a replica's log for whoever serves it: where it begins and ends, what is in it, and who wrote that.
 
 Everything here reads. What changes a log goes through its ``Partition``, which knows who leads and who waits.
 """
@@ -65,7 +65,7 @@ class LogView:
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
-        """Of the last batch, or, where this replica leads, of the next; -1: there is none."""
+        """Epoch of the last batch, or, where this replica leads, of the next; -1: there is none."""
         return self._log.epochs.latest
 
     def epoch_of_offset(self, offset: Offset) -> LeaderEpoch:
@@ -86,7 +86,8 @@ class LogView:
         return self._log.segments.read(offset, max_bytes, below=below, min_one=min_one)
 
     def bytes_between(self, offset: Offset, below: Offset, at_most: int) -> int:
-        """What the batches between two offsets take, counted no further than ``at_most``: see ``Segments``."""
+        """Return the bytes of the batches between two offsets, counted no further than ``at_most``: see
+        ``Segments``."""
         return self._log.segments.bytes_between(offset, below, at_most)
 
     def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | Offset | None:
@@ -112,7 +113,7 @@ class LogView:
 
     @property
     def producers(self) -> ProducerStates:
-        """What is remembered of those who write here."""
+        """State of the producers that write here."""
         return self._log.producers
 
     # --- settings and health -----------------------------------------------------------------------------------------

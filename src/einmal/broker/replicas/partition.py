@@ -67,10 +67,9 @@ class Partition(AwaitedLog):
         """The newest known."""
         self.leader = NO_LEADER
         self.epoch_start = Offset(0)
-        """Of a leader: the log's end when its epoch began. Below it an earlier leader may have exposed more to
-        readers."""
+        """End of a leader's log when its epoch began. Below it an earlier leader may have exposed more to readers."""
         self.replication: Leader | None = None
-        """Of a leader: what it knows of its followers. None if another ``Commitment`` determines what is committed."""
+        """A leader's knowledge of its followers. None if another ``Commitment`` determines what is committed."""
         self.min_insync_replicas = 1
         self.is_closed = False
         self.before_cut: Callable[[Offset], None] = lambda offset: None
@@ -207,7 +206,7 @@ class Partition(AwaitedLog):
 
     @property
     def low_watermark(self) -> Offset:
-        """Of a leader: the offset below which no eligible replica has records."""
+        """Offset below which no eligible replica has records, as far as a leader knows."""
         start = self._log.log_start_offset
         return start if self.replication is None else self.replication.low_watermark(start)
 

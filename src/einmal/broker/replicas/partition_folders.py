@@ -27,7 +27,7 @@ _DELETE: Final = "-delete"
 _STRAY: Final = "-stray"
 _DELETED_NAME: Final = re.compile(r".+\.([0-9a-f]{32})-delete")
 _NAME_BYTES_MAX: Final = 255
-"""Of a directory, on common file systems."""
+"""Longest name of a directory, on common file systems."""
 _NO_ID: Final = UUID(int=0)
 
 

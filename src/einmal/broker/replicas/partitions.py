@@ -58,7 +58,7 @@ class Partitions:
         self._eligible: Mapping[BrokerId, int] = {}
         """Brokers that may be in an ISR, with their epochs."""
         self._topics: Mapping[str, TopicImage] = {}
-        """Of the whole cluster."""
+        """Topics of the whole cluster."""
         self._metadata: Partition | None = None
         """The metadata log. Not among the others: no client's request may reach it."""
         self.offline: dict[TopicPartition, OSError | LogCorruption] = {}
@@ -96,7 +96,7 @@ class Partitions:
         return any(partition.is_offline for partition in self._all())
 
     def __iter__(self) -> Iterator[Partition]:
-        """Of topics; in the order in which they were opened."""
+        """Iterate over the partitions of topics, in the order in which they were opened."""
         return iter(list(self._partitions.values()))
 
     def _all(self) -> list[Partition]:

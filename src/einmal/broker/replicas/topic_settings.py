@@ -11,7 +11,8 @@ from einmal.metadata.image import ClusterImage
 from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS
 
 INDEX_INTERVAL_BYTES_MAX: Final = 64 * 1024
-"""Of any log: a lookup walks the batches of one interval on the event loop, and a batch may have 70 bytes."""
+"""Upper bound for any log: a lookup walks the batches of one interval on the event loop, and a batch may have 70
+bytes."""
 
 
 def settings_of(image: ClusterImage, topic: str) -> Mapping[str, str]:

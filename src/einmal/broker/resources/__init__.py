@@ -1,1 +1,1 @@
-"""What all parts of a node share: turns on the event loop, memory budgets, supervised tasks."""
+"""Resources that all parts of a node share: turns on the event loop, memory budgets, supervised tasks."""

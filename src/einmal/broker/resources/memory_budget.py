@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of answers that their clients have not received yet. A Fetch reads at most the free part of it, and one batch."""
+"""Memory for answers that their clients have not received yet. A Fetch reads at most the free part of it, and one
+batch."""
 
 
 class MemoryBudget:

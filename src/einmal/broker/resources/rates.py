@@ -23,7 +23,7 @@ class Windows(NamedTuple):
 
     @property
     def full_seconds(self) -> float:
-        """Of all windows but the present one, of which at least one counts."""
+        """Seconds of all windows but the present one, of which at least one counts."""
         return max(1, self.number - 1) * self.milliseconds / 1000
 
 

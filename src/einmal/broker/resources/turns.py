@@ -83,7 +83,7 @@ class Paced(Generic[T]):
         self._turns = turns
         self._items = iter(items)
         self._ends_ms: int | None = None
-        """Of the slice; it begins with the first item."""
+        """End of the slice; it begins with the first item."""
 
     def __aiter__(self) -> Paced[T]:
         return self

@@ -14,7 +14,7 @@ from typing import Final
 from einmal.wire.primitives import ELEMENTS_MAX
 
 _ELEMENT_BYTES: Final = 500
-"""What an element takes in memory, with its part of the response; a byte of a frame is one element at most."""
+"""Memory of an element, with its part of the response; a byte of a frame is one element at most."""
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 

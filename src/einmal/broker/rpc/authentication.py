@@ -24,7 +24,7 @@ from einmal.wire.errors import WireError
 
 API_VERSIONS: Final = 18
 OPEN_APIS: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
-"""What is answered before authentication."""
+"""APIs that are answered before authentication."""
 NODE_MECHANISM: Final = "SCRAM-SHA-256"
 _NONCE_BYTES: Final = 18
 _SECRET_LENGTH_MIN: Final = 24
@@ -38,7 +38,7 @@ class Unauthenticated(WireError):
 
 
 class Authentication:
-    """What the sender of a connection has shown. ``of_connection``: who it is before SASL, or without."""
+    """Identity that the sender of a connection has shown. ``of_connection``: who it is before SASL, or without."""
 
     def __init__(self, of_connection: Principal = ANONYMOUS) -> None:
         self.of_connection = of_connection
@@ -47,7 +47,7 @@ class Authentication:
         self.is_bare = False
         """Whether the messages of the exchange, and their answers, are frames without a header."""
         self.mechanism = ""
-        """Of the exchange, else of the last one."""
+        """Mechanism of the exchange, else of the last one."""
         self.proven_by = ""
         """The mechanism by which the sender has authenticated."""
         self.is_done = False

@@ -74,7 +74,7 @@ class Connections:
         self.transaction_version = 0
         """The finalized level of ``transaction.version``, from the broker with the latest metadata."""
         self._features_epoch = -1
-        """Of the cluster's finalized features (KIP-584)."""
+        """Epoch of the cluster's finalized features (KIP-584)."""
         self.is_closed = False
         self.rejection: FatalError | None = None
         """Why a broker has rejected the last connection for good; None: connecting works, or may work again."""
@@ -286,7 +286,7 @@ class Connections:
         finally:
             self._renewing.pop(connection, None)
             if lifetime_ms is None:
-                # What was held back fails as not sent.
+                # Requests that were held back fail as not sent.
                 connection.abort(f"re-authentication failed: {why}")
             else:
                 connection.release()

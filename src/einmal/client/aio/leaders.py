@@ -47,7 +47,7 @@ class LeaderRequest(NamedTuple):
 
 @dataclass(slots=True)
 class Answers:
-    """What is known by partition: its result, or the error of its last attempt."""
+    """Answers by partition: its result, or the error of its last attempt."""
 
     found: dict[TopicPartition, Any] = field(default_factory=dict)
     errors: dict[TopicPartition, KafkaError] = field(default_factory=dict)
@@ -120,7 +120,7 @@ async def ask_leaders(
 
 
 def _last(request: LeaderRequest, each: TopicPartition, error: KafkaError, was_lost: bool) -> KafkaError:
-    """What is reported of a partition when it is not asked for any more."""
+    """Return the error that is reported of a partition when it is not asked for any more."""
     detail = f"{request.api_key.name} of {each}; last: {error.detail}"
     if was_lost and request.changes_something:
         return UnknownOutcome(ErrorCode.request_timed_out, detail)

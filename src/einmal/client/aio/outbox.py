@@ -166,7 +166,7 @@ class Outbox:
     # --- identity -------------------------------------------------------------------------------------------------
 
     def begin_identity(self, identity: ProducerIdAndEpoch, *, forget_error: bool = False) -> None:
-        """What is sent from now on belongs to this identity. ``forget_error``: the one of the transaction before."""
+        """Send under this identity from now on. ``forget_error``: the one of the transaction before."""
         if forget_error:
             self.core.forget_error()
         self._settle(self.core.begin_identity(identity))

@@ -46,7 +46,7 @@ def _producers(found: Mapping[TopicPartition, Any]) -> list[ProducerDescription]
 
 
 class ProducerCalls:
-    """Of ``Admin``."""
+    """Calls of ``Admin`` about producers."""
 
     _cluster: Cluster
 

@@ -17,7 +17,8 @@ _ANY: Final = 2
 
 
 class QuotaCalls:
-    """Of ``Admin``. An entity has types (user, client-id, ip) and their names; None is the default of the type."""
+    """Calls of ``Admin`` about quotas. An entity has types (user, client-id, ip) and their names; None is the default
+    of the type."""
 
     _cluster: Cluster
 

@@ -108,7 +108,7 @@ class Rebalancing:
         gone = tuple(each for each in core.owned if each not in kept)
         before = core.owned
         await self._revoke(gone)
-        # What was given up just now decides whether this member has to join once more.
+        # The partitions that were given up just now decide whether this member has to join once more.
         core.owned = before
         core.assigned(assignment)
         self._core.assign(assignment)

@@ -18,7 +18,7 @@ _SHORT_PAUSE_MS: Final = 5
 
 
 class Patience(Protocol):
-    """What a retry needs of its client: the time, its pauses, and whether any broker has answered yet."""
+    """Part of a client that a retry needs: the time, its pauses, and whether any broker has answered yet."""
 
     def now_ms(self) -> int:
         """The monotonic clock."""

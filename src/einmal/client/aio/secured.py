@@ -47,7 +47,7 @@ _TEXT_MAX: Final = 300
 
 
 class Secured:
-    """Of one client. Reads the files of the settings at the first connection."""
+    """TLS and SASL of one client. Reads the files of the settings at the first connection."""
 
     def __init__(self, settings: ClientSettings, network: Network) -> None:
         security = settings.security
@@ -70,7 +70,7 @@ class Secured:
         return self._context
 
     async def tls_failure(self, error: BaseException, host: str, port: int) -> KafkaError | None:
-        """What an error of a secured connection means; None: TLS is not to blame."""
+        """Return what an error of a secured connection means; None: TLS is not to blame."""
         found = None if self._tls is None else explained(error)
         if found is None:
             return None
@@ -85,7 +85,8 @@ class Secured:
         return SslHandshakeFailed(detail=detail, what_to_do=hint)
 
     def suspicion(self, connection: Connection) -> str:
-        """What may be wrong with an address that accepts connections and does not answer as a broker; else nothing."""
+        """Return what may be wrong with an address that accepts connections and does not answer as a broker; else
+        nothing."""
         if self._tls is None or not connection.suspicion:
             return connection.suspicion
         if self._tls.certificate is None:

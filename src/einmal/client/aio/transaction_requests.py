@@ -43,7 +43,8 @@ TXN_OFFSET_COMMIT_WITH_MEMBER: Final = 3
 
 
 class KeptTransaction(NamedTuple):
-    """What InitProducerId has kept: ``prepared``, empty if nothing was open. ``identity`` is the caller's own."""
+    """Transaction that InitProducerId has kept: ``prepared``, empty if nothing was open. ``identity`` is the caller's
+    own."""
 
     identity: ProducerIdAndEpoch
     prepared: PreparedTxnState

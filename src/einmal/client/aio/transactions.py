@@ -31,7 +31,7 @@ class TransactionRecords(Protocol):
         """Settle what waits, and send nothing more."""
 
     def begin_identity(self, identity: ProducerIdAndEpoch, *, forget_error: bool = False) -> None:
-        """What is sent from now on belongs to this producer id and epoch."""
+        """Send under this producer id and epoch from now on."""
 
     def wake(self) -> None:
         """Batches may be sent that could not be sent before."""

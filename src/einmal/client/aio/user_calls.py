@@ -24,7 +24,7 @@ _NAMES: Final = {number: name for name, number in _NUMBERS.items()}
 
 
 class UserCalls:
-    """Of ``Admin``."""
+    """Calls of ``Admin`` about users."""
 
     _cluster: Cluster
 

@@ -95,7 +95,7 @@ class LoopThread(Generic[ClientT]):
         return self.run(inside)
 
     def iterate(self, start: Callable[[ClientT], AsyncIterator[T]]) -> Iterator[T]:
-        """What an asynchronous iterator of the client gives, one by one."""
+        """Yield what an asynchronous iterator of the client yields, one by one."""
         iterator = self.call(start)
         try:
             while True:

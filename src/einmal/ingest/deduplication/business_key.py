@@ -53,7 +53,7 @@ def key_of(declared: Deduplicate) -> KeyOf:
     name = declared.key.partition(_HEADER if declared.key.startswith(_HEADER) else _FIELD)[2]
     if declared.key.startswith(_FIELD):
         return lambda key, value, headers: _field(value, name)
-    # Of headers with one name Kafka's own clients return the last, too.
+    # Kafka's own clients return the last of several headers with one name, too.
     return lambda key, value, headers: next((each.value for each in reversed(headers) if each.key == name), None)
 
 
@@ -91,8 +91,8 @@ def _decimal(text: str) -> _Number:
 
 
 def key_digest(topic: str, key: bytes) -> bytes:
-    """Of a business key in one topic. Two keys with one digest would lose a record: 128 bits make that less likely than
-    a disk that changes it."""
+    """Return the digest of a business key in one topic. Two keys with one digest would lose a record: 128 bits make
+    that less likely than a disk that changes it."""
     name = topic.encode()
     return blake2b(len(name).to_bytes(4) + name + key, digest_size=_DIGEST_SIZE).digest()
 

@@ -23,7 +23,7 @@ _KIND: Final = "deduplication"
 
 
 class Deduplicator:
-    """Of one ingester, over all its runs in this process."""
+    """Deduplicator of one ingester, over all its runs in this process."""
 
     def __init__(
         self, declared: Deduplicate, name: str, cluster: KafkaCluster, notify: Callable[[SourceNotice], None]
@@ -44,8 +44,8 @@ class Deduplicator:
         return replace(batch, records=self._batch.written(batch.records))
 
     def stage(self, outputs: Sequence[Output], producer_id: int) -> dict[str, Any]:
-        """What the commit record keeps of the window, once the batch is written. Raises SourceRefused for a topic that
-        does not keep its records, SourceFailed, KafkaError."""
+        """Return what the commit record keeps of the window, once the batch is written. Raises SourceRefused for a
+        topic that does not keep its records, SourceFailed, KafkaError."""
         assert self._batch is not None, "a batch is staged once"
         if any(min(each.first_offset, each.last_offset) < 0 for each in outputs):
             # The broker has recognised a repeated request, but does not remember the offsets.

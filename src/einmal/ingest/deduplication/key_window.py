@@ -43,7 +43,7 @@ class RecordKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedWindow:
-    """What one attempt to write a batch makes of the window."""
+    """The window as one attempt to write a batch makes it."""
 
     recorded: RecordedWindow
     keys: Keys
@@ -112,7 +112,7 @@ class KeyWindow:
 
 
 class DeduplicatedBatch:
-    """What one attempt finds; the window remembers nothing of it before it is adopted."""
+    """Findings of one attempt; the window remembers nothing of them before they are adopted."""
 
     def __init__(self, window: KeyWindow, now_ms: int) -> None:
         self._window = window
@@ -165,15 +165,15 @@ class DeduplicatedBatch:
 
 
 def record_key(window: KeyWindow, topic: str, record: Record) -> RecordKey | None:
-    """Of a record that is written; None: it has none."""
+    """Return the key of a record that is written; None: it has none."""
     if record.value is None or (key := window.key_of(record.key, record.value, record.headers)) is None:
         return None
     return RecordKey(key_digest(topic, key), _entry(record.timestamp, record.value))
 
 
 def remember(keys: Keys, digest: bytes, entry: int) -> None:
-    """Of two records with one key, which are further apart than a window, the later is the one that the records to come
-    are near to."""
+    """Remember a record. Of two with one key, which are further apart than a window, the later is the one that the
+    records to come are near to."""
     known = keys.get(digest)
     if known is None or _timestamp(known) < _timestamp(entry):
         keys[digest] = entry

@@ -1,4 +1,4 @@
-"""What a commit record keeps of a window of keys: where in the topics its records are, not the keys themselves.
+"""Record of a window of keys in a commit record: where in the topics its records are, not the keys themselves.
 
 The keys follow from that: every committed record that the ingester's producer ids have written into these ranges of
 offsets. Two windows that are recorded alike have the same keys. Pure.

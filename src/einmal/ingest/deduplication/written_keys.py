@@ -23,7 +23,7 @@ class WrittenKeys:
         self._producers = {producer for span in recorded.spans for producer in span.producers}
         self._keys: dict[int, Keys] = {each.number: {} for each in recorded.spans}
         self._open: dict[tuple[TopicPartition, int], dict[int, Keys]] = {}
-        """Of transactions without a marker so far, by partition and producer id."""
+        """Keys of transactions without a marker so far, by partition and producer id."""
 
     def take(self, batch: RawBatch) -> None:
         """The next batch of its partition. Raises SourceRefused if there are too many keys, CorruptData."""

@@ -1,4 +1,4 @@
-"""What text files begin with that is no line: marks of encodings, and what a truncation has left. Pure."""
+"""Beginnings of text files that are no lines: marks of encodings, and what a truncation has left. Pure."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class FileKey(NamedTuple):
 
 
 class FileState(NamedTuple):
-    """What changes with every write to a file. Sizes in bytes, times in ns."""
+    """State of a file, which changes with every write to it. Sizes in bytes, times in ns."""
 
     size: int
     modified: int
@@ -65,7 +65,8 @@ class Extract(NamedTuple):
     data: bytes
 
     def fingerprint(self, offset: int, size: int) -> str:
-        """Of what is before ``offset``, where the data begins, and of its first ``size`` bytes."""
+        """Return the fingerprint of what is before ``offset``, where the data begins, and of its first ``size``
+        bytes."""
         edge = min(offset + size, EDGE)
         last = self.before + self.data[:size]
         return digest(self.head[:edge], last[len(last) - edge :])
@@ -91,7 +92,7 @@ class Content:
         self._reader: Decompression | None = None
         self._position = 0
         self._head = self._tail = b""
-        """Of what was decompressed."""
+        """First and last bytes of what was decompressed."""
         self._decompressed: int | None = None
 
     def state(self) -> FileState:
@@ -136,7 +137,7 @@ class Content:
         if self.codec is None:
             head = self._plain_head()
             found = _read_fully(self._descriptor, offset - edge, edge + size)
-            # What was truncated, and written anew meanwhile, begins with something else.
+            # A file that was truncated, and written anew meanwhile, begins with something else.
             is_stable = _read_fully(self._descriptor, 0, len(head)) == head
             return Extract(head if is_stable else b"", found[:edge], found[edge:])
         self._seek(offset)
@@ -145,7 +146,7 @@ class Content:
         return Extract(self._head, before, data)
 
     def fingerprint(self, offset: int) -> str | None:
-        """Of the bytes before the offset; None if the file does not have so many."""
+        """Return the fingerprint of the bytes before the offset; None if the file does not have so many."""
         edge = min(offset, EDGE)
         if self.codec is None:
             head = _read_fully(self._descriptor, 0, edge)

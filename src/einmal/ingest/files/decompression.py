@@ -16,7 +16,7 @@ from typing import Any, Final
 from einmal.extras import install_command
 
 _Pattern = tuple[Container[int], ...]
-"""What each of the first bytes may be."""
+"""Values that each of the first bytes may have."""
 
 
 def _fixed(magic: bytes) -> _Pattern:
@@ -98,7 +98,7 @@ class Decompression:
         self._member: Any = None
         self._input = b""
         self._used = 0
-        """Of the input."""
+        """Used bytes of the input."""
         self._read = 0
         self._output = bytearray()
 

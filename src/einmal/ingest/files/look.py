@@ -96,7 +96,7 @@ class _Settling:
     reads: dict[FileKey, _Read]
     waiting: RelatedPaths
     absent: RelatedPaths
-    """What may have been renamed while it was looked for."""
+    """Paths of files that may have been renamed while they were looked for."""
     missing: RelatedPaths
     left: set[FileKey] = field(default_factory=set)
     """To the next look."""

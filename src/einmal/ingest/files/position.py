@@ -13,7 +13,7 @@ from einmal.ingest.source import Position, SourceRefused
 _POSITION_MAX: Final = 900_000
 """Bytes of a position: a commit record is one record, of at most max.message.bytes."""
 _ENTRY_BYTES: Final = 160
-"""Of one file in a position, without its path."""
+"""Size of one file's entry in a position, without its path."""
 
 
 def encode(tracked: Iterable[TrackedFile]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class _Inode(NamedTuple):
 
 
 class _Looked(NamedTuple):
-    """What an inode was when it was opened last. ``seen``: None for a file that cannot be read in this state, where
+    """An inode as it was when it was opened last. ``seen``: None for a file that cannot be read in this state, where
     ``problem`` is a kind and a text. ``version``: the first state in which it had this content. ``edges``: of a
     compressed file, as it is stored."""
 
@@ -174,7 +174,7 @@ class FileScanner:
             return seen.size
 
     def fingerprint(self, scan: Scan, seen: SeenFile, offset: int) -> str | None:
-        """Of the bytes before an offset; None if there are fewer, or they cannot be read."""
+        """Return the fingerprint of the bytes before an offset; None if there are fewer, or they cannot be read."""
         version = scan.versions[seen.key]
         known = self._fingerprints.get((seen.key, offset))
         if known is not None and known[0] == version:
@@ -280,7 +280,7 @@ class FileScanner:
         found = None if inode is None else self._contents.pop(inode, None)
         if found is not None:
             content, known = found
-            # What has changed may be compressed now, and what is compressed is read anew.
+            # A changed file may be compressed now, and a compressed one is read anew.
             if content.state() != known and not content.is_plain():
                 content.close()
                 found = None

@@ -105,7 +105,7 @@ class FilesSource(RecordSource):
 
 
 def _recorded(tracked: list[TrackedFile]) -> set[tuple[str, FileKey, Mark, frozenset[tuple[str, FileKey]]]]:
-    """What a later start has to find. Marks of copies may lag behind."""
+    """Return what a later start has to find. Marks of copies may lag behind."""
     return {
         (file.path, file.key, file.read, frozenset((each.path, each.key) for each in file.copies)) for file in tracked
     }

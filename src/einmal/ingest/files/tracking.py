@@ -107,11 +107,13 @@ class Matches:
 
 
 FingerprintOf = Callable[[SeenFile, int], str | None]
-"""Of the bytes of a file before an offset; None if it has fewer, or cannot be read."""
+"""Function that returns the fingerprint of the bytes of a file before an offset; None if it has fewer, or cannot be
+read."""
 
 
 def head_size(offset: int) -> int:
-    """Of the first ``offset`` bytes, how many are in the head: a power of two, so that heads of few sizes suffice."""
+    """Return how many of the first ``offset`` bytes are in the head: a power of two, so that heads of few sizes
+    suffice."""
     return 1 << (min(offset, EDGE).bit_length() - 1) if offset else 0
 
 
@@ -135,7 +137,7 @@ class _Matching:
             self._inodes.setdefault(each.key.inode, []).append(each)
         self._owners: dict[FileKey, Match] = {}
         self.result = Matches()
-        # Of two files with the same content, that one is first of which more was read.
+        # The first of two files with the same content is the one of which more was read.
         files = sorted(tracked, key=lambda file: -file.read.offset)
         matches = [self._by_inode(file) for file in files if file.read.offset]
         self._by_path([each for each in matches if each.seen is None])
@@ -372,12 +374,12 @@ def _original_names(path: str) -> Iterator[str]:
         if path[index] in _SEPARATORS:
             yield path[:index]
     if _COMPRESSED.search(path):
-        # What was compressed has a new inode, and the next rotations give it the next numbers.
+        # A compressed file has a new inode, and the next rotations give it the next numbers.
         yield _any_of(path)
 
 
 class RelatedPaths:
-    """Of which of several files a path may be a copy, or the original."""
+    """Paths that may be a copy of one of several files, or its original."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = set(paths)

@@ -64,7 +64,8 @@ class _OpenTransaction:
         return timestamp_ms(self.begin.commit_time_us)
 
     def next_order(self, table: str) -> Json:
-        """Of the next change, as Debezium numbers them: from 1, among all and among those of its table."""
+        """Count the next change, and return its order as Debezium numbers them: from 1, among all and among those of
+        its table."""
         self.total += 1
         self.by_table[table] += 1
         return {

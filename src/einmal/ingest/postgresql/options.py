@@ -1,5 +1,5 @@
-"""What is captured from a database, and where its rows go: options under Debezium's names. Pure, but for libpq's parser
-of connection strings."""
+"""Options of what is captured from a database, and where its rows go, under Debezium's names. Pure, but for libpq's
+parser of connection strings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
 class SnapshotMode(StrEnum):
-    """Of a source without a position yet, with Debezium's names."""
+    """Snapshot mode of a source without a position yet, with Debezium's names."""
 
     INITIAL = "initial"
     """The rows that the tables have, then every change."""

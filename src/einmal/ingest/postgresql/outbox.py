@@ -53,7 +53,8 @@ class OutboxTable:
 
 
 def template_problem(template: str) -> str | None:
-    """What is wrong with a template of topics' names: an event must not choose an internal topic by its aggregate."""
+    """Return what is wrong with a template of topics' names: an event must not choose an internal topic by its
+    aggregate."""
     before, found, _ = template.partition(_AGGREGATE)
     if found and (not before or legal_topic(before) != before or before.startswith("__")):
         return f"{template!r} must begin with a prefix of its own before {_AGGREGATE}, such as {TOPIC}"

@@ -30,7 +30,7 @@ class Unchanged(Enum):
 UNCHANGED: Final = Unchanged.UNCHANGED
 
 Value = str | bytes | None | Unchanged
-"""Of a column: in its type's text format, in its binary format, NULL, or not sent."""
+"""Value of a column: in its type's text format, in its binary format, NULL, or not sent."""
 Values = tuple[Value, ...]
 """In the order of the relation's columns."""
 
@@ -165,7 +165,7 @@ class _Reader:
         return int(value)
 
     def count(self, kind: Struct, size_min: int) -> int:
-        """Of elements that have at least ``size_min`` bytes each: no more than there can be."""
+        """Read the number of elements that have at least ``size_min`` bytes each: no more than there can be."""
         count = self.number(kind)
         if not 0 <= count * size_min <= len(self.data) - self.position:
             raise MalformedMessage(f"{count} elements announced at {self.position} of {len(self.data)}")

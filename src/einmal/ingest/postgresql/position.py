@@ -24,7 +24,7 @@ _XID_BITS: Final = 32
 _KEYS_MAX: Final = 900_000
 """Bytes of the keys in a position: a commit record is one record, of at most max.message.bytes."""
 _KEY_BYTES: Final = 60
-"""Of one table in a position, without the names of its key."""
+"""Size of one table in a position, without the names of its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class DatabaseSnapshot:
     running: frozenset[int]
 
     def sees(self, transaction: BeginTransaction) -> bool:
-        """Of a committed transaction."""
+        """Return whether the snapshot sees a committed transaction."""
         if transaction.final_lsn >= self.lsn:
             return False
         # The stream has the lower half of an id. It is less than 2^31 away: the server stops before ids are further.
@@ -122,7 +122,7 @@ def _decode_keys(keys: Any) -> dict[int, KnownKey]:
 
 
 def parse_snapshot(text: str, lsn: Lsn) -> DatabaseSnapshot:
-    """What pg_current_snapshot prints: ``xmin:xmax:id,id``. Raises ValueError."""
+    """Parse what pg_current_snapshot prints: ``xmin:xmax:id,id``. Raises ValueError."""
     xmin, xmax, running = text.split(":")
     return DatabaseSnapshot(lsn, int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
 

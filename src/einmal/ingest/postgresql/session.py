@@ -151,7 +151,7 @@ class SourceSession:
 
 
 def meaning(error: psycopg.Error, what: str) -> SourceFailed | SourceRefused:
-    """What an error of the server means to a source: refused if waiting does not help."""
+    """Return what an error of the server means to a source: refused if waiting does not help."""
     state, text = error.sqlstate or "", f"{what}: {reason(error)}"
     if state == _IN_USE:
         return SourceFailed(text, "another session reads the slot: one slot serves one source")

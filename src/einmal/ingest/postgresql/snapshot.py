@@ -126,7 +126,7 @@ class CatalogKeys(NamedTuple):
 
 
 def catalog_keys(session: SourceSession, publication: str, tables: AnnouncedTables) -> CatalogKeys:
-    """Of the published tables whose key is not in the log, as they are now, by OID."""
+    """Return the keys of the published tables whose key is not in the log, as they are now, by OID."""
     keys = {
         each.relation_id: known_key(each.columns, each.key)
         for each in published_tables(session, publication)

@@ -84,7 +84,7 @@ class PostgresSource(RecordSource):
         self._session = SourceSession(options.connecting, f"einmal {options.slot}")
         self._tables = AnnouncedTables(options.routing, lambda relation_id: catalog_table(self._session, relation_id))
         self._newest: int | None = None
-        """Of the transactions that a snapshot has to see."""
+        """Newest of the transactions that a snapshot has to see."""
 
     def origin(self) -> str:
         ((identifier, database),) = self._session.rows(
@@ -100,7 +100,7 @@ class PostgresSource(RecordSource):
             state = self._look()
             check_slot(self._options.slot, state, at)
             self._tables.database = state.database
-            # What is recorded is of the log that follows; of tables that are not, the catalog is the best there is.
+            # Recorded keys are of the log that follows; for tables without them, the catalog is the best there is.
             self._tables.known = {**self._catalog_keys().keys, **({} if at is None else at.keys)}
             if at is None:
                 at = yield from self._begin(state)
@@ -147,7 +147,7 @@ class PostgresSource(RecordSource):
             )
 
     def _begin(self, state: ServerState) -> Generator[IngestBatch | SourceNotice | None, None, StreamPosition]:
-        """Of a source without a position. Returns the position behind the snapshot."""
+        """Begin a source without a position. Returns the position behind the snapshot."""
         slot = self._options.slot
         if state.slot is None:
             yield SourceNotice("slot", slot, f"creating replication slot {slot!r}: waits for running transactions")
@@ -184,7 +184,7 @@ class PostgresSource(RecordSource):
 
     def _follow(self, at: StreamPosition) -> Iterator[IngestBatch | SourceNotice | None]:
         found: CatalogKeys | None = None
-        """What becomes known if no change was committed before it was read that is not read yet."""
+        """Keys that become known, unless a change that was committed before they were read is still to be read."""
         added = certain = ""
         """Keyed tables when new ones became known, and when all of them did."""
         searched = boundary = Lsn(0)
@@ -199,7 +199,7 @@ class PostgresSource(RecordSource):
                 # Before their first change is ingested: the table may be gone when the next process reads the second.
                 added, self._tables.known = keyed, {**self._catalog_keys().keys, **self._tables.known}
             if self._tables.known != at.keys:
-                # What explains the log so far must be there for the log that follows, whatever becomes of the process.
+                # The keys that explain the log so far must be there for the next log, whatever becomes of the process.
                 at = replace(at, keys=dict(self._tables.known))
                 yield IngestBatch((), at.encode())
             end = self._peek()

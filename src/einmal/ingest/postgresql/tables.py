@@ -194,7 +194,7 @@ def known_key(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey
 
 
 def _digest(values: Iterable[str | int]) -> str:
-    """Of a sequence. Two that are compared are of one table: 48 bits suffice."""
+    """Return the digest of a sequence. Two that are compared are of one table: 48 bits suffice."""
     data = "\0".join(map(str, values)).encode()
     return base64.b64encode(hashlib.blake2b(data, digest_size=6).digest()).decode()
 

@@ -70,7 +70,7 @@ class _Connection:
 
 
 _unused: dict[Address, _Connection] = {}
-"""What this worker keeps for its next task: in a small batch a handshake takes longer than its records."""
+"""Connections that this worker keeps for its next task: in a small batch a handshake takes longer than its records."""
 
 
 class ClaimClient:
@@ -186,7 +186,7 @@ def _welcomed(connection: socket.socket, identity: SharedIdentity) -> ssl.SSLSoc
 
 @lru_cache(maxsize=4)
 def _context(identity: SharedIdentity) -> ssl.SSLContext:
-    """Of one query; Spark's Python workers serve many of its tasks."""
+    """Return the TLS context of one query; Spark's Python workers serve many of its tasks."""
     return identity.context(is_server=False)
 
 

@@ -120,7 +120,7 @@ class CommitLog:
         return {place: written[place].last_offset + 1 for place in places}
 
     def _last(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Found]:
-        """What each partition has of this pipeline below its end."""
+        """Return what each partition has of this pipeline below its end."""
         found = {place: Found(place, reader=self._reader) for place in ends}
         for batch in batches_below(self._cluster, ends):
             found[batch.topic_partition].take(batch, self._id.encode())
@@ -202,7 +202,8 @@ class Value:
 
 @dataclass(slots=True)
 class Found:
-    """What one partition has of a pipeline, as far as it was read: the last committed value, and undecided ones."""
+    """Records that one partition has of a pipeline, as far as it was read: the last committed value, and undecided
+    ones."""
 
     place: TopicPartition
     last: Value | None = None

@@ -110,7 +110,7 @@ class KafkaCommitPoint(CommitPoint):
             )
 
     def cluster_id(self) -> str | None:
-        """Of the topics."""
+        """Return the id of the topics' cluster."""
         with _errors():
             return self._cluster_id()
 
@@ -259,7 +259,7 @@ class KafkaRowCommitPoint(KafkaCommitPoint, RowCommitPoint):
 # --- errors -----------------------------------------------------------------------------------------------------
 
 Meaning = Callable[[KafkaError], SinkError | None]
-"""What an error means to one verb; None: what it means to every verb."""
+"""Function that returns what an error means to one verb; None: what it means to every verb."""
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class KafkaTransactions:
 
     @property
     def age_s(self) -> float:
-        """Of the transaction that was begun last, ended or not."""
+        """Age of the transaction that was begun last, ended or not."""
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def init_producer_id(self, previous: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch:

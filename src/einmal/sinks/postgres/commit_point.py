@@ -73,8 +73,8 @@ class _Read:
 
 
 class PostgresIdentity(ProducerIdAndEpoch):
-    """What ``acquire`` grants: the epoch, the number of the transaction under it, and the holder: random, and the same
-    for a run that continues with a held identity."""
+    """Identity that ``acquire`` grants: the epoch, the number of the transaction under it, and the holder: random, and
+    the same for a run that continues with a held identity."""
 
     holder: str
 
@@ -103,7 +103,7 @@ class PostgresCommitPoint(RowCommitPoint):
         """Granted to this run."""
         self._last: _Read | None = None
         self._candidate: _Read | None = None
-        """What the open transaction makes of ``_last``."""
+        """``_last`` as the open transaction makes it."""
         self._staged: staging.Staged | None = None
         self._shape: TableShape | None = None
         self._remains: list[staging.Staged] = []
@@ -322,7 +322,7 @@ class PostgresCommitPoint(RowCommitPoint):
         )
 
     def _drop_remains(self) -> None:
-        """Of this epoch: a task that is being killed may keep one for a moment."""
+        """Drop the remains of this epoch: a task that is being killed may keep one for a moment."""
         for staged in list(self._remains):
             if self._dropped(staged):
                 self._remains.remove(staged)

@@ -53,7 +53,7 @@ class _CopyTask:
 
 
 def copy_rows(rows: BatchRows, staged: Staged, connecting: Connecting, pipeline: str, epoch: int) -> list[PartReport]:
-    """What the attempts that count have staged. Raises what the tasks raise."""
+    """Copy the rows, and return the reports of the attempts that count. Raises what the tasks raise."""
     columns = sql.SQL(", ").join(map(sql.Identifier, staged.copied))
     task = _CopyTask(
         connecting=connecting,
@@ -136,7 +136,7 @@ def _nul(rows: Any) -> str:
 
 
 def _pieces(batches: Iterator[Any]) -> Iterator[Any]:
-    """Of bounded size: a session may be set to send all rows of a task at once."""
+    """Yield pieces of bounded size: a session may be set to send all rows of a task at once."""
     for batch in batches:
         if not batch.num_rows:
             continue

@@ -62,7 +62,8 @@ _OF_TEXT: Final = "SEIU"
 """Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
 What is no value of theirs is rejected row by row."""
 _NOT_OF_TEXT: Final = frozenset({"name", *(each for fit in _FITS.values() for each in fit)})
-"""Of these categories all the same: what Spark has a type for, and what text is cut for without an error."""
+"""Types of the categories in ``_OF_TEXT`` that are left out: those that Spark has a type for, and those that text is
+cut for without an error."""
 _TEXT: Final = "S"
 _TEXT_ARRAYS: Final = frozenset({"_text", "_varchar", "_bpchar"})
 _JSON: Final = frozenset({"json", "jsonb"})
@@ -78,7 +79,7 @@ class Sought:
 
     field: RowField
     column: str | None
-    """Of the table; None: it is only needed to decide."""
+    """Column of the table; None: it is only needed to decide."""
 
 
 def is_json(data_type: RowType) -> bool:
@@ -175,7 +176,7 @@ def mapped(schema: RowSchema, shape: TableShape, options: PostgresOptions) -> li
 
 
 def _collate(column: TableColumn | None) -> str:
-    """Of two columns with different collations PostgreSQL compares no values."""
+    """Return the COLLATE clause of a column: PostgreSQL compares no values of two columns with different collations."""
     return f" COLLATE {column.collation}" if column is not None and column.collation else ""
 
 
@@ -200,7 +201,7 @@ def _wide(name: str, data_type: RowType, column: TableColumn | None) -> Wide | N
 
 
 def problems(schema: RowSchema, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
-    """What has to be changed before rows of this schema can be written. ``shape`` None: the table is created."""
+    """Return what has to be changed before rows of this schema can be written. ``shape`` None: the table is created."""
     found = _problems_of_options(schema, options)
     if shape is not None and shape.problem:
         return [(f"{shape.name} {shape.problem}", "write to an ordinary or a partitioned table")]
@@ -297,7 +298,7 @@ def _problems_of_versions(options: PostgresOptions, shape: TableShape) -> list[t
 def create_statement(schema: RowSchema, options: PostgresOptions) -> list[sql.Composed]:
     """DDL for a table with these columns, and with the key that the mode needs."""
     columns = [
-        # Of this module's own text.
+        # The type's name is this module's own text.
         sql.SQL("{} {}").format(sql.Identifier(each.column), sql.SQL(created_type(each.field.type) or "text"))
         for each in sought(schema, options, None)
         if each.column is not None

@@ -53,7 +53,7 @@ def races(options: PostgresOptions, shape: TableShape) -> frozenset[str]:
 
 
 def statements(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> list[sql.Composed]:
-    """What puts checked rows into the table."""
+    """Return the statements that put checked rows into the table."""
     places = Places(options, rows)
     if options.mode is Mode.APPEND:
         return [_append(shape, rows)]
@@ -188,7 +188,8 @@ def versions(options: PostgresOptions, shape: TableShape, rows: StagedRows, numb
 
 
 def changes(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> list[sql.Composed]:
-    """What puts the versions into the table: those that the condition of ``rows`` selects, by their number."""
+    """Return the statements that put the versions into the table: those that the condition of ``rows`` selects, by
+    their number."""
     stored = _stored(rows)
     places = {
         "table": shape.id,
@@ -282,7 +283,8 @@ def names_of(columns: Iterable[StagingColumn]) -> sql.Composed:
 
 
 def _exact(each: StagingColumn) -> sql.Composable:
-    """What differs whenever a value does: json and xml have no equality, and a collation may ignore case."""
+    """Return an expression that differs whenever a value does: json and xml have no equality, and a collation may
+    ignore case."""
     name = sql.Identifier(each.name)
     return name if each.is_exact else sql.SQL('CAST({} AS text) COLLATE "C"').format(name)
 

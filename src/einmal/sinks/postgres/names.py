@@ -70,8 +70,8 @@ def _parts(option: str, text: str) -> list[str]:
 
 
 def short_hash(pipeline: str) -> str:
-    """What stands for a pipeline's name, which may be longer than an identifier. Equal hashes of two names are
-    distinguished by the comment on the table."""
+    """Return the hash that stands for a pipeline's name, which may be longer than an identifier. Equal hashes of two
+    names are distinguished by the comment on the table."""
     return hashlib.sha256(pipeline.encode()).hexdigest()[:12]
 
 
@@ -96,8 +96,8 @@ def epoch_of_staging(name: str) -> int | None:
 
 
 def application_name(schema: str, pipeline: str, epoch: int | None) -> str:
-    """What ``pg_stat_activity`` shows for the sessions of a pipeline, of driver and tasks. ``schema``: of its record;
-    two schemas of a database can have pipelines of one name."""
+    """Return the name that ``pg_stat_activity`` shows for the sessions of a pipeline, of driver and tasks. ``schema``:
+    of its record; two schemas of a database can have pipelines of one name."""
     return f"einmal {_session_hash(schema, pipeline)}" + ("" if epoch is None else f" {epoch}")
 
 

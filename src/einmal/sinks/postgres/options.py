@@ -103,7 +103,8 @@ def postgres_options(options: Options) -> PostgresOptions:
 
 
 def connecting(options: Options) -> Connecting:
-    """Of ``url``, ``user``, ``password``, the names in ``SSL`` and the timeouts. Raises OptionError."""
+    """Return how to connect, from ``url``, ``user``, ``password``, the names in ``SSL`` and the timeouts. Raises
+    OptionError."""
     return Connecting(
         conninfo=_conninfo(options),
         statement_timeout_ms=options.duration_ms("statement_timeout", 0),

@@ -1,4 +1,4 @@
-"""What is checked before a batch is staged: the server's version, the table, its columns. Missing tables are made."""
+"""Checks before a batch is staged: the server's version, the table, its columns. Missing tables are made."""
 
 from __future__ import annotations
 

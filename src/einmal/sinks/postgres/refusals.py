@@ -15,13 +15,15 @@ OF_ROWS: Final = frozenset({"21", "22", "23", "44", "54"})
 and finds two), data exception, integrity constraint violation, WITH CHECK OPTION, program limit exceeded (a value that
 is too long for an index, JSON that is too deep)."""
 NOT_OF_ROWS: Final = frozenset({"2200H", "22P04"})
-"""Of these classes all the same: a sequence has come to its end, COPY was not understood."""
+"""Codes in the classes of ``OF_ROWS`` that are not about rows: a sequence has come to its end, COPY was not
+understood."""
 _ROW_SECURITY: Final = "ExecWithCheckOptions"
 """Where the server finds that a policy does not allow a row, with the SQLSTATE of a missing permission."""
 _WILL_AGAIN: Final = OF_ROWS | frozenset({"0A", "28", "2F", "38", "39", "3D", "3F", "42", "P0"})
 """Classes of errors that every other attempt would meet, too: permissions, missing columns, RAISE in a trigger."""
 _PASSING: Final = ("08", "40", "53", "55P03", "57", "58")
-"""What a function raises to be called again, as it would be without it: the state of the server, not of the row."""
+"""Errors that a function raises to be called again, as it would be without it: the state of the server, not of the
+row."""
 _OF_FUNCTIONS: Final = frozenset({"0A", "42", "XX"})
 """Classes of errors in the text of a function, unless it raises them itself."""
 _RAISING: Final = frozenset({"exec_stmt_raise", "PLy_output", "do_util_elog", "plperl_util_elog", "pltcl_elog"})
@@ -81,7 +83,7 @@ def ended_session(error: psycopg.Error) -> bool:
 
 
 def cause(error: psycopg.Error) -> psycopg.Error | None:
-    """What a SinkError is raised from: an error about a row has its values, and is left out."""
+    """Return what a SinkError is raised from: an error about a row has its values, and is left out."""
     has_text = (error.sqlstate or "").startswith("P0") or _is_of_language(error)
     return None if is_of_rows(error) or has_text else error
 

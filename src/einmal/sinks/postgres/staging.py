@@ -67,8 +67,8 @@ class StagedRows:
 
 @dataclass(slots=True)
 class Staged:
-    """What was staged in one transaction: ``counts``, by task attempt, as the tasks reported it. ``tolerates``: rows
-    may be rejected, and have their record."""
+    """Rows staged in one transaction: ``counts``, by task attempt, as the tasks reported it. ``tolerates``: rows may be
+    rejected, and have their record."""
 
     schema: str
     name: str
@@ -97,7 +97,7 @@ class Staged:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What the columns of the staging table stand for, in messages."""
+        """Names that the columns of the staging table have in messages."""
         return {each.name: each.source for each in self.columns}
 
 
@@ -193,7 +193,7 @@ def abandoned(session: Session, schema: str, pipeline: str, epoch: int) -> list[
 
 
 def _remaining(session: Session, schema: str, pipeline: str, below: int) -> list[str]:
-    """What could not be dropped."""
+    """Drop the staging tables below an epoch, and return the names of those that could not be dropped."""
     remaining = []
     for name in session.in_transaction(
         "looking for staging tables", lambda: leftovers(session, schema, pipeline, below)

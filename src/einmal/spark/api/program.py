@@ -74,7 +74,7 @@ class ProgramKind(StrEnum):
 
 
 def kind_of(path: Path) -> ProgramKind:
-    """What a file is, from its text. Raises DeclarationError, OSError."""
+    """Return the kind of a file, from its text. Raises DeclarationError, OSError."""
     if path.suffix not in (".toml", ".py"):
         raise DeclarationError([f"{path} is neither a .toml nor a .py file"])
     try:
@@ -175,7 +175,8 @@ def _check_parameters(function: Function, declaration: Declaration) -> None:
 
 
 def writer(program: Program, spark: SparkSession) -> StreamWriter:
-    """What is to be started: the declared frames, with the declared options. Raises PipelineRefused, OptionError."""
+    """Return the stream to start: the declared frames, with the declared options. Raises PipelineRefused,
+    OptionError."""
     declaration = program.declaration
     frames = _frames(program, spark)
     combine = partial(_combined, declaration)
@@ -212,7 +213,7 @@ def rows(program: Program, spark: SparkSession) -> DataFrame:
 
 
 def _frames(program: Program, spark: SparkSession) -> dict[str, DataFrame]:
-    """Of the sources and views; where code makes the rows, of the sinks."""
+    """Return the frames of the sources and views; where code makes the rows, of the sinks."""
     declaration = program.declaration
     frames = {source.name: _read(source, spark) for source in declaration.sources}
     if program.function is not None:

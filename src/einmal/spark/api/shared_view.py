@@ -38,7 +38,7 @@ def shared_view(frames: dict[str, DataFrame], origins: Sequence[str]) -> str | N
 
 
 class SharedView:
-    """What is computed in each batch, for ``each_batch``."""
+    """View that is computed in each batch, for ``each_batch``."""
 
     def __init__(self, name: str, views: Sequence[View], combine: Combine) -> None:
         """``views``: those that the sinks need behind the shared one."""
@@ -46,7 +46,7 @@ class SharedView:
         self._views = views
         self._combine = combine
         self._computed: DataFrame | None = None
-        """Of the last batch."""
+        """Frame of the last batch."""
 
     def transform(self, frame: DataFrame, _batch_id: int) -> DataFrame:
         spark: SparkSession = frame.sparkSession

@@ -251,7 +251,8 @@ class StreamWriter:
         return options, (Part(FrameTwoPhaseSink(*parts)),)
 
     def _record_name(self, sink: str) -> str | None:
-        """Of several databases each has a commit record of its own: they may be tables of one."""
+        """Return the name of a sink's own commit record, where several databases have one each: they may be tables of
+        one."""
         name = Options(self._options).text("transactional.id")
         return f"{name}/{sink}" if len(self._others) > 1 else None
 

@@ -1,1 +1,1 @@
-"""What was asked for, and whether it can hold: declarations, guarantees, the preflight."""
+"""Requests of users, and whether they can hold: declarations, guarantees, the preflight."""

@@ -47,7 +47,7 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
-    """What Spark's plan shows: operators with state, functions that give another result each time, and Python
+    """Facts that Spark's plan shows: operators with state, functions that give another result each time, and Python
     functions that are taken to be deterministic. ``state_format``: of the state's checkpoints."""
 
     stateful: tuple[str, ...] = ()
@@ -316,7 +316,7 @@ def _target(target: TargetFacts) -> Hop:
 
 
 def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
-    """Of a query with several targets."""
+    """Yield the hop of a query with several targets."""
     if facts.together:
         reason = Reason(
             HopVerdict.HOLDS,

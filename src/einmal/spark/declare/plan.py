@@ -14,7 +14,7 @@ from einmal.spark.protocol.execution import is_stateful_node, state_format
 
 
 def plan_facts(frame: DataFrame) -> PlanFacts:
-    """Of a streaming frame that is not started."""
+    """Return the facts of a streaming frame that is not started."""
     nodes = list(walk(frame._jdf.queryExecution().analyzed()))
     causes: dict[str, None] = {}
     python: dict[str, None] = {}

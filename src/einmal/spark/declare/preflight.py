@@ -33,7 +33,7 @@ from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
-"""What is wrong, and what to do."""
+"""Pairs of what is wrong, and what to do."""
 
 _KAFKA: Final = ("einmal", "kafka")
 _SEES_ABORTED: Final = (
@@ -299,8 +299,8 @@ def shuffle_problems(spark: SparkSession) -> Missing:
 
 
 def _check_start(query: PlannedQuery, checkpoint: Checkpoint) -> None:
-    """What Spark would refuse when it starts the query: by then the transactional.id is acquired, and whoever ran under
-    it is fenced."""
+    """Refuse what Spark would refuse when it starts the query: by then the transactional.id is acquired, and whoever
+    ran under it is fenced."""
     spark, query_name = query.frame.sparkSession, query.query_name
     query_id = checkpoint.query_id()
     for active in spark.streams.active:

@@ -154,7 +154,7 @@ class BadRows:
 
     def _check(self, batch_id: int) -> list[events.Event]:
         found = {report: None for each in self._sources for report in each.source.reports.value}
-        # Of several targets each has written its part.
+        # Each of several targets has written its part.
         is_first = not self._summaries
         self._summaries = dict(summarized(found, self._turn))
         happened: list[events.Event] = []

@@ -1,4 +1,4 @@
-"""What tasks report to the driver about the rows that they decode, through an accumulator of Spark's.
+"""Reports of tasks to the driver about the rows that they decode, through an accumulator of Spark's.
 
 Spark adds the report of a task that succeeded, of a repeated one again. A report is therefore a dict by the piece of
 work, to which the same report can be added any number of times.

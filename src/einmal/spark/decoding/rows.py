@@ -68,7 +68,8 @@ class NoDeadLetters(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """What a task decodes with. ``columns``: Arrow types of the decoded fields; ``topic``: of the dead letters."""
+    """Settings with which a task decodes. ``columns``: Arrow types of the decoded fields; ``topic``: of the dead
+    letters."""
 
     source: str
     fields: Mapping[str, LoadedField]
@@ -232,7 +233,7 @@ def _place(batch: Any, index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LetterTasks:
-    """What the tasks of one batch read, a piece each."""
+    """Input of the tasks of one batch, a piece each."""
 
     options: SourceOptions
     pieces: tuple[Piece, ...]

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark's keeps from task to task, and how it answers on the driver's machine.
+"""State that a Python worker of Spark's keeps from task to task, and how it answers on the driver's machine.
 
 Spark uses a worker again for the next task, and runs a full garbage collection between two. With all the modules that a
 worker has imported that takes longer than a task with few records. Connections are kept too: in a small batch finding
@@ -23,7 +23,7 @@ ClosableT = TypeVar("ClosableT", RangeReader, PartitionWriter)
 Settings = tuple[tuple[str, str], ...]
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
-"""What PySpark's workers ask the environment for."""
+"""Name of the variable that PySpark's workers ask the environment for."""
 _SETTLING: Final = 4
 _settled: Final = count()
 _KEPT_MAX: Final = 4

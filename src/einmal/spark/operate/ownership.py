@@ -44,7 +44,7 @@ class Changed(Exception):
 
 
 class Ownership:
-    """What can be asked and done about the pipelines of one destination. ``with`` closes it.
+    """Questions about the pipelines of one destination, and actions on them. ``with`` closes it.
 
     ``sources``: the cluster that their sources read, for lag and ends; None: unknown.
     """
@@ -83,7 +83,7 @@ class Ownership:
         )
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """What a coordinator knows of a name; None: nothing, or there is none."""
+        """Return what a coordinator knows of a name; None: nothing, or there is none."""
         return None
 
     def ends(self, position: tuple[object, ...], *, earliest: bool) -> tuple[object, ...]:
@@ -126,7 +126,7 @@ class Ownership:
 
 
 class KafkaOwnership(Ownership):
-    """Of the pipelines of one Kafka cluster. ``client``: settings under Kafka's names."""
+    """Ownership of the pipelines of one Kafka cluster. ``client``: settings under Kafka's names."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         destination = KafkaFrameSink(dict(client))

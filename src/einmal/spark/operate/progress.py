@@ -93,7 +93,7 @@ class Progress:
     def hear(self, event: events.Event, now: float) -> None:
         match event:
             case events.NameTaken():
-                # What was open before is aborted.
+                # A transaction that was open before is aborted.
                 self._transactional, self.open_since = True, None
             case events.BatchStarted():
                 self._begin(event, now)
@@ -141,7 +141,7 @@ class Progress:
 
     def _end_transaction(self, committed: bool, now: float) -> None:
         self.open_since = None
-        # Of several targets each has a transaction with its part of the batch.
+        # Each of several targets has a transaction with its part of the batch.
         self._records += self._uncommitted if committed else 0
         self._uncommitted = 0
         if committed:
@@ -221,7 +221,7 @@ class Progress:
     # --- figures ------------------------------------------------------------------------------------------------
 
     def rates(self, now: float) -> Rates:
-        """Of the last seconds, falling where nothing is finished any more."""
+        """Return the rates of the last seconds, falling where nothing is finished any more."""
         recent = [each for each in self._spans if each.finished >= now - _RATE_S] or list(self._spans)[-1:]
         if not recent:
             return Rates(0.0, 0.0)

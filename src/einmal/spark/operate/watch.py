@@ -195,7 +195,7 @@ class _Ends:
         self._asked = float("-inf")
 
     def not_older_than(self, age_s: float, reached: Offsets | None) -> Ends | None:
-        """Of the partitions in ``reached``; None if they are unknown."""
+        """Return the ends of the partitions in ``reached``; None if they are unknown."""
         if reached is not None and time.monotonic() - self._asked >= age_s:
             self.known = self._ask(reached)
             self._asked = time.monotonic()

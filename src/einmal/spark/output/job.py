@@ -91,7 +91,7 @@ class Job:
 
 def _task_count(frame: DataFrame) -> int | None:
     """How many tasks have the rows, if it is known. One is the only writer of every partition."""
-    # What Spark hands to foreachBatch is planned already. To plan another frame could run a part of it.
+    # The frame that Spark passes to foreachBatch is planned already. To plan another frame could run a part of it.
     plan = frame._jdf.queryExecution().logical()
     return int(plan.rdd().getNumPartitions()) if plan.getClass().getSimpleName() == "LogicalRDD" else None
 

@@ -22,7 +22,7 @@ _SCHEMA: Final = (
     "timestamp timestamp"
 )
 _ROWS: Final = 1_000
-"""Of one Arrow batch."""
+"""Rows of one Arrow batch."""
 
 
 class PartRow(NamedTuple):
@@ -37,7 +37,7 @@ class PartRow(NamedTuple):
 
 
 class PartJob:
-    """Of one Spark session."""
+    """Job of parts in one Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -48,7 +48,7 @@ class PartJob:
         return cores_of(self._spark)
 
     def resources(self, cluster: KafkaCluster, client: Mapping[str, str]) -> SinkResources:
-        """What writes the frames. Raises PipelineRefused."""
+        """Return the resources that write the frames. Raises PipelineRefused."""
         return open_resources(self._spark, cluster, client, None)
 
     def frame(self, parts: Sequence[Callable[[], Iterable[PartRow]]]) -> DataFrame:

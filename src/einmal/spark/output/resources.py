@@ -1,4 +1,5 @@
-"""What a sink keeps in the driver process while it writes: a connection to the cluster, the claim service, the job.
+"""Resources that a sink keeps in the driver process while it writes: a connection to the cluster, the claim service,
+the job.
 
 A Spark Connect session has its driver elsewhere, where none of this could live: it is refused.
 """

@@ -44,12 +44,12 @@ _SELECTED: Final[dict[str, tuple[DataType | None, str]]] = {
     "partition": (IntegerType(), "cast(partition as int)"),
     "topic": (StringType(), "topic"),
 }
-"""Of every column: the type that needs no expression, and the expression."""
+"""Conversion of every column: the type that needs no expression, and the expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a task must know of the transaction it writes in."""
+    """Facts that a task must know of the transaction it writes in."""
 
     address: Address
     token: str
@@ -64,7 +64,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class BatchRoute:
-    """What the rows of one batch go by. ``count`` is the fixed topic's number of partitions.
+    """Route of the rows of one batch. ``count`` is the fixed topic's number of partitions.
 
     ``batch``: its number. Rows without a key begin at another partition in each, else a batch that one task has read
     would always go to the first.
@@ -156,7 +156,7 @@ def choose_numbers(route: BatchRoute, keys: Any, partitions: Any, topics: Any, t
 
 
 def _tables(route: BatchRoute, topics: Any, rows: int) -> tuple[Ints, Ints]:
-    """Of every row's topic, the number of its partition 0, and how many partitions it has."""
+    """Return, for every row's topic, the number of its partition 0, and how many partitions it has."""
     if topics is None:
         return np.zeros(rows, np.int64), np.full(rows, route.count, np.int64)
     if topics.null_count:
@@ -171,7 +171,7 @@ def _tables(route: BatchRoute, topics: Any, rows: int) -> tuple[Ints, Ints]:
 
 
 _topics: dict[str, dict[str, tuple[int, int]]] = {}
-"""What this worker knows of one transaction, by its token: topics keep their numbers while it lasts."""
+"""Topics that this worker knows of one transaction, by its token: they keep their numbers while it lasts."""
 
 
 def _looked_up(turn: Turn, names: list[str]) -> dict[str, tuple[int, int]]:

@@ -39,7 +39,7 @@ class TaskJob:
         return cores_of(self._spark)
 
     def turn(self, transaction: OpenTransaction) -> Turn:
-        """What a task must know to claim."""
+        """Return what a task must know to claim."""
         return Turn(self.service.address, transaction.token)
 
     def run(self, parts: Sequence[PartT], work: Callable[[PartT], ResultT]) -> list[ResultT]:

@@ -119,7 +119,7 @@ def _values(batch: Any, name: str) -> Any:
 
 
 class _Writing:
-    """What one task writes."""
+    """Output of one task."""
 
     def __init__(self, task: WriteTask, claims: ClaimClient, writer: PartitionWriter) -> None:
         self.outputs: list[Output] = []

@@ -54,7 +54,7 @@ class ExactlyOnce:
             raise PipelineRefused(str(error)) from error
         self._sources = sources(setting.frame)
         self._token = ""
-        """Of this run, in the checkpoint and in its commit records."""
+        """Token of this run, in the checkpoint and in its commit records."""
         query = Query(
             transactional_id=self._id,
             query_id=self._query_id,
@@ -154,7 +154,7 @@ class ExactlyOnce:
         planned = self._planned(batch.batch_id)
         self._setting.notify(events.BatchStarted(planned.batch_id, planned.start, planned.end))
         parts = self._setting.parts
-        # Of several parts each reads the batch; computed twice, its state would be that of the first.
+        # Each of several parts reads the batch; computed twice, its state would be that of the first.
         frame = batch.frame if len(parts) == 1 else batch.frame.persist()
         already_in = []
         try:
@@ -186,7 +186,8 @@ class ExactlyOnce:
         return True
 
     def _complete_letters(self, record: CommitRecord) -> None:
-        """Of the last batch of a predecessor. Spark will not run it again, because its state is complete."""
+        """Write the dead letters of the last batch of a predecessor. Spark will not run it again, because its state is
+        complete."""
         if self._setting.checkpoint.latest_batch_id() == record.batch_id:
             self._write_letters(self._planned(record.batch_id), None)
 

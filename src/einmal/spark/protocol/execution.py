@@ -1,4 +1,4 @@
-"""What Spark knows of the batch that is running, and keeps to itself: the state it has committed, its watermark.
+"""Facts that Spark knows of the batch that is running, and keeps to itself: the state it has committed, its watermark.
 
 Everything here is public in bytecode and private by contract, and it moved between releases. So it is looked up once
 when a query starts, and what is missing is named together with Spark's version. Read only; nothing of Spark is changed.
@@ -89,7 +89,7 @@ class Execution:
         self._format = state_format(spark)
 
     def commit_text(self, batch_id: int) -> str:
-        """What Spark is about to write in ``commits/N``, once the batch's job is done.
+        """Return what Spark is about to write in ``commits/N``, once the batch's job is done.
 
         Raises StateInDoubt where the stage with the state did not run exactly once.
         """

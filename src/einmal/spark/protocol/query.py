@@ -51,7 +51,7 @@ class StartSpark(Protocol):
 
 
 class PipelineQuery:
-    """What ``write_stream(...).start()`` returns."""
+    """Query that ``write_stream(...).start()`` returns."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class PipelineQuery:
         self._run: Run | None = None
         self._query: StreamingQuery | None = None
         self._execution: Execution | None = None
-        """Of the query that runs. To make one takes as long as a dozen questions to the JVM."""
+        """Execution of the query that runs. To make one takes as long as a dozen questions to the JVM."""
         try:
             self._begin()
         except BaseException:
@@ -95,7 +95,7 @@ class PipelineQuery:
 
     @property
     def runId(self) -> str:
-        """Of the current run; a restart has another."""
+        """Id of the current run; a restart has another."""
         return str(self._spark_query.runId)
 
     @property

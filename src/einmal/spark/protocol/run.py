@@ -1,4 +1,5 @@
-"""What the runs of all guarantees share: their setting, the batch in progress, and the methods that a query calls."""
+"""Common parts of the runs of all guarantees: their setting, the batch in progress, and the methods that a query
+calls."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from einmal.spark.targets.rejected_letters import RejectedLetters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a run works with; the same for every run of a query. ``parts``: in the order in which they are committed;
+    """Setting of a run; the same for every run of a query. ``parts``: in the order in which they are committed;
     ``letters``: of the rows that they reject, where that is tolerated."""
 
     spark: SparkSession
@@ -33,7 +34,7 @@ class Setting:
 
     @property
     def destination(self) -> RowSink:
-        """Of a query with one part."""
+        """Destination of a query with one part."""
         (part,) = self.parts
         return part.destination
 
@@ -54,8 +55,8 @@ class CurrentBatch:
 
 
 Kept = tuple[Held | None, ...]
-"""What a run leaves to the next one in the same process: for each part, the identity under which it was written; that
-of the dead letters comes last."""
+"""Identities that a run leaves to the next one in the same process: for each part, the one under which it was written;
+that of the dead letters comes last."""
 
 
 class Run(Protocol):

@@ -55,7 +55,7 @@ _WILL_AGAIN: Final = frozenset(
 
 
 class Additions(Protocol):
-    """What a stream adds to a transaction, beside output and commit record."""
+    """Additions of a stream to a transaction, beside output and commit record."""
 
     def finish_spark_commit(self, record: CommitRecord) -> protocol.Finished | protocol.Failed:
         """Spark's own commit file of the record's batch, so that a stateful batch never runs again."""
@@ -216,7 +216,7 @@ class TransactionRun:
         return event
 
     def _report(self, effect: protocol.Effect, event: protocol.Event, batch: CurrentBatch | None) -> None:
-        """What listeners want to know of a verb that has happened."""
+        """Report what listeners want to know of a verb that has happened."""
         match effect, event:
             case protocol.InitProducerId(None), protocol.IdentityGranted(identity):
                 self._notify(events.NameTaken(self._id, identity.producer_id, identity.producer_epoch))

@@ -59,7 +59,7 @@ class RowBuilder:
     def _clear(self) -> None:
         self._sections: list[bytes] = []
         self._batches: list[tuple[int, int, int, int]] = []
-        """Of every batch: records, base offset, base timestamp, and the time of its appending or -1."""
+        """Numbers of every batch: records, base offset, base timestamp, and the time of its appending or -1."""
         self._rows = 0
         self._bytes = 0
 

@@ -1,4 +1,4 @@
-"""What a source reports when its position does not fit its topics any more. Pure.
+"""Messages that a source reports when its position does not fit its topics any more. Pure.
 
 Lost records end a query under ``failOnDataLoss``, and are logged without it. A position that belongs elsewhere is
 refused in either case.

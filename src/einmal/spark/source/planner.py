@@ -1,4 +1,5 @@
-"""What a source's next batch reads: which partitions exist, where they begin and end, and whether its position fits.
+"""Plan of what a source's next batch reads: which partitions exist, where they begin and end, and whether its position
+fits.
 
 A topic is its id, not its name: one that was deleted and created again is another topic, and offsets of the old one
 mean nothing in it. One topic that is gone, or a partition without a leader, does not keep the others from being read.
@@ -38,8 +39,8 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Reading:
-    """What a batch can read. ``first``: where it begins, by partition. ``starts``: those of them that do not follow
-    from the position before. ``kept``: offsets of partitions that are not read now. ``losses``: messages."""
+    """Offsets that a batch can read. ``first``: where it begins, by partition. ``starts``: those of them that do not
+    follow from the position before. ``kept``: offsets of partitions that are not read now. ``losses``: messages."""
 
     first: Positions = field(default_factory=dict)
     starts: Positions = field(default_factory=dict)
@@ -191,7 +192,7 @@ class SourcePlanner:
         ]
 
     def _seen(self, topics: list[str]) -> Seen:
-        """What exists of these topics. One that is gone, or lacks a leader, is waited for once."""
+        """Return what exists of these topics. One that is gone, or lacks a leader, is waited for once."""
         seen = self._cluster.look(topics, self._settled)
         for name in topics:
             topic = seen.topics.get(name)
@@ -221,7 +222,7 @@ class SourcePlanner:
         raise data_loss.other_cluster(self._options.client["bootstrap.servers"], begin, seen.cluster_id)
 
     def _compared(self, begin: SourcePosition, seen: Seen, ends: Positions) -> _Reading:
-        """What of the position can be continued, and what is lost."""
+        """Return what of the position can be continued, and what is lost."""
         reading = _Reading()
         self._leave_unselected(begin, reading)
         for topic in _topics(begin.offsets):
@@ -330,7 +331,7 @@ class SourcePlanner:
                 self._log_once(str(refusal).partition("\n")[0])
 
     def _skip_expired(self, available: Positions, reading: _Reading) -> None:
-        """What retention has taken from before the batch's records, where there are any to read."""
+        """Skip what retention has taken from before the batch's records, where there are any to read."""
         pending = [each for each, first in reading.first.items() if available[each] > first]
         expired = {
             each: offset for each, offset in self._cluster.earliest(pending).items() if offset > reading.first[each]

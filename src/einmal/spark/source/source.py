@@ -68,7 +68,7 @@ _HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 
 
 class RangeUnknown(Exception):
-    """What a batch query should read could not be found out when it was loaded."""
+    """A batch query whose range could not be found out when it was loaded."""
 
 
 class NotASink(Exception):
@@ -140,7 +140,7 @@ def register(spark: SparkSession) -> None:
 
 
 class Piece(InputPartition):
-    """What one task reads, one range after the other. ``topic_ids``: those of its topics that are known."""
+    """Input of one task, one range after the other. ``topic_ids``: those of its topics that are known."""
 
     def __init__(self, ranges: Sequence[PlannedRange], topic_ids: Mapping[str, str]) -> None:
         self.ranges = tuple(ranges)
@@ -246,7 +246,8 @@ class StillOpen(Exception):
 
 
 def _range(options: SourceOptions) -> list[Piece] | str:
-    """What a batch query reads, or why that cannot be said: a stream, which is loaded the same way, need not know."""
+    """Return what a batch query reads, or why that cannot be said: a stream, which is loaded the same way, need not
+    know."""
     client = dict(options.client)
     limit_ms = min(_LOAD_MS, int(client.get("default.api.timeout.ms", _LOAD_MS)))
     planner = SourcePlanner(replace(options, client=client | {"default.api.timeout.ms": str(limit_ms)}))

@@ -1,1 +1,1 @@
-"""What sinks need of Spark: a DataFrame as rows, topics that tasks write, topics and a database in one commit."""
+"""Parts of sinks that need Spark: a DataFrame as rows, topics that tasks write, topics and a database in one commit."""

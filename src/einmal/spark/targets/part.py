@@ -30,7 +30,7 @@ class Part:
         return frame.where(F.col(self.column).isNotNull()).select(f"`{self.column}`.*")
 
     def schema(self, schema: StructType) -> StructType:
-        """Of its rows, from that of the query."""
+        """Return the schema of its rows, from that of the query."""
         from pyspark.sql.types import StructType
 
         if self.column is None:

@@ -77,8 +77,9 @@ class _Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedLetters:
-    """Of one query. ``destination``: the source's cluster; ``name``: of the commit record there; ``sources``: those of
-    the query that are ours, by their number among its positions; ``sinks``: by their number among its parts."""
+    """Dead letters of one query. ``destination``: the source's cluster; ``name``: of the commit record there;
+    ``sources``: those of the query that are ours, by their number among its positions; ``sinks``: by their number among
+    its parts."""
 
     destination: KafkaFrameSink
     name: str
@@ -101,7 +102,7 @@ class RejectedLetters:
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_makes(tasks), LETTER_SCHEMA)
 
     def written(self, batch_id: int, rejected: Mapping[int, Sequence[RejectedRow]]) -> Iterator[events.Event]:
-        """What is reported once they are committed."""
+        """Yield what is reported once they are committed."""
         for number, rows in rejected.items():
             if not rows:
                 continue

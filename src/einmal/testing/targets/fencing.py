@@ -186,7 +186,7 @@ def _at_once(start: threading.Barrier, pause_s: float, action: Callable[[], obje
 
 def _call(run: ConcurrentRun, verb: str, rows: list[tuple[int, str]]) -> None:
     if verb == "acquire":
-        # What is found decides which batch comes next.
+        # The record that is found decides which batch comes next.
         run.call("acquire", run.run.acquire)
         run.call("read", run.run.read)
     else:

@@ -1,4 +1,4 @@
-"""What the battery must know about a target: how it is opened, and how rows and staging are seen and damaged."""
+"""Hooks by which the battery knows a target: how it is opened, and how rows and staging are seen and damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einmal.sinks.row_schema import RowField, RowSchema, RowType
 from einmal.sinks.sink import RowSink
 
 SCHEMA: Final = RowSchema(fields=(RowField("id", RowType("long")), RowField("name", RowType("string"))))
-"""Of the rows that the battery writes."""
+"""Schema of the rows that the battery writes."""
 Row = tuple[int, str]
 
 
@@ -40,7 +40,7 @@ class TargetHooks(ABC):
 
     @abstractmethod
     def staged(self, location: Path) -> list[str]:
-        """What is staged: names of files, directories, tables. Empty where nothing is."""
+        """Return what is staged: names of files, directories, tables. Empty where nothing is."""
 
     @abstractmethod
     def lose_staged(self, location: Path) -> None:

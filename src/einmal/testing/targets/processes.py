@@ -25,7 +25,7 @@ _IN_S: Final = 0.02
 
 class ProcessTests(TargetHooks):
     def beginning(self) -> Callable[[], None]:
-        """What a process does first; it is pickled. By default nothing."""
+        """Return what a process does first; it is pickled. By default nothing."""
         return _nothing
 
     def settle(self) -> None:

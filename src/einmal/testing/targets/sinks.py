@@ -1,4 +1,4 @@
-"""What a sink answers before anything runs: its identity, its problems, its promises."""
+"""Tests of what a sink answers before anything runs: its identity, its problems, its promises."""
 
 from __future__ import annotations
 

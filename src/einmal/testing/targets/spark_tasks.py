@@ -29,7 +29,7 @@ class SparkTasks(TargetTests):
         import pyarrow
         from pyspark.sql import SparkSession
 
-        # Of an Arrow table Spark makes a local relation, without a job of Python workers.
+        # Spark makes a local relation of an Arrow table, without a job of Python workers.
         frame = SparkSession.active().createDataFrame(pyarrow.concat_tables(tables))
         return FrameRows(frame.coalesce(len(tables)))
 

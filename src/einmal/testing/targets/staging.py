@@ -1,4 +1,4 @@
-"""What tasks stage is taken once or not at all, and removed once nobody can commit it."""
+"""Tests of staging: what tasks stage is taken once or not at all, and removed once nobody can commit it."""
 
 from __future__ import annotations
 

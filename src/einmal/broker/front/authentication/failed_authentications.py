@@ -11,7 +11,7 @@ from einmal.seams import Clock
 log = logging.getLogger(__name__)
 
 LINES_MAX: Final = 5
-"""Of an address, in a window."""
+"""Maximum number of lines about an address, in a window."""
 WINDOW_MS: Final = 10_000
 _ADDRESSES_MAX: Final = 1_000
 
@@ -23,7 +23,7 @@ class _Window:
 
 
 class FailedAuthentications:
-    """Of all listeners of a node."""
+    """Log of failed authentications, of all listeners of a node."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

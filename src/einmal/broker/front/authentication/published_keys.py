@@ -30,7 +30,7 @@ _PATIENCE_S: Final = 5.0
 
 
 class PublishedKeys:
-    """Of one provider."""
+    """Published keys of one provider."""
 
     def __init__(self, settings: JwtSettings, disk: Disk) -> None:
         self._settings = settings

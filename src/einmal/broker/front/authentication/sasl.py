@@ -33,7 +33,7 @@ from einmal.types import ErrorCode
 RENEWAL_MS_MIN: Final = 1_000
 """A session is not renewed earlier than this after its beginning, as on Kafka."""
 _LIFETIME_MS_MAX: Final = 2**63 - 1
-"""What an answer can state; a token may end later."""
+"""Longest lifetime that an answer can state; a token may end later."""
 
 
 class Bearer(NamedTuple):
@@ -121,7 +121,8 @@ class SaslServer:
         )
 
     def _seed(self) -> bytes:
-        """Of made-up salts, which are the same on all brokers and after a restart, and which nobody can predict.
+        """Return the seed of made-up salts, which are the same on all brokers and after a restart, and which nobody can
+        predict.
 
         So it comes from nothing that a person has chosen, or that changes with the users: from the random ids of the
         first broker's data directories, which the cluster keeps and shows to nobody who has not authenticated.
@@ -158,7 +159,7 @@ class SaslServer:
         return Answered(answer, lifetime_ms or 0)
 
     def _lifetime_ms(self, mechanism: str, exchange: ServerExchange) -> int | None:
-        """Of the session (KIP-368); None: it does not end. Those of nodes do not."""
+        """Return the lifetime of the session (KIP-368); None: it does not end. Those of nodes do not."""
         limits = []
         if not exchange.is_node and self.settings.max_reauth_ms.get(mechanism, 0):
             limits.append(self.settings.max_reauth_ms[mechanism])

@@ -1,1 +1,1 @@
-"""What a sender may do: ACLs, as handlers ask and as requests describe them."""
+"""Permissions of a sender: ACLs, as handlers ask and as requests describe them."""

@@ -130,7 +130,7 @@ class Access:
     def authorized_operations(
         self, context: RequestContext, resource_type: ResourceType, name: str = CLUSTER_NAME
     ) -> int:
-        """What the sender may do, of the operations that the resource has: a bit for each (KIP-430)."""
+        """Return what the sender may do, of the operations that the resource has: a bit for each (KIP-430)."""
         principal = context.principal
         supported = OPERATION_BITS[resource_type]
         authorizer = self._authorizer_for(principal)

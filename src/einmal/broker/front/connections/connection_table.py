@@ -15,7 +15,7 @@ IDLE_MS_MIN: Final = 1_000
 
 
 class Tracked(Protocol):
-    """What the table reads of a connection."""
+    """Connection as the table reads it."""
 
     @property
     def number(self) -> int:

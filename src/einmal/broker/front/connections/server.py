@@ -151,7 +151,7 @@ class Server:
         half_here = [
             each
             for each in self.connections.all()
-            # What a throttled client has sent beforehand must not keep others out either.
+            # Requests that a throttled client has sent beforehand must not keep others out either.
             if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.requests.held)
         ]
         for connection in sorted(half_here, key=lambda each: each.begun_ms):
@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def stalled(self, now_ms: int) -> str | None:
-        """What the client has left incomplete for too long."""
+        """Return what the client has left incomplete for too long."""
         if not self._can_write:
             left = self._transport.get_write_buffer_size()
             if left < self._leaving.held:

@@ -31,11 +31,11 @@ HANDSHAKE_MS_MAX: Final = 10_000
 _HANDSHAKE_BYTES_MAX: Final = 128 * 1024
 """From one client: chains of certificates have some KB."""
 _TURN_MS: Final = 2
-"""Of the event loop, for all handshakes."""
+"""Time on the event loop in one turn, for all handshakes."""
 _WATCH_SECONDS: Final = 1.0
 _FIRST_BYTES: Final = 5
 _RECORD_BYTES: Final = 16 * 1024
-"""Of one TLS record; smaller pieces are joined."""
+"""Size of one TLS record; smaller pieces are joined."""
 _CHUNK_BYTES: Final = 64 * 1024
 """So much is encrypted at once, before the socket takes more."""
 _HINT: Final = "set the client's security.protocol to {protocol}, or use the port of a listener of its protocol"
@@ -121,7 +121,7 @@ class TlsLink(asyncio.BufferedProtocol):
         self._is_reading = True
         self._can_write = True
         self._backlog: deque[memoryview] = deque()
-        """What is not encrypted yet, because the socket is full."""
+        """Data that is not encrypted yet, because the socket is full."""
         self._backlog_bytes = 0
 
     # --- what the event loop calls ---------------------------------------------------------------------------------

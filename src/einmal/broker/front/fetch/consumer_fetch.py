@@ -1,4 +1,4 @@
-"""What one Fetch of a consumer reads, and whether its response can be sent now.
+"""Reads of one Fetch of a consumer, and whether its response can be sent now.
 
 Knows neither versions nor encodings, and waits for nothing: ``fetch_waiting`` does. What grows with the number of
 partitions goes in steps, between which a wide Fetch waits for its turn.
@@ -101,7 +101,7 @@ class ConsumerFetch:
         self.results.clear()
         self.ended.clear()
         self._bytes_read = 0
-        # What other clients have not taken yet leaves less for this one; the first batch comes all the same.
+        # Answers that other clients have not taken yet leave less for this one; the first batch comes all the same.
         self._room = min(self.bytes_max, self._response_memory.room)
         must_answer = not self._wanted
         for topic, wanted, partition in self._wanted:

@@ -22,7 +22,8 @@ _EPOCH_MAX: Final = 2**31 - 1
 _EVICTABLE_AFTER_MS: Final = 120_000
 """As in Kafka: a session unused for so long may be evicted for a new one."""
 PARTITIONS_MAX: Final = 100_000
-"""Of all sessions together, some 30 MB; beyond that a Fetch is answered without a session."""
+"""Maximum number of partitions of all sessions together, some 30 MB; beyond that a Fetch is answered without a
+session."""
 
 Key = tuple[Topic, int]
 

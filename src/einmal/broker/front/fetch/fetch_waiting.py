@@ -61,7 +61,8 @@ def answer_later(
 
 
 def _answer(fetch: ConsumerFetch, encode: Callable[[ConsumerFetch], Body], done: asyncio.Future[Body]) -> None:
-    """What the Fetch has read, without what its sender may not read any more: it chooses how long it waits."""
+    """Answer with what the Fetch has read, without what its sender may not read any more: it chooses how long it
+    waits."""
     try:
         if fetch.loses_access():
             fetch.read()

@@ -31,7 +31,7 @@ from einmal.wire.api.alter_client_quotas import (
 )
 
 _PARTS_MAX: Final = 10
-"""Of one entity, and values of it: there are three types and five quotas."""
+"""Maximum number of parts of one entity, and of its values: there are three types and five quotas."""
 _TOO_MANY: Final = f"An entity has at most {_PARTS_MAX} parts and {_PARTS_MAX} quotas."
 
 

@@ -27,7 +27,8 @@ from einmal.wire.api.describe_client_quotas import (
 )
 
 _COMPONENTS_MAX: Final = 10
-"""Of a filter that are looked at: there are three types, so one with more is refused for the first ones."""
+"""Maximum number of a filter's components that are looked at: there are three types, so one with more is refused for
+the first ones."""
 
 
 @handler

@@ -34,7 +34,7 @@ class DescribeProducersHandler:
     partitions: Partitions
 
     async def handle(self, context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-        # What is asked for twice is answered once: it may be long.
+        # A partition that is asked for twice is answered once: the answer may be long.
         asked: dict[str, dict[int, None]] = {}
         for topic in request.topics:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

@@ -41,7 +41,7 @@ class ElectLeadersHandler:
         async for asked in _chunks(context, request):
             results = await self._elect(request.election_type, asked)
             if isinstance(results, ErrorCode):
-                # Of the whole request, unless some elections were held before.
+                # It is the error of the whole request, unless some elections were held before.
                 error = error if topics else results
                 results = [ElectionResult(item, results) for item in asked or ()]
             for result in results:

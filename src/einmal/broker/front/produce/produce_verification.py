@@ -17,7 +17,7 @@ from einmal.wire.produce import ProduceRequest, Records
 from einmal.wire.record_batch import HEADER_SIZE, TRANSACTIONAL, read_header
 
 _ATTRIBUTES_LOW_BYTE: Final = 22
-"""Of the two attribute bytes of a batch, the one with the transactional bit."""
+"""Position of the attribute byte of a batch, one of two, that has the transactional bit."""
 
 
 class Unverified(NamedTuple):
@@ -73,7 +73,7 @@ def unverified(
 
 
 def by_producer(items: Iterable[Unverified]) -> dict[ProducerIdAndEpoch, list[Unverified]]:
-    """What each coordinator request is about."""
+    """Return what each coordinator request is about."""
     producers: dict[ProducerIdAndEpoch, list[Unverified]] = {}
     for item in items:
         producers.setdefault(item.producer, []).append(item)

@@ -62,7 +62,7 @@ class Undecided(NamedTuple):
     """A batch with so many records that other clients are served while they are checked."""
 
     place: tuple[int, int]
-    """Of its topic in the request, and of its partition there."""
+    """Position of its topic in the request, and of its partition there."""
     partition: Partition
     leader_epoch: LeaderEpoch
     batch: bytearray | memoryview
@@ -80,7 +80,7 @@ class ProducedBatches:
         self.topics: list[tuple[Topic, list[ProducedPartition]]] = []
         """The results, in the order of the request."""
         self._refusal: ErrorCode | None = None
-        """Of the topic that was begun last."""
+        """Error of the topic that was begun last."""
         self.waiting: list[Waiting] = []
         self.undecided: list[Undecided] = []
         self.has_refused = False
@@ -138,7 +138,7 @@ class ProducedBatches:
         if partition.leader_epoch == leader_epoch:
             results[number] = self._append(place, partition, batch, verification, admission, now)
         else:
-            # What was verified under another leader epoch means nothing.
+            # A verification under another leader epoch means nothing.
             results[number] = self._refuse(topic, results[number].partition, batch, ErrorCode.not_leader_or_follower)
 
     def refuse_all(self, error: ErrorCode) -> None:
@@ -151,7 +151,7 @@ class ProducedBatches:
         return partition.is_committed(last_offset) if self.needs_all else partition.is_written(last_offset)
 
     def fail(self, waiting: Waiting, error: ErrorCode) -> None:
-        """What was appended will not be as safe as acks wants, or not in time."""
+        """Fail a batch: what was appended will not be as safe as acks wants, or not in time."""
         self.has_refused = True
         results = self.topics[waiting.topic_index][1]
         results[waiting.partition_index] = ProducedPartition(results[waiting.partition_index].partition, error)

@@ -25,7 +25,7 @@ PARTITIONS_MAX: Final = 1_000
 class _Refusal(NamedTuple):
     producer: ProducerIdAndEpoch
     next_sequence: int
-    """Of a batch that was sent before the refusal could be read."""
+    """First sequence of a batch that was sent before the refusal could be read."""
     error: ErrorCode
 
 

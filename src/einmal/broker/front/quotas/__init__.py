@@ -1,1 +1,1 @@
-"""What clients use, and how long each is throttled for it."""
+"""Usage of each client, and how long it is throttled for it."""

@@ -1,4 +1,4 @@
-"""What one request of a client costs under its quotas, and the throttling that follows (KIP-219).
+"""Cost of one request of a client under its quotas, and the throttling that follows (KIP-219).
 
 The answer is sent at once and states the time; the connection then starts no request and reads nothing for so long. A
 Fetch above its quota is answered without records; any other request was carried out.
@@ -15,11 +15,11 @@ from einmal.metadata.quota_table import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 
 T = TypeVar("T")
 THROTTLE_MS_MAX: Final = 2**31 - 1
-"""What an answer can state."""
+"""Longest time that an answer can state."""
 
 
 class Charge:
-    """Of one request: made when it begins, settled once, when its answer is known.
+    """Charge of one request: made when it begins, settled once, when its answer is known.
 
     ``produced_bytes``: of the request, if it is a Produce. ``mute``: see ``context.Origin``. The broker's time is what
     its thread spends on decoding, handling and encoding: neither on sockets, nor in the background, nor on what a

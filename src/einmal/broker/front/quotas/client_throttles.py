@@ -1,4 +1,4 @@
-"""What clients use of this broker, against their quotas; and how long each is to be throttled (KIP-13, 124, 599).
+"""Usage of this broker by clients, against their quotas; and how long each is to be throttled (KIP-13, 124, 599).
 
 Clients that share a quota share a rate. The rates are this broker's own: a quota holds for each broker, as in Kafka;
 those of changes of partitions are the active controller's. Rates that nobody used for the whole span of their windows
@@ -25,7 +25,7 @@ from einmal.metadata.quota_table import (
 from einmal.seams import Clock
 
 RATES_MAX: Final = 10_000
-"""Of each kind of quota: some 10 MB if every rate has all its windows."""
+"""Maximum number of rates of each kind of quota: some 10 MB if every rate has all its windows."""
 
 _NAME_LENGTH_MAX: Final = 255
 """A longer name is remembered by its hash."""
@@ -100,7 +100,7 @@ class ClientThrottles:
         return min(self.use(REQUEST_PERCENTAGE, user, client_id, milliseconds / 10), self.windows.milliseconds)
 
     def fetch_bytes_max(self, user: str, client_id: str, most: int) -> int:
-        """Of one answer: more than a quota allows in all windows could never be sent."""
+        """Return the maximum size of one answer: more than a quota allows in all windows could never be sent."""
         limit = self.quotas.limit_of(CONSUMER_BYTE_RATE, user, client_id)
         return most if limit is None else min(most, int(limit.value * self.windows.full_seconds))
 

@@ -39,9 +39,11 @@ _ENVELOPE: Final = 58
 Parts: TypeAlias = list[Buffer]
 """An answer frame in parts, length included; empty: no answer."""
 _AT_ONCE_BYTES_MAX: Final = 4 * 1024
-"""Of any request but Produce: a larger one waits for its turn, since reading it takes milliseconds."""
+"""Maximum size of a request that is read at once, unless it is a Produce: a larger one waits for its turn, since
+reading it takes milliseconds."""
 _UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of any request but Produce, whose records stay bytes: a decoded request takes ten times as much memory."""
+"""Maximum size of any request but Produce, whose records stay bytes: a decoded request takes ten times as much
+memory."""
 _WIDE: Final = 1_000
 """A Produce for more partitions waits for its turn too."""
 _NARROW_BYTES_MAX: Final = 8 * _WIDE
@@ -107,7 +109,7 @@ class Router:
         takes some ten milliseconds, and a client may ask for hundreds of them."""
         self._descriptions = asyncio.Lock()
         self._unpacked = UnpackedRequests()
-        # Of their own: what has a share of another one may wait for a follower's Fetch, and a Produce for others.
+        # Each has its own: a request with a share of another one may wait for a follower's Fetch, a Produce for others.
         self._unpacked_of = {_FETCH: UnpackedRequests(), _PRODUCE: UnpackedRequests()}
 
     def dispatch(
@@ -172,7 +174,7 @@ class Router:
         return Deferred(header, cast(Parked, result), None, charge)
 
     def _charge(self, context: RequestContext, size: int) -> Charge | None:
-        """What the request of a client costs; nodes of the cluster have no quotas."""
+        """Return the charge of a client's request; nodes of the cluster have no quotas."""
         if context.principal is None or context.origin is None or self._throttles is None:
             return None
         produced_bytes = size if context.header.api_key == _PRODUCE else 0

@@ -24,7 +24,7 @@ def _begins_with_it(api_key: int, version: int) -> bool:
 
 
 def own_throttle_ms(header: RequestHeader, body: Body) -> int:
-    """What a handler, or the active controller's answer, states."""
+    """Return the time that a handler, or the active controller's answer, states."""
     if isinstance(body, tuple):
         return cast(int, getattr(body, _FIELD, 0))
     if isinstance(body, bytes) and len(body) >= _INT32.size and _begins_with_it(header.api_key, header.api_version):

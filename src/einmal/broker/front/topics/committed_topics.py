@@ -108,7 +108,7 @@ class CommittedTopics(Generic[P]):
 
 
 def to_commit(known: Mapping[TopicPartition, _Committed]) -> dict[TopicPartition, OffsetToCommit]:
-    """What is to be committed for the partitions that exist."""
+    """Return what is to be committed for the partitions that exist."""
     return {
         partition: OffsetToCommit(asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata)
         for partition, asked in known.items()
@@ -116,7 +116,7 @@ def to_commit(known: Mapping[TopicPartition, _Committed]) -> dict[TopicPartition
 
 
 def by_partition(topics: Iterable[_AnsweredTopic]) -> dict[TopicPartition, ErrorCode]:
-    """What a shard has answered."""
+    """Return the errors that a shard has answered, by partition."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in topics

@@ -16,7 +16,8 @@ WRONG_BROKER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader
 
 
 class LeaderHints:
-    """Of one answer. ``listener``: the name of that which the request came to. ``endpoints``: of all leaders named."""
+    """Leader hints of one answer. ``listener``: the name of that which the request came to. ``endpoints``: of all
+    leaders named."""
 
     def __init__(self, image: ClusterImage, listener: str) -> None:
         self._image = image

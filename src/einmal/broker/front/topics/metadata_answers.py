@@ -8,10 +8,10 @@ from uuid import UUID
 from einmal.broker.cluster_metadata import ClusterMetadata
 
 _BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of all answers: enough for the topics that the clients of a broker ask for together."""
+"""Maximum size of all answers: enough for the topics that the clients of a broker ask for together."""
 _OVERHEAD: Final = 1024
 _NAMES_MAX: Final = 100
-"""Of a question whose answer is kept."""
+"""Maximum number of names in a question whose answer is kept."""
 _VISIBLE_BYTES: Final = 150
 """That a visible topic takes in a key; its name is the image's."""
 

@@ -68,7 +68,7 @@ class SettingDescriptions:
         return entries
 
     def of_cluster(self, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
-        """What was set for all brokers."""
+        """Return what was set for all brokers."""
         entries = []
         for key, value in self.metadata.image.cluster_configs.items():
             if (names is None or key in names) and key in CHANGED_FOR_ALL:
