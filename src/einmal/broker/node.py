@@ -31,7 +31,7 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.producer_ids import ProducerIdBlocks, ProducerIds
 from einmal.broker.coordinators.transaction_service import TransactionService
-from einmal.broker.front.apis import NodeParts, router
+from einmal.broker.front.apis import router
 from einmal.broker.front.authentication.failed_authentications import FailedAuthentications
 from einmal.broker.front.authentication.sasl_listeners import SaslListeners
 from einmal.broker.front.authorization.access import Access
@@ -39,9 +39,13 @@ from einmal.broker.front.connections.arrivals import Arrivals, ConnectionRate
 from einmal.broker.front.connections.server import Server
 from einmal.broker.front.connections.tls_server import TlsServer
 from einmal.broker.front.fetch.fetch_sessions import FetchSessions
+from einmal.broker.front.hanging_transactions import HangingTransactions
+from einmal.broker.front.parts import NodeParts
+from einmal.broker.front.produce.produced_batches import Destinations
 from einmal.broker.front.quotas.client_throttles import ClientThrottles
 from einmal.broker.front.routing.router import Router
 from einmal.broker.front.topics.metadata_answers import EncodedAnswers
+from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.broker.identity import Identity, new_uuid
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.listening import Listening
@@ -170,6 +174,7 @@ class Node:
 
     def _parts(self) -> NodeParts:
         """For the handlers of requests."""
+        markers = self.transactions.markers
         return NodeParts(
             config=self.config,
             directory=self.directory,
@@ -182,20 +187,22 @@ class Node:
             new_uuid=partial(new_uuid, self.random),
             sasl=self.sasl.servers,
             failed_authentications=FailedAuthentications(self.clock),
-            peers=self.peers,
             controller_channel=self.controller_channel,
             topic_creation=self.topic_creation,
             metadata=self.metadata,
+            settings=SettingDescriptions(self.config, self.metadata),
             access=self.access,
             quorum=self.quorum,
             controller=self.controller,
             partitions=self.partitions,
+            destinations=Destinations(self.metadata, self.partitions),
             batch_checks=self.batch_checks,
             encoded_metadata=self.encoded_metadata,
             fetch_sessions=self.fetch_sessions,
             replica_sessions=self.replica_sessions,
             transactions=self.transactions,
-            markers=self.transactions.markers,
+            markers=markers,
+            hanging=HangingTransactions(self.metadata, self.partitions, markers, self.peers),
             groups=self.groups,
         )
 

@@ -14,7 +14,7 @@ versions do not know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Final
 
@@ -22,13 +22,7 @@ from einmal.broker.coordinators.transaction_service import TransactionService
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.produce.produce_verification import (
-    Unverified,
-    Verified,
-    by_producer,
-    is_transactional,
-    unverified,
-)
+from einmal.broker.front.produce.produce_verification import is_transactional
 from einmal.broker.front.produce.produced_batches import ALL_REPLICAS, Destinations, ProducedBatches, Waiting
 from einmal.broker.front.topics.leader_hints import WRONG_BROKER, LeaderHints
 from einmal.broker.replicas.batch_checks import BatchChecks
@@ -42,7 +36,6 @@ from einmal.wire.produce import (
     NodeEndpoint,
     ProduceRequest,
     ProduceResponse,
-    Records,
     encode_produce_response,
 )
 
@@ -66,30 +59,23 @@ class ProduceHandler:
     def handle(self, context: RequestContext, request: ProduceRequest) -> HandlerResult:
         # Without an answer no client retries refused batches.
         refused = None if context.origin is None or request.acks == 0 else context.origin.refused_batches
-        batches = ProducedBatches(request, self.destinations, refused)
-        is_of_transaction = is_transactional(request)
-        if is_of_transaction and not self._may_use(context, request.transactional_id):
+        version = None
+        if is_transactional(request):
+            version = TransactionVersion.TV_2 if context.api_version >= _IMPLICIT_ADD else TransactionVersion.TV_1
+        batches = ProducedBatches(request, self.destinations, refused, version)
+        if version is not None and not self._may_use(context, request.transactional_id):
             batches.refuse_all(ErrorCode.transactional_id_authorization_failed)
             return self._result(context, request, batches)
         if request.acks not in (0, 1, ALL_REPLICAS):
             batches.refuse_all(ErrorCode.invalid_required_acks)
             return self._encode(context, batches)
-        is_wide = sum(len(partitions) for _topic, partitions in request.topics) > _AT_ONCE_MAX
-        if is_of_transaction:
-            if is_wide:
-                return self._verify_in_turns(context, request, batches)
-            to_verify = [
-                item for topic, partitions in request.topics for item in self._unverified(context, topic, partitions)
-            ]
-            if to_verify:
-                return self._verify_and_append(context, request, batches, to_verify)
-        if is_wide:
-            return self._append_in_turns(context, request, batches, {})
+        if sum(len(partitions) for _topic, partitions in request.topics) > _AT_ONCE_MAX:
+            return self._append_in_turns(context, request, batches)
         for topic, partitions in request.topics:
             batches.begin(topic, self._refusal(context, topic))
-            batches.append(partitions, {}, self.clock.now())
-        if batches.undecided:
-            return self._append_undecided(context, request, batches)
+            batches.append(partitions, self.clock.now())
+        if batches.unverified or batches.undecided:
+            return self._append_rest(context, request, batches)
         return self._result(context, request, batches)
 
     # --- access --------------------------------------------------------------------------------------------------
@@ -106,62 +92,32 @@ class ProduceHandler:
         name = self.destinations.metadata.image.name_of_topic(topic)
         return None if name is None else self.access.refusal(context, AclOperation.WRITE, ResourceType.TOPIC, name)
 
-    # --- verification --------------------------------------------------------------------------------------------
-
-    def _unverified(
-        self, context: RequestContext, topic: Topic, partitions: Iterable[tuple[int, Records | None]]
-    ) -> Iterable[Unverified]:
-        if self._refusal(context, topic):
-            return ()
-        version = TransactionVersion.TV_2 if context.api_version >= _IMPLICIT_ADD else TransactionVersion.TV_1
-        found = ((self.destinations.find(topic, index), records) for index, records in partitions)
-        return unverified(found, version)
-
-    async def _verify_in_turns(
-        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches
-    ) -> Body | Parked:
-        """Verify and append all, serving other connections in between."""
-        to_verify: list[Unverified] = []
-        async for topic, partitions in context.paced(request.topics):
-            async for partition in context.paced(partitions):
-                to_verify += self._unverified(context, topic, (partition,))
-        return await self._verify_and_append(context, request, batches, to_verify)
-
-    async def _verify_and_append(
-        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches, to_verify: list[Unverified]
-    ) -> Body | Parked:
-        verdicts: dict[TopicPartition, Verified] = {}
-        transactional_id = request.transactional_id
-        assert transactional_id is not None, "transactional batches without an id are refused"
-        for producer, items in by_producer(to_verify).items():
-            errors = await self.transactions.verify_produce(
-                transactional_id, producer, [item.topic_partition for item in items], context.api_version
-            )
-            for item in items:
-                verdicts[item.topic_partition] = Verified(item, errors[item.topic_partition])
-        return await self._append_in_turns(context, request, batches, verdicts)
-
     # --- appending -----------------------------------------------------------------------------------------------
 
     async def _append_in_turns(
-        self,
-        context: RequestContext,
-        request: ProduceRequest,
-        batches: ProducedBatches,
-        verdicts: Mapping[TopicPartition, Verified],
+        self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches
     ) -> Body | Parked:
         """Append all, serving other connections in between."""
         async for topic, partitions in context.paced(request.topics):
             batches.begin(topic, self._refusal(context, topic))
             async for partition in context.paced(partitions):
-                batches.append((partition,), verdicts, self.clock.now())
-        return await self._append_undecided(context, request, batches)
+                batches.append((partition,), self.clock.now())
+        return await self._append_rest(context, request, batches)
 
-    async def _append_undecided(
+    async def _append_rest(
         self, context: RequestContext, request: ProduceRequest, batches: ProducedBatches
     ) -> Body | Parked:
-        """Append batches that take longer to check. The connection's next request waits meanwhile: batches stay in
-        order."""
+        """Append batches that must be verified first, or that take longer to check. The connection's next request waits
+        meanwhile: batches stay in order."""
+        for producer, items in batches.unverified.items():
+            assert request.transactional_id is not None, "transactional batches without an id are refused"
+            errors = await self.transactions.verify_produce(
+                request.transactional_id, producer, [item.topic_partition for item in items], context.api_version
+            )
+            async for item in context.paced(items):
+                # The permission may have been withdrawn meanwhile.
+                refusal = self._refusal(context, request.topics[item.place[0]][0])
+                batches.append_verified(item, errors[item.topic_partition], refusal, self.clock.now())
         for undecided in batches.undecided:
             await self.batch_checks.run(undecided.admission.decide, context.sender)
             batches.append_decided(undecided, self.clock.now())
@@ -205,9 +161,7 @@ class ProduceHandler:
 
         timer = loop.call_later(max(0, request.timeout_ms) / 1000, expire)
         for waiting in batches.waiting:
-            partition, offset = waiting.partition, waiting.offset
-            future = partition.when_committed(offset) if batches.needs_all else partition.when_written(offset)
-            future.add_done_callback(partial(settled, waiting))
+            waiting.met.add_done_callback(partial(settled, waiting))
         return done
 
     def _encode(self, context: RequestContext, batches: ProducedBatches) -> bytes:

@@ -1,24 +1,34 @@
 """The batches of one Produce: appends or refuses each, and keeps the results.
 
-Each partition is decided alone. Nothing here waits: a batch that takes longer to check is left *undecided*; an appended
-batch that is not yet as durable as ``acks`` requires is *waiting*. Knows neither versions nor encodings.
+Each partition is decided alone. Nothing here waits: a batch that the transaction coordinator must verify first is left
+*unverified*, one that takes longer to check *undecided*; an appended batch that is not yet as durable as ``acks``
+requires is *waiting*. Knows neither versions nor encodings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from einmal.broker.cluster_metadata import ClusterMetadata
-from einmal.broker.front.produce.produce_verification import Verified
+from einmal.broker.front.produce.produce_verification import Unverified, unverified
 from einmal.broker.front.produce.refused_batches import RefusedBatches
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.log.admission import Admission
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.image import INTERNAL_TOPICS
-from einmal.types import ErrorCode, Instant, LeaderEpoch, Offset, TopicPartition
+from einmal.types import (
+    ErrorCode,
+    Instant,
+    LeaderEpoch,
+    Offset,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    TransactionVersion,
+)
 from einmal.wire.errors import Unanswered
 from einmal.wire.primitives import Topic
 from einmal.wire.produce import ProducedPartition, ProduceRequest, Records
@@ -50,12 +60,16 @@ class Destinations:
 
 
 class Waiting(NamedTuple):
-    """A batch whose result holds only when ``offset`` is committed in ``partition``."""
+    """A batch whose result holds only when ``offset`` is as safe in ``partition`` as acks wants.
+
+    ``met``: awaited from the append on, since a later leadership may have other records at the offset.
+    """
 
     topic_index: int
     partition_index: int
     partition: Partition
     offset: Offset
+    met: asyncio.Future[ErrorCode]
 
 
 class Undecided(NamedTuple):
@@ -71,17 +85,28 @@ class Undecided(NamedTuple):
 
 
 class ProducedBatches:
-    """``refused``: what was refused on this connection before; None where nobody sends again what is refused."""
+    """``refused``: what was refused on this connection before; None where nobody sends again what is refused.
 
-    def __init__(self, request: ProduceRequest, destinations: Destinations, refused: RefusedBatches | None) -> None:
+    ``transaction_version``: how transactional batches are verified; None: there are none.
+    """
+
+    def __init__(
+        self,
+        request: ProduceRequest,
+        destinations: Destinations,
+        refused: RefusedBatches | None,
+        transaction_version: TransactionVersion | None = None,
+    ) -> None:
         self._request = request
         self._destinations = destinations
         self._refused = refused
+        self._transaction_version = transaction_version
         self.topics: list[tuple[Topic, list[ProducedPartition]]] = []
         """The results, in the order of the request."""
         self._refusal: ErrorCode | None = None
         """Error of the topic that was begun last."""
         self.waiting: list[Waiting] = []
+        self.unverified: dict[ProducerIdAndEpoch, list[Unverified]] = {}
         self.undecided: list[Undecided] = []
         self.has_refused = False
         """Whether anything was, so that there may be a leader to name."""
@@ -92,43 +117,60 @@ class ProducedBatches:
         self.topics.append((topic, []))
         self._refusal = refusal
 
-    def append(
+    def append(self, partitions: Iterable[tuple[int, Records | None]], now: Instant) -> None:
+        """Append to partitions of the topic that was begun last."""
+        results = self.topics[-1][1]
+        for partition in partitions:
+            place = (len(self.topics) - 1, len(results))
+            results.append(self._decide(place, partition, self._refusal, None, now))
+
+    def append_verified(self, item: Unverified, verdict: ErrorCode, refusal: ErrorCode | None, now: Instant) -> None:
+        """Append one of ``unverified``. ``verdict``: the coordinator's. ``refusal``: of all batches of its topic."""
+        topic_index, number = item.place
+        partition = self._request.topics[topic_index][1][number]
+        self.topics[topic_index][1][number] = self._decide(item.place, partition, refusal, (item, verdict), now)
+
+    def _decide(
         self,
-        partitions: Iterable[tuple[int, Records | None]],
-        verdicts: Mapping[TopicPartition, Verified],
+        place: tuple[int, int],
+        asked: tuple[int, Records | None],
+        refusal: ErrorCode | None,
+        verified: tuple[Unverified, ErrorCode] | None,
         now: Instant,
-    ) -> None:
-        """Append to partitions of the topic that was begun last. ``verdicts``: of what had to be verified."""
-        topic, results = self.topics[-1]
-        for index, records in partitions:
-            if self._refusal is not None:
-                results.append(self._refuse(topic, index, records, self._refusal))
-                continue
-            partition = self._destinations.find(topic, index)
-            verification: ErrorCode | VerificationGuard = CONTINUES
-            if verdicts and isinstance(partition, Partition):
-                verdict = verdicts.get(partition.topic_partition)
-                verification = CONTINUES if verdict is None else verdict.verification(partition)
-            # Nearly always nothing was refused before.
-            if self._refused and (error := self._refused.error_behind(topic, index, records)) is not _NONE:
-                self.has_refused = True
-                results.append(ProducedPartition(index, error))
-            elif isinstance(partition, ErrorCode):
-                results.append(self._refuse(topic, index, records, partition))
-            elif isinstance(verification, ErrorCode):
-                results.append(self._refuse(topic, index, records, verification))
-            elif records is None:
-                results.append(self._refuse(topic, index, records, ErrorCode.invalid_record))
-            else:
-                batch = _writable(records)
-                admission = partition.admit(batch, now)
-                place = (len(self.topics) - 1, len(results))
-                if admission.is_decided:
-                    results.append(self._append(place, partition, batch, verification, admission, now))
-                else:
-                    epoch = partition.leader_epoch
-                    self.undecided.append(Undecided(place, partition, epoch, batch, verification, admission))
-                    results.append(ProducedPartition(index))
+    ) -> ProducedPartition:
+        """The result: for now, of what is unverified, undecided or waiting. ``verified``: with its verdict."""
+        topic = self.topics[place[0]][0]
+        index, records = asked
+        if refusal is not None:
+            return self._refuse(topic, index, records, refusal)
+        # Nearly always nothing was refused before.
+        if self._refused and (error := self._refused.error_behind(topic, index, records)) is not _NONE:
+            self.has_refused = True
+            return ProducedPartition(index, error)
+        partition = self._destinations.find(topic, index)
+        if isinstance(partition, ErrorCode):
+            return self._refuse(topic, index, records, partition)
+        if records is None:
+            return self._refuse(topic, index, records, ErrorCode.invalid_record)
+        guard = CONTINUES
+        if verified is not None:
+            item, verdict = verified
+            if verdict is _NONE and partition.leader_epoch != item.leader_epoch:
+                verdict = ErrorCode.not_leader_or_follower
+            if verdict is not _NONE:
+                return self._refuse(topic, index, records, verdict)
+            guard = item.guard
+        elif self._transaction_version is not None:
+            found = unverified(place, partition, records, self._transaction_version)
+            if found is not None:
+                self.unverified.setdefault(found.producer, []).append(found)
+                return ProducedPartition(index)
+        batch = _writable(records)
+        admission = partition.admit(batch, now)
+        if admission.is_decided:
+            return self._append(place, partition, batch, guard, admission, now)
+        self.undecided.append(Undecided(place, partition, partition.leader_epoch, batch, guard, admission))
+        return ProducedPartition(index)
 
     def append_decided(self, decided: Undecided, now: Instant) -> None:
         """Append one of ``undecided``, whose admission is decided by now."""
@@ -192,7 +234,8 @@ class ProducedBatches:
         if error is not _NONE:
             self._refuse(topic, index, batch, error)
         elif not self.is_met(partition, last_offset):
-            self.waiting.append(Waiting(topic_index, number, partition, last_offset))
+            met = partition.when_committed(last_offset) if self.needs_all else partition.when_written(last_offset)
+            self.waiting.append(Waiting(topic_index, number, partition, last_offset, met))
         return ProducedPartition(index, error, base_offset, append_time, log_start_offset, errors, message)
 
     def _refuse(self, topic: Topic, index: int, records: Records | None, error: ErrorCode) -> ProducedPartition:
