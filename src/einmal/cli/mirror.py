@@ -196,12 +196,15 @@ def _copier(
 def _stops_told() -> Iterator[None]:
     from einmal.mirroring.map_log import UnreadableMap
     from einmal.mirroring.run import MirrorIncomplete, MirrorStopped
+    from einmal.options.values import OptionError
     from einmal.pipeline.commit_record import UnreadableCommitRecord
+    from einmal.pipeline.errors import PipelineRefused
     from einmal.sinks.commit_point import SinkError
 
+    stops = (MirrorStopped, UnreadableMap, UnreadableCommitRecord, SinkError, OptionError, PipelineRefused)
     try:
         yield
-    except (MirrorStopped, UnreadableMap, UnreadableCommitRecord, SinkError) as error:
+    except stops as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, MirrorIncomplete) else REFUSED) from error
 
@@ -230,10 +233,11 @@ class _Listener:
 
 
 def _measured(flow: str, output: Format, address: str) -> _Listener:
+    from einmal.metrics import serve
     from einmal.mirroring.metrics import MirrorMetrics
 
     figures = MirrorMetrics(flow)
-    typer.echo(f"metrics: http://{figures.serve(address)}/metrics", err=True)
+    typer.echo(f"metrics: http://{serve('--metrics', address, figures.registry)}/metrics", err=True)
     return _Listener(flow, output, figures=figures)
 
 

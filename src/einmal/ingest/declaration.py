@@ -153,7 +153,7 @@ def _one_of(options: Options, name: str, values: tuple[str, ...]) -> str:
 def _table(given: Mapping[str, str]) -> Callable[[], RecordSource]:
     _require_psycopg()
     from einmal.ingest.tables import TableSource
-    from einmal.sinks.postgres.options import connecting
+    from einmal.postgresql.options import connecting
 
     options = Options(given)
     options.refuse_unknown(TABLE_OPTIONS, kafka=False)

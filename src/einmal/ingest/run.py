@@ -19,6 +19,7 @@ from einmal.ingest.deduplication.deduplicator import Deduplicator
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.machine import IngestMachine, transactional_id
 from einmal.ingest.source import IngestBatch, RecordSource, SourceFailed, SourceNotice, SourceRefused
+from einmal.pauses import DoublingPauses
 from einmal.pipeline import effects as protocol
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
@@ -31,8 +32,8 @@ from einmal.sinks.perform import VERBS, answered, perform
 
 POLL_S: Final = 0.2
 """Between two looks at a source that has nothing new."""
-_PAUSE_MAX_S: Final = 30.0
-"""Between two runs, after many without a commit."""
+_PAUSES_S: Final = DoublingPauses(POLL_S, 30.0)
+"""Between two runs, by how many had no commit."""
 _RESTARTS_MAX: Final = 5
 """Runs without a commit, one after the other, until ``available_now`` gives up."""
 _NAMED_MAX: Final = 5
@@ -110,7 +111,7 @@ class Ingest:
                 appender = self._on_spark(spark, cluster)
             while not self.stop.is_set():
                 held = self._run_once(cluster, appender, held)
-                self.stop.wait(min(_PAUSE_MAX_S, POLL_S * 2 ** min(self._restarts, 10)))
+                self.stop.wait(_PAUSES_S.after(self._restarts))
             if available_now:
                 self._refuse_what_is_set_aside()
         finally:

@@ -31,8 +31,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
+from einmal.ingest.postgresql.values import PRINTING
 from einmal.ingest.source import (
     IngestBatch,
     IngestRecord,
@@ -43,6 +43,8 @@ from einmal.ingest.source import (
     SourceRefused,
 )
 from einmal.ingest.table_reader import FoundRows, TableLayout, TablePosition, TableRange, TableReader, TableRow
+from einmal.postgresql import sqlstates
+from einmal.postgresql.session import IDENTITY, open_connection
 from einmal.security.redaction import RedactedDict
 
 _BATCH_ROWS: Final = 10_000
@@ -51,20 +53,13 @@ _FULL_RATIO: Final = 20
 """A look at the whole table may take a twentieth of the time."""
 _UNRECORDED_MAX: Final = 2**24
 """Transactions by which a horizon may be ahead of the recorded one where there is nothing to record."""
-_AGAIN: Final = ("08", "53", "57", "40", "58")
-"""Classes of errors that pass: connections, resources, operators' interventions, conflicts, the system."""
 _HINT_ROLE: Final = "the role needs CONNECT, USAGE of the schema and SELECT on the table"
 _HINT_VALUE: Final = "UPDATE the row that has this value; text of a database in SQL_ASCII must be UTF-8"
+# Names keep the role's search_path. No row security: instead of rows that are silently not there.
+_LOCAL: Final = {**PRINTING, "statement_timeout": "0", "row_security": "off"}
 _SETTINGS: Final = {
-    "client_encoding": "UTF8",
-    "connect_timeout": "10",
     "application_name": "einmal ingest",
-    # Values print as in ``postgresql.values``; names keep the role's search_path.
-    "options": "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c extra_float_digits=1 "
-    "-c statement_timeout=0 "
-    # Instead of rows that are silently not there.
-    "-c row_security=off",
-    "tcp_user_timeout": "25000",
+    "options": " ".join(f"-c {name}={value}" for name, value in _LOCAL.items()),
 }
 
 
@@ -174,8 +169,7 @@ def _record(topic: str, row: TableRow) -> IngestRecord:
 
 
 def _origin_of(connection: psycopg.Connection[Any], table: str) -> str:
-    query = "SELECT system_identifier::text || '/' || current_database() FROM pg_control_system()"
-    row = connection.execute(query).fetchone()
+    row = connection.execute(IDENTITY).fetchone()
     assert row is not None
     return f"{table} in {row[0]}"
 
@@ -184,11 +178,11 @@ def _origin_of(connection: psycopg.Connection[Any], table: str) -> str:
 def _connected(conninfo: Mapping[str, str], table: str) -> Iterator[psycopg.Connection[Any]]:
     """Raises SourceFailed, SourceRefused, also for the errors of its body."""
     try:
-        with psycopg.connect(make_conninfo("", **conninfo), autocommit=True, prepare_threshold=None) as connection:
+        with open_connection(conninfo) as connection:
             yield connection
     except psycopg.Error as error:
         reason = str(error).strip() or type(error).__name__
-        if error.sqlstate is None or error.sqlstate.startswith(_AGAIN):
+        if error.sqlstate is None or error.sqlstate.startswith(sqlstates.PASSING):
             raise SourceFailed(f"{table}: {reason}") from error
-        hint = _HINT_VALUE if error.sqlstate.startswith("22") else _HINT_ROLE
+        hint = _HINT_VALUE if error.sqlstate.startswith(sqlstates.DATA_EXCEPTION) else _HINT_ROLE
         raise SourceRefused(f"{table}: {reason}", hint) from error

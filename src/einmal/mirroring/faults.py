@@ -11,12 +11,12 @@ from einmal.client.errors import FatalError, KafkaError, RetriableError, Unknown
 from einmal.client.fetched import CorruptData
 from einmal.mirror import effects
 from einmal.mirror.effects import MirrorEffect
+from einmal.pauses import DoublingPauses
 from einmal.types import ErrorCode, TopicPartition
 
 LASTS_S: Final = 15.0
 """How long a partition may have no leader before its topic is left out: longer than an election takes."""
-_PAUSE_S: Final = 5.0
-_PAUSE_MAX_S: Final = 300.0
+_PAUSES_S: Final = DoublingPauses(5.0, 300.0)
 _OF_A_TOPIC: Final = frozenset(
     {
         ErrorCode.message_too_large,
@@ -111,7 +111,7 @@ class SetAside:
     """Topics that were left out, and are tried again."""
     _leaderless: dict[str, float] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
-    _pauses: dict[str, float] = field(default_factory=dict)
+    _pauses: dict[str, int] = field(default_factory=dict)
     _groups_due_s: float | None = None
 
     @property
@@ -142,9 +142,9 @@ class SetAside:
             if topic in self._leaderless:
                 continue
             if topic not in self._due:
-                pause = self._pauses.get(topic, _PAUSE_S)
-                self._pauses[topic] = min(_PAUSE_MAX_S, 2 * pause)
-                self._due[topic] = now_s + pause
+                pauses = self._pauses.get(topic, 0)
+                self._pauses[topic] = pauses + 1
+                self._due[topic] = now_s + _PAUSES_S.after(pauses)
             elif self._due[topic] <= now_s:
                 self._try(topic)
 

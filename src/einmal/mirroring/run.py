@@ -22,6 +22,7 @@ from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.target import TargetWriter
 from einmal.mirroring.topic_settings import TopicSettings
+from einmal.pauses import DoublingPauses
 from einmal.pipeline import effects as protocol
 from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
@@ -37,7 +38,7 @@ _POLL_S: Final = 0.2
 _RESTARTS_MAX: Final = 5
 """Runs without a commit, one after the other, until the mirror gives up."""
 _REPORTED_MAX: Final = 1_000
-_PAUSE_MAX_S: Final = 10.0
+_PAUSES_S: Final = DoublingPauses(_POLL_S, 10.0)
 STALLED_S: Final = 45.0
 """Until a process that is to end when everything is copied gives up where nothing is."""
 _NAMED_MAX: Final = 8
@@ -144,7 +145,7 @@ class MirrorProcess:
             held = machine.held
             if self._aside.count <= left_out:
                 self._restarts += 1
-            self.stop.wait(min(_PAUSE_MAX_S, _POLL_S * 2 ** min(self._restarts, 10)))
+            self.stop.wait(_PAUSES_S.after(self._restarts))
 
     def close(self) -> None:
         self._copier.close()
@@ -272,7 +273,7 @@ class MirrorProcess:
         self._stuck(reason)
 
     def _wait(self) -> effects.Woken:
-        self.stop.wait(min(_PAUSE_MAX_S, _POLL_S * 2 ** min(self._failures, 10)))
+        self.stop.wait(_PAUSES_S.after(self._failures))
         return effects.Woken()
 
     def _transact(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:

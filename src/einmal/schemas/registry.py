@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from einmal.pauses import DoublingPauses
 from einmal.schemas.errors import RegistryUnavailable, SchemaNotFound
 from einmal.security import https
 from einmal.security.redaction import RedactedDict
@@ -36,7 +37,7 @@ _SCHEMAS_MAX: Final = 1_000
 """Schemas kept. A topic with more has ids that are made up."""
 _REFERENCES_MAX: Final = 100
 _TRIES: Final = 4
-_PAUSE_S: Final = 0.5
+_PAUSES_S: Final = DoublingPauses(0.5, 2.0)
 _RETRIABLE: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
 _NOT_FOUND_CODES: Final = frozenset({40401, 40402, 40403})
@@ -118,7 +119,7 @@ class SchemaRegistry:
         reason = ""
         for attempt in range(_TRIES):
             if attempt:
-                self._pause(_PAUSE_S * 2 ** (attempt - 1))
+                self._pause(_PAUSES_S.after(attempt - 1))
             for url in self._urls:
                 try:
                     return self._ask(url, path)

@@ -10,16 +10,9 @@ import pytest
 from einmal.declare.document import DeclarationError
 from einmal.declare.pipeline import parse
 from einmal.options.values import OptionError, Options
+from einmal.postgresql.names import NAME_BYTES_MAX
 from einmal.sinks.kinds import sink_class
-from einmal.sinks.postgres.names import (
-    NAME_BYTES_MAX,
-    TableName,
-    application_name,
-    epoch_of_application,
-    epoch_of_staging,
-    staging_name,
-    table_name,
-)
+from einmal.sinks.postgres.names import application_name, epoch_of_application, epoch_of_staging, staging_name
 from einmal.sinks.postgres.options import Mode, PostgresOptions, postgres_options
 
 URL = "postgresql://loader@db.example.com:5432/shop"
@@ -27,26 +20,6 @@ URL = "postgresql://loader@db.example.com:5432/shop"
 
 def options(**given: str) -> PostgresOptions:
     return postgres_options(Options({"url": URL, "table": "orders", **given}))
-
-
-@pytest.mark.parametrize(
-    ("text", "schema", "name"),
-    [
-        ("orders", None, "orders"),
-        ("Sales.Orders", "sales", "orders"),
-        ('"Sales"."Or""ders"', "Sales", 'Or"ders'),
-        ('sales . "a.b"', "sales", "a.b"),
-        ("größe", None, "größe"),
-    ],
-)
-def test_table_names_are_read_as_sql_reads_them(text: str, schema: str | None, name: str) -> None:
-    assert table_name("table", text) == TableName(schema, name)
-
-
-@pytest.mark.parametrize("text", ["a.b.c", "a b", "a.", "1a", 'a"b', '""', "x" * 64, "orders; DROP TABLE orders"])
-def test_text_that_is_no_table_name_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match='option "table"'):
-        options(table=text)
 
 
 def test_names_of_staging_tables_fit_and_carry_the_epoch() -> None:
@@ -68,7 +41,6 @@ def test_a_session_is_recognised_by_pipeline_and_epoch() -> None:
 def test_defaults_are_an_append_into_a_table_that_is_created() -> None:
     made = options()
     assert (made.mode, made.create_table, made.schema) == (Mode.APPEND, True, "public")
-    assert str(made.connecting) == "shop on db.example.com:5432"
 
 
 @pytest.mark.parametrize(
@@ -78,21 +50,16 @@ def test_defaults_are_an_append_into_a_table_that_is_created() -> None:
         ({"mode": "upsert"}, 'option "key" is missing'),
         ({"key": "id"}, 'option "key" has no effect'),
         ({"mode": "upsert", "key": "id,id"}, "names a column twice"),
-        ({"url": "jdbc:postgresql://db/shop"}, 'leave "jdbc:" away'),
-        ({"url": "host=db password=hunter2"}, "contains a password"),
-        ({"url": "postgresql://db/shop?passwrod=hunter2"}, "not a connection string"),
     ],
 )
-def test_options_that_cannot_be_are_refused_without_repeating_a_password(given: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionError, match=message) as caught:
+def test_options_that_cannot_be_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         options(**given)
-    assert "hunter2" not in str(caught.value)
 
 
 def test_no_text_of_the_options_has_the_password() -> None:
     made = options(password="hunter2", user="loader")
     assert "hunter2" not in f"{made} {made!r} {made.connecting}"
-    assert made.connecting.conninfo["password"] == "hunter2"
 
 
 def test_records_are_managed_without_spark() -> None:

@@ -26,13 +26,13 @@ from typing import Final, NamedTuple, Protocol
 from einmal.broker.coordinators.marker_writer import Markers, PartitionErrors, TransactionEnd
 from einmal.broker.resources.supervision import Supervisor
 from einmal.metadata.records import NO_LEADER
+from einmal.pauses import DoublingPauses
 from einmal.transactions.markers import WriteMarkers
 from einmal.types import BrokerId, ErrorCode, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_PAUSE_SECONDS_MIN: Final = 0.01
-_PAUSE_SECONDS_MAX: Final = 1.0
+_PAUSES_S: Final = DoublingPauses(0.01, 1.0)
 _MARKERS_MAX: Final = 10_000
 """Markers of one request: more would block the broker's loop for too long."""
 
@@ -71,7 +71,7 @@ class _Outcome:
     written: Callable[[], Awaitable[object]]
     missing: dict[TopicPartition, BrokerId] = field(default_factory=dict)
     """Partitions without their marker, and the broker of the request; ``NO_LEADER``: they wait for the next try."""
-    pause: float = _PAUSE_SECONDS_MIN
+    pauses: int = 0
     timer: asyncio.TimerHandle | None = None
     is_over: bool = False
 
@@ -140,7 +140,7 @@ class MarkerSender:
                 if lane is not None:
                     lane.queue.get(outcome, {}).pop(topic_partition, None)
             if moved:
-                outcome.pause = _PAUSE_SECONDS_MIN
+                outcome.pauses = 0
                 self._route(outcome, moved)
 
     def stop(self) -> None:
@@ -219,11 +219,12 @@ class MarkerSender:
             report.add_done_callback(lambda done: self._reports.pop(done, None))
         elif outcome.timer is None and NO_LEADER in outcome.missing.values():
             log.debug("markers of producer %d are still missing: %s", outcome.end.producer[0], outcome.missing)
-            outcome.timer = asyncio.get_running_loop().call_later(outcome.pause, self._try_again, outcome)
+            pause_s = _PAUSES_S.after(outcome.pauses)
+            outcome.timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, outcome)
 
     def _try_again(self, outcome: _Outcome) -> None:
         outcome.timer = None
-        outcome.pause = min(2 * outcome.pause, _PAUSE_SECONDS_MAX)
+        outcome.pauses += 1
         self._route(outcome, [each for each, asked in outcome.missing.items() if asked == NO_LEADER])
 
     async def _report(self, outcome: _Outcome) -> None:

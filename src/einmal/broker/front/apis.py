@@ -180,7 +180,8 @@ _UNSTABLE: Final = {InitProducerIdHandler.api.key: 6}
 
 
 def entries_on(listener: On, *, has_two_phase_commit: bool = False) -> tuple[Entry, ...]:
-    """Return the APIs that are answered there; the versions of KIP-939 only where the broker takes part in two-phase commits."""
+    """Return the APIs that are answered there. Versions of KIP-939 only where the broker takes part in two-phase
+    commits."""
     entries = tuple(entry for entry in APIS if entry.on & listener)
     return entries if has_two_phase_commit else tuple(map(_stable, entries))
 

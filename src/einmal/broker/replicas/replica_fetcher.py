@@ -27,6 +27,7 @@ from einmal.broker.rpc.peers import Peers
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import ImageDelta
 from einmal.metadata.records import NO_LEADER
+from einmal.pauses import DoublingPauses
 from einmal.replication.follower import Append, Later, Outdated, Restart, Step, Truncate, next_step, question
 from einmal.rpc.connection import Answer, NoAnswer
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset
@@ -49,8 +50,7 @@ _ANSWER_TIMEOUT_MS: Final = 10_000
 """In addition to the leader's own maximum wait."""
 _RETRY_SECONDS: Final = 0.1
 """After a lost connection, or an error of the whole request."""
-_PAUSE_SECONDS_MIN: Final = 0.01
-_PAUSE_SECONDS_MAX: Final = 0.5
+_PAUSES_S: Final = DoublingPauses(0.01, 0.5)
 """After a partition's error, before it is requested again: a leader that does not know yet that it leads soon will."""
 _PATIENCE_SECONDS: Final = 0.02
 """How long a poll without changes waits for partitions that are being flushed."""
@@ -436,5 +436,4 @@ class _Fetcher:
         self._changed[followed.key] = None
         if followed.partition.is_offline:
             return
-        seconds = min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS_MIN * 2 ** min(followed.pauses, 10))
-        asyncio.get_running_loop().call_later(seconds, resume)
+        asyncio.get_running_loop().call_later(_PAUSES_S.after(followed.pauses), resume)

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from einmal.log.errors import LogCorruption
+from einmal.pauses import DoublingPauses
 from einmal.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
-_PAUSE_SECONDS: Final = 0.1
-_PAUSE_SECONDS_MAX: Final = 30.0
+_PAUSES_S: Final = DoublingPauses(0.1, 30.0)
 _REPEAT_SECONDS: Final = 60.0
 _EXPECTED: Final = (OSError, WireError, LogCorruption)
 
@@ -33,15 +33,15 @@ class Supervisor:
 
     async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
-        pause = _PAUSE_SECONDS
+        pauses = 0
         while True:
             begun = loop.time()
             if await self.attempt(name, work):
                 return
-            if loop.time() - begun > _PAUSE_SECONDS_MAX:
-                pause = _PAUSE_SECONDS
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            if loop.time() - begun > _PAUSES_S.longest:
+                pauses = 0
+            await asyncio.sleep(_PAUSES_S.after(pauses))
+            pauses += 1
 
     async def attempt(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Call ``work`` once; False: it failed, and that is logged."""

@@ -22,6 +22,7 @@ from einmal.client.aio.secured import Secured
 from einmal.client.apis import ApiKey
 from einmal.client.config import ClientSettings
 from einmal.client.errors import ClientClosed, Disconnected, FatalError, KafkaError, error_for
+from einmal.pauses import DoublingPauses
 from einmal.rpc.connection import Answer, Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode
@@ -89,6 +90,7 @@ class Connections:
         self._open: dict[Place, Connection] = {}
         self._opening: dict[Place, asyncio.Task[Connection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
+        self._pauses_ms = DoublingPauses(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._secured = Secured(settings, network)
         self._was_served = False
         """Whether a broker has answered more than ApiVersions: then its listener does not require SASL."""
@@ -197,13 +199,12 @@ class Connections:
 
     def _failed(self, place: Place, error: KafkaError) -> None:
         failures = self._failures.setdefault(place[:2], _Failures())
-        settings = self._settings
-        pause = min(settings.reconnect_backoff_ms << min(failures.count, 10), settings.reconnect_backoff_max_ms)
+        pause_ms = self._pauses_ms.after(failures.count)
         failures.count += 1
         failures.last = error
         if isinstance(error, FatalError):
             self.rejection = error
-        failures.again_at_ms = self._now() + int(pause * self._source.uniform(0.8, 1.2))
+        failures.again_at_ms = self._now() + int(pause_ms * self._source.uniform(0.8, 1.2))
 
     async def _connect_once(self, place: Place) -> tuple[Connection, int]:
         """An open, authenticated connection, and its session's lifetime in ms (0: without end)."""

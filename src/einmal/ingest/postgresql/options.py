@@ -13,10 +13,10 @@ from einmal.ingest.postgresql import outbox
 from einmal.ingest.postgresql.envelope import legal_topic
 from einmal.ingest.postgresql.tables import Routing
 from einmal.options.values import OptionError, Options
-from einmal.sinks.postgres.options import SSL, Connecting, connecting
+from einmal.postgresql.options import CONNECTING, Connecting, connecting
 
 NAMES: Final = (
-    "url", "user", "password", *SSL, "statement_timeout", "lock_timeout", "slot.name", "publication.name",
+    *CONNECTING, "slot.name", "publication.name",
     "topic.prefix", "snapshot.mode", "tombstones.on.delete", "max.batch.size", "outbox.tables",
     "route.topic.replacement", "message.key.columns", "skipped.operations",
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""One session of a source: transactions, cursors whose rows stay on the server, and what its errors mean.
-
-Statements are not prepared, and settings are local to a transaction: a pooler in transaction mode may be between.
-"""
+"""One session of a source: transactions, cursors whose rows stay on the server, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -14,9 +11,10 @@ from psycopg import sql
 
 from einmal.ingest.postgresql.values import SESSION
 from einmal.ingest.source import SourceFailed, SourceRefused
-from einmal.sinks.postgres.options import Connecting
-from einmal.sinks.postgres.refusals import cause, reason
-from einmal.sinks.postgres.session import open_connection
+from einmal.postgresql import sqlstates
+from einmal.postgresql.errors import cause, reason
+from einmal.postgresql.options import Connecting
+from einmal.postgresql.session import ServerSession, begin
 
 _FETCHED_MAX: Final = 256
 _FETCHED_BYTES: Final = 1024 * 1024
@@ -25,64 +23,51 @@ _LOCAL: Final = {
     **SESSION,
     # The ingester writes to topics between two fetches. A dead one must not keep the server from vacuuming.
     "idle_in_transaction_session_timeout": "5min",
-    "client_connection_check_interval": "5s",
     # Instead of a snapshot that silently lacks rows.
     "row_security": "off",
 }
 _REFUSED: Final[Mapping[str, str]] = {
-    "42501": "grant it: the role needs REPLICATION, and SELECT on the published tables for the snapshot",
-    "28": "correct user, password or pg_hba.conf",
-    "3D000": "correct the name of the database",
-    "42704": "a publication must exist before the slot does, and for as long: it is looked up as it was when a change "
-    "was made; drop the slot, and delete the recorded position (einmal pipeline reset einmal-ingest-NAME)",
-    "55000": "set wal_level = logical, and look at pg_replication_slots: wal_status, invalidation_reason",
-    "58P01": "log that the slot needs is gone: drop the slot, and delete the recorded position (einmal pipeline reset "
-    "einmal-ingest-NAME)",
-    "22021": "text of a database in SQL_ASCII must be UTF-8, in the log, too: dump it, restore it into one in UTF8, "
-    "and capture that under another name",
-    "53400": "raise max_replication_slots, or drop a slot that nobody needs",
-    "0A000": "the server does not support logical decoding as it is needed here",
+    sqlstates.INSUFFICIENT_PRIVILEGE: (
+        "grant it: the role needs REPLICATION, and SELECT on the published tables for the snapshot"
+    ),
+    sqlstates.INVALID_AUTHORIZATION: "correct user, password or pg_hba.conf",
+    sqlstates.UNKNOWN_DATABASE: "correct the name of the database",
+    sqlstates.UNDEFINED_OBJECT: (
+        "a publication must exist before the slot does, and for as long: it is looked up as it was when a change "
+        "was made; drop the slot, and delete the recorded position (einmal pipeline reset einmal-ingest-NAME)"
+    ),
+    sqlstates.NOT_IN_PREREQUISITE_STATE: (
+        "set wal_level = logical, and look at pg_replication_slots: wal_status, invalidation_reason"
+    ),
+    sqlstates.UNDEFINED_FILE: (
+        "log that the slot needs is gone: drop the slot, and delete the recorded position (einmal pipeline reset "
+        "einmal-ingest-NAME)"
+    ),
+    sqlstates.CHARACTER_NOT_IN_REPERTOIRE: (
+        "text of a database in SQL_ASCII must be UTF-8, in the log, too: dump it, restore it into one in UTF8, "
+        "and capture that under another name"
+    ),
+    sqlstates.CONFIGURATION_LIMIT_EXCEEDED: "raise max_replication_slots, or drop a slot that nobody needs",
+    sqlstates.STATEMENT_NOT_SUPPORTED: "the server does not support logical decoding as it is needed here",
 }
 """SQLSTATEs, or their classes, that another attempt would meet as well, and what to do."""
-_IN_USE: Final = "55006"
 
 
-class SourceSession:
-    """A connection, opened when it is needed. Methods raise SourceFailed and SourceRefused, ``what`` names the step."""
+class SourceSession(ServerSession):
+    """Methods raise SourceFailed and SourceRefused, ``what`` names the step."""
 
     def __init__(self, connecting: Connecting, name: str) -> None:
         """``name``: the session's application_name in its transactions."""
-        self._connecting = connecting
+        super().__init__(connecting)
         self._name = name
-        self._connection: psycopg.Connection[Any] | None = None
-
-    @property
-    def is_in_transaction(self) -> bool:
-        connection = self._connection
-        return connection is not None and connection.info.transaction_status not in (
-            psycopg.pq.TransactionStatus.IDLE,
-            psycopg.pq.TransactionStatus.UNKNOWN,
-        )
 
     def begin(self, what: str, mode: LiteralString = "READ COMMITTED READ WRITE") -> None:
         """Begin a transaction, on a new connection if the last one broke."""
-        assert not self.is_in_transaction
-        settings = {
-            **_LOCAL,
-            "application_name": self._name,
-            "statement_timeout": str(self._connecting.statement_timeout_ms),
-            "lock_timeout": str(self._connecting.lock_timeout_ms),
-        }
-        # SET, unlike set_config, does not take the transaction's snapshot yet.
-        statements: list[sql.Composable] = [sql.SQL("BEGIN ISOLATION LEVEL ") + sql.SQL(mode)]
-        statements += [
-            sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(name), sql.Literal(value))
-            for name, value in settings.items()
-        ]
+        assert not self.is_open
         with self._errors(what):
-            self._connected().execute(sql.SQL("; ").join(statements))
+            begin(self._connected(), self._connecting, self._name, _LOCAL, mode)
 
-    def rows(self, what: str, query: LiteralString, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, what: str, query: LiteralString | sql.SQL, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The result of one statement, in the open transaction or in none."""
         with self._errors(what):
             cursor = self._connected().execute(query, parameters)
@@ -122,26 +107,6 @@ class SourceSession:
         with self._errors(what):
             self._connected().execute("COMMIT")
 
-    def rollback(self) -> None:
-        """End an open transaction. Raises nothing: a connection that is closed ends it, too."""
-        if self.is_in_transaction:
-            assert self._connection is not None
-            try:
-                self._connection.execute("ROLLBACK")
-            except psycopg.Error:
-                self.close()
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._connection is None or self._connection.closed:
-            self.close()
-            self._connection = open_connection(self._connecting)
-        return self._connection
-
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
@@ -153,7 +118,7 @@ class SourceSession:
 def meaning(error: psycopg.Error, what: str) -> SourceFailed | SourceRefused:
     """Return what an error of the server means to a source: refused if waiting does not help."""
     state, text = error.sqlstate or "", f"{what}: {reason(error)}"
-    if state == _IN_USE:
+    if state == sqlstates.OBJECT_IN_USE:
         return SourceFailed(text, "another session reads the slot: one slot serves one source")
     hint = _REFUSED.get(state) or _REFUSED.get(state[:2])
     return SourceFailed(text) if hint is None else SourceRefused(text, hint)

@@ -54,6 +54,7 @@ from einmal.ingest.source import (
     SourceNotice,
     SourceRefused,
 )
+from einmal.postgresql.session import IDENTITY
 
 VERSION_MIN: Final = 15
 """The first whose publications have lists of columns and row filters."""
@@ -87,11 +88,8 @@ class PostgresSource(RecordSource):
         """Newest of the transactions that a snapshot has to see."""
 
     def origin(self) -> str:
-        ((identifier, database),) = self._session.rows(
-            "asking for the server's identity",
-            "SELECT system_identifier::text, current_database()::text FROM pg_control_system()",
-        )
-        return f"postgresql {identifier}/{database}/{self._options.slot}"
+        ((identity,),) = self._session.rows("asking for the server's identity", IDENTITY)
+        return f"postgresql {identity}/{self._options.slot}"
 
     def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
         try:

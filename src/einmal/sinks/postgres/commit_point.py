@@ -36,6 +36,7 @@ from einmal.pipeline.claims import Output
 from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
+from einmal.postgresql.errors import cause
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Identity, RowCommitPoint, SinkError, SinkFailed, SinkFenced
 from einmal.sinks.postgres import staging
@@ -43,7 +44,7 @@ from einmal.sinks.postgres.modes import apply
 from einmal.sinks.postgres.names import RECORDS, staging_name
 from einmal.sinks.postgres.options import PostgresOptions
 from einmal.sinks.postgres.record_table import HeldRow, RecordTable
-from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.refusals import failed
 from einmal.sinks.postgres.rejected_table import RejectedTable
 from einmal.sinks.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
 from einmal.sinks.postgres.session import Session

@@ -17,13 +17,14 @@ import psycopg
 from google_crc32c import extend as crc32c_extend
 from psycopg import sql
 
+from einmal.postgresql.errors import is_of_rows, reason
+from einmal.postgresql.options import Connecting
+from einmal.postgresql.session import open_connection
 from einmal.sinks.batch_rows import BatchRows, PartReport, RowRefused, Selected, TaskAttempt
 from einmal.sinks.postgres.copy_text import copy_text, data_of, text_of
 from einmal.sinks.postgres.mapping import is_json
 from einmal.sinks.postgres.names import application_name
-from einmal.sinks.postgres.options import Connecting
-from einmal.sinks.postgres.refusals import is_of_rows, reason
-from einmal.sinks.postgres.session import begin, open_connection
+from einmal.sinks.postgres.session import begin
 from einmal.sinks.postgres.staging import ATTEMPT_SETTING, Staged, StagingColumn
 from einmal.sinks.postgres.uncopied import tolerant_text
 from einmal.sinks.rejections import RECORD, RECORD_FIELDS
@@ -85,7 +86,7 @@ def _copy(task: _CopyTask, attempt: TaskAttempt, batches: Iterator[Any]) -> Part
         rows = first
         try:
             connection = stack.enter_context(
-                contextlib.closing(open_connection(task.connecting, patience_s=_CONNECT_S))
+                contextlib.closing(open_connection(task.connecting.conninfo, patience_s=_CONNECT_S))
             )
             begin(
                 connection,

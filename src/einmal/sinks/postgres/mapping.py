@@ -12,7 +12,7 @@ from typing import Final
 
 from psycopg import sql
 
-from einmal.sinks.postgres.names import NAME_BYTES_MAX, quoted
+from einmal.postgresql.names import NAME_BYTES_MAX, quoted
 from einmal.sinks.postgres.options import Mode, PostgresOptions
 from einmal.sinks.postgres.staging import StagingColumn, Wide
 from einmal.sinks.postgres.table import TableColumn, TableShape

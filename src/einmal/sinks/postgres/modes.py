@@ -12,8 +12,8 @@ from typing import Final
 
 from psycopg import sql
 
+from einmal.postgresql.names import quoted
 from einmal.sinks.commit_point import SinkFailed
-from einmal.sinks.postgres.names import quoted
 from einmal.sinks.postgres.options import Mode, PostgresOptions
 from einmal.sinks.postgres.session import Session
 from einmal.sinks.postgres.staging import Staged, StagedRows, StagingColumn, compare_counts

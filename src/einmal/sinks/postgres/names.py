@@ -1,72 +1,16 @@
-"""Names in PostgreSQL: tables as options name them, and the names of what a pipeline creates. Pure."""
+"""The names of what a pipeline creates in a PostgreSQL database. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Final
 
-from einmal.options.values import OptionError
+from einmal.postgresql.names import NAME_BYTES_MAX
 
-NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts longer identifiers, so that two names could become one."""
 RECORDS: Final = "einmal_commits"
-_PART: Final = re.compile(r'\s*(?:"((?:[^"\x00]|"")+)"|([A-Za-z_\x80-\U0010ffff][\w$]*))\s*')
 _STAGING: Final = re.compile(r"einmal_staging_[0-9a-f]{12}_(\d+)_(\d+)_(\d+)")
 _APPLICATION: Final = re.compile(r"einmal ([0-9a-f]{12})(?: (\d+))?")
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """``schema`` None: found by the session's search_path. Exact, without quotes."""
-
-    schema: str | None
-    name: str
-
-    def __str__(self) -> str:
-        return ".".join(quoted(part) for part in (self.schema, self.name) if part is not None)
-
-
-def quoted(name: str) -> str:
-    """As SQL writes it: in quotes where it needs them. For messages; statements use ``psycopg.sql``."""
-    return name if re.fullmatch(r"[a-z_][a-z0-9_$]*", name) else '"' + name.replace('"', '""') + '"'
-
-
-def identifier(option: str, text: str) -> str:
-    """One name as SQL reads it: in lower case, unless it is in quotes. Raises OptionError."""
-    parts = _parts(option, text)
-    if len(parts) != 1:
-        raise OptionError(f'option "{option}" is one name, not {text!r}')
-    return parts[0]
-
-
-def table_name(option: str, text: str) -> TableName:
-    """``table`` or ``schema.table``, as SQL reads them. Raises OptionError."""
-    parts = _parts(option, text)
-    if len(parts) > 2:
-        raise OptionError(f'option "{option}" is table or schema.table, not {text!r}')
-    return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
-
-
-def _parts(option: str, text: str) -> list[str]:
-    parts: list[str] = []
-    at = 0
-    while match := _PART.match(text, at):
-        in_quotes, plain = match.groups()
-        parts.append(plain.lower() if plain else in_quotes.replace('""', '"'))
-        at = match.end()
-        if text[at : at + 1] != ".":
-            break
-        at += 1
-    if match is None or at != len(text):
-        raise OptionError(
-            f'option "{option}" is not a name: {text!r}\nhint: quote names with other characters: \'"My Schema"."T"\''
-        )
-    for part in parts:
-        if len(part.encode()) > NAME_BYTES_MAX:
-            raise OptionError(f'option "{option}": {part!r} is longer than {NAME_BYTES_MAX} bytes')
-    return parts
 
 
 def short_hash(pipeline: str) -> str:

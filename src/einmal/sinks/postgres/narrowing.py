@@ -18,15 +18,13 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.postgresql import sqlstates
 from einmal.sinks.postgres.modes import WRITING
-from einmal.sinks.postgres.refusals import DEPENDS, NOT_OF_ROWS, OF_ROWS, SAY_NO_VALUES
 from einmal.sinks.postgres.session import Session
 from einmal.sinks.rejections import Rows
 
 AMONG_CHOSEN: Final = sql.SQL("{} = ANY(current_setting('einmal.chosen')::bigint[])")
 """The condition for the rows of an attempt: the text of its statements stays the same."""
-_RAISED: Final = "P0"
-"""The class of errors that a function raises."""
 _ALLOWED: Final = sql.SQL("SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'")
 _FOUND: Final = sql.SQL(
     "SELECT current_setting('einmal.suspects')::bigint[], current_setting('einmal.errors')::text[],"
@@ -125,11 +123,11 @@ class Narrowing:
         block = sql.SQL(_BLOCK).format(
             numbers=sql.Literal(list(rows)),
             work=self._work,
-            classes=_texts({*OF_ROWS, _RAISED}),
-            others=_texts({*NOT_OF_ROWS}),
+            classes=_texts({*sqlstates.OF_ROWS, sqlstates.RAISED}),
+            others=_texts({*sqlstates.NOT_OF_ROWS}),
             states=_texts(self._states),
-            plain=_texts({*SAY_NO_VALUES}),
-            depends=sql.Literal(DEPENDS),
+            plain=_texts({*sqlstates.WITHOUT_VALUES}),
+            depends=sql.Literal(sqlstates.FOREIGN_KEY_VIOLATION),
         )
         error = self._tried([sql.SQL("DO LANGUAGE plpgsql {}").format(sql.Literal(self._session.text(block)))])
         if error is not None:

@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from typing import Final
 
 from einmal.options.sink import error_options
 from einmal.options.values import OptionError, Options
+from einmal.postgresql.names import TableName, identifier, table_name
+from einmal.postgresql.options import CONNECTING, Connecting, connecting
 from einmal.schemas.settings import ERRORS, ErrorSettings
-from einmal.security.redaction import RedactedDict
-from einmal.sinks.postgres.names import TableName, identifier, table_name
 
-SSL: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 NAMES: Final = (
-    "url", "user", "password", *SSL, "table", "mode", "key", "order", "delete", "createTable", "schema",
-    "statement_timeout", "lock_timeout", *ERRORS,
+    *CONNECTING, "table", "mode", "key", "order", "delete", "createTable", "schema", *ERRORS,
 )  # fmt: skip
 SECRETS: Final = ("password",)
-_DEFAULTS: Final = {
-    "connect_timeout": "10",
-    "client_encoding": "UTF8",
-    # A server that died silently is noticed in some 25 s, also while an answer is outstanding.
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "25000",
-    # With several hosts: the primary.
-    "target_session_attrs": "primary",
-}
 
 
 class Mode(StrEnum):
     APPEND = "append"
     UPSERT = "upsert"
     SCD2 = "scd2"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connecting:
-    """How a session is opened, on the driver and in tasks. ``conninfo``: libpq's parameters, which print without
-    secrets. Times in ms; 0: no limit."""
-
-    conninfo: RedactedDict
-    statement_timeout_ms: int
-    lock_timeout_ms: int
-
-    def __str__(self) -> str:
-        known = self.conninfo
-        hosts = known.get("host", known.get("hostaddr", "the local socket"))
-        port = f":{known['port']}" if "port" in known else ""
-        return f"{known.get('dbname', known.get('service', 'the default database'))} on {hosts}{port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,48 +69,8 @@ def postgres_options(options: Options) -> PostgresOptions:
     )
 
 
-def connecting(options: Options) -> Connecting:
-    """Return how to connect, from ``url``, ``user``, ``password``, the names in ``SSL`` and the timeouts. Raises
-    OptionError."""
-    return Connecting(
-        conninfo=_conninfo(options),
-        statement_timeout_ms=options.duration_ms("statement_timeout", 0),
-        lock_timeout_ms=options.duration_ms("lock_timeout", 30_000),
-    )
-
-
 def _columns(options: Options, name: str) -> tuple[str, ...]:
     columns = tuple(each.strip() for each in (options.text(name) or "").split(",") if each.strip())
     if len(set(columns)) < len(columns):
         raise OptionError(f'option "{name}" names a column twice: {", ".join(columns)}')
     return columns
-
-
-def _conninfo(options: Options) -> RedactedDict:
-    url = options.required("url", "postgresql://db.example.com:5432/shop")
-    known = _parsed(url)
-    if "password" in known and "://" not in url:
-        # A URI's password is hidden wherever settings are printed, this one would not be.
-        raise OptionError('option "url" contains a password\nhint: .option("password", ...) keeps it out of logs')
-    for name in ("user", "password", *SSL):
-        value = options.text(name)
-        if value is not None:
-            known[name] = value
-    return RedactedDict({**_DEFAULTS, **known})
-
-
-def _parsed(url: str) -> dict[str, str]:
-    if url.startswith("jdbc:"):
-        raise OptionError(
-            'option "url" is a URI of libpq, not of JDBC\nhint: leave "jdbc:" away, and set user and password as '
-            "options"
-        )
-    try:
-        known: Mapping[str, Any] = conninfo_to_dict(url)
-    except psycopg.Error as error:
-        # libpq's text may repeat the string, with its password.
-        raise OptionError(
-            'option "url" is not a connection string of libpq\n'
-            'hint: .option("url", "postgresql://db.example.com:5432/shop")'
-        ) from (None if "password" in url or "@" in url else error)
-    return {name: str(value) for name, value in known.items() if value is not None}

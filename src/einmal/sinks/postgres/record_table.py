@@ -17,10 +17,12 @@ from typing import Any, Final
 from psycopg import sql
 
 from einmal.pipeline.commit_record import CommitRecord
+from einmal.postgresql.names import TableName, quoted
+from einmal.postgresql.session import Row
 from einmal.sinks import stored_record
 from einmal.sinks.commit_point import Committed
-from einmal.sinks.postgres.names import RECORDS, TableName, quoted
-from einmal.sinks.postgres.session import Row, Session
+from einmal.sinks.postgres.names import RECORDS
+from einmal.sinks.postgres.session import Session
 
 _COLUMNS: Final = """(
     pipeline text PRIMARY KEY,

@@ -14,7 +14,7 @@ from typing import Final
 from psycopg import sql
 
 from einmal.pipeline.dead_letters import RejectedRow
-from einmal.sinks.postgres.names import TableName
+from einmal.postgresql.names import TableName
 from einmal.sinks.postgres.session import Session
 from einmal.sinks.postgres.table import find_table
 from einmal.sinks.rejections import REJECTED, as_columns

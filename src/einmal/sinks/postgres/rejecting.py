@@ -27,6 +27,8 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.postgresql import sqlstates
+from einmal.postgresql.errors import cause, condition, is_raised, reason, rejects_row
 from einmal.sinks.postgres.modes import (
     VERSIONS,
     WRITING,
@@ -41,16 +43,7 @@ from einmal.sinks.postgres.modes import (
 )
 from einmal.sinks.postgres.narrowing import AMONG_CHOSEN, Narrowing
 from einmal.sinks.postgres.options import Mode, PostgresOptions
-from einmal.sinks.postgres.refusals import (
-    DEPENDS,
-    cause,
-    condition,
-    failed,
-    is_race,
-    is_raised,
-    reason,
-    rejects_row,
-)
+from einmal.sinks.postgres.refusals import failed, is_race
 from einmal.sinks.postgres.session import Session
 from einmal.sinks.postgres.staging import REFUSAL, Staged, StagedRows, StagingColumn
 from einmal.sinks.postgres.table import TableShape
@@ -186,7 +179,8 @@ class _Rejecting:
             range(1, total + 1),
             error,
             attempt,
-            depends=lambda each: each.sqlstate == DEPENDS or is_raised(each),
+            # A row may need another one of its batch, as where a trigger raises an exception.
+            depends=lambda each: each.sqlstate == sqlstates.FOREIGN_KEY_VIOLATION or is_raised(each),
             check=self._rejections.check,
             narrow=narrowing.narrow if narrowing.is_allowed else None,
         )

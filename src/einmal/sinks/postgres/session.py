@@ -1,110 +1,69 @@
-"""The driver's session: one connection, transactions with settings of their own, and answers that do not come.
+"""The driver's session: transactions with settings of their own, and answers that do not come.
 
-Settings are local to each transaction, and no statement is prepared, so that a pooler may be between. A transaction
-ends by itself where its driver cannot: the server notices a broken connection within seconds, also in the middle of a
-statement, and ends a session that stays idle in a transaction. Otherwise a dead machine's row lock would keep its
-successor waiting.
+A transaction ends by itself where its driver cannot: the server notices a broken connection within seconds, also in
+the middle of a statement, and ends a session that stays idle in a transaction. Otherwise a dead machine's row lock
+would keep its successor waiting.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
+from einmal.postgresql import session
+from einmal.postgresql.errors import cause, ended_session
+from einmal.postgresql.options import Connecting
+from einmal.postgresql.session import Row, ServerSession
 from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFailed
 from einmal.sinks.postgres.names import application_name, epoch_of_application
-from einmal.sinks.postgres.options import Connecting
-from einmal.sinks.postgres.refusals import cause, ended_session, failed, undecided
+from einmal.sinks.postgres.refusals import failed, undecided
 
 Statement = sql.SQL | sql.Composed
 Parameters = Sequence[Any] | Mapping[str, Any]
-Row = tuple[Any, ...]
 
-_RETRIABLE: Final = frozenset({"57P01", "57P02", "57P03", "53300"})
-"""Shutting down, crashed, starting up, too many connections."""
-_AGAIN_S: Final = 0.2
 _RECONNECT_S: Final = 60.0
-"""How long a server that has answered before may take to answer again: a restart, a failover."""
 _IDLE_IN_TRANSACTION_MS: Final = 60_000
 _LOCAL: Final = {
     "idle_in_transaction_session_timeout": str(_IDLE_IN_TRANSACTION_MS),
-    # Without it a statement would run to its end although its client is gone.
-    "client_connection_check_interval": "5s",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "25s",
 }
+_LASTING: Final = sql.SQL(
+    # A commit that is acknowledged must survive the server's crash. What is stricter than "on" stays.
+    "SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')"
+    " THEN set_config('synchronous_commit', 'on', true) END,"
+    # Limits the whole transaction, since PostgreSQL 17.
+    " CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL"
+    " THEN set_config('transaction_timeout', '0', true) END"
+)
 _TERMINATED_MS: Final = 5_000
-
-BEGIN: Final = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-
-
-def open_connection(connecting: Connecting, *, patience_s: float = 0.0) -> psycopg.Connection[Row]:
-    """In autocommit mode: transactions are begun by name. Raises psycopg.Error."""
-    conninfo = make_conninfo("", **connecting.conninfo)
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
-        except psycopg.OperationalError as error:
-            refused = error.sqlstate is not None and error.sqlstate not in _RETRIABLE
-            if refused or time.monotonic() > deadline:
-                raise
-            time.sleep(_AGAIN_S)
 
 
 def begin(connection: psycopg.Connection[Row], connecting: Connecting, name: str, **local: str) -> None:
-    """Begin a transaction under einmal's settings, whatever role and database have set. Raises psycopg.Error."""
-    settings = {
-        **_LOCAL,
-        "application_name": name,
-        "statement_timeout": str(connecting.statement_timeout_ms),
-        "lock_timeout": str(connecting.lock_timeout_ms),
-        **local,
-    }
-    connection.execute(BEGIN)
-    pairs = [part for pair in settings.items() for part in pair]
-    # A commit that is acknowledged must survive the server's crash. What is stricter than "on" stays.
-    calls = ["set_config(%s, %s, true)"] * len(settings) + [
-        "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')"
-        " THEN set_config('synchronous_commit', 'on', true) END",
-        # Limits the whole transaction, since PostgreSQL 17.
-        "CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL"
-        " THEN set_config('transaction_timeout', '0', true) END",
-    ]
-    connection.execute(f"SELECT {', '.join(calls)}", pairs)
+    """Begin a transaction of a sink. Raises psycopg.Error."""
+    session.begin(connection, connecting, name, {**_LOCAL, **local})
+    connection.execute(_LASTING)
 
 
-class Session:
-    """Raises SinkError; ``what`` names the step in the message. Used by one thread at a time. ``schema``: where the
-    record of the pipeline is."""
+class Session(ServerSession):
+    """Methods raise SinkError; ``what`` names the step in the message. ``schema``: where the record of the pipeline
+    is."""
 
     def __init__(self, connecting: Connecting, schema: str, pipeline: str) -> None:
-        self._connecting = connecting
+        super().__init__(connecting, _RECONNECT_S)
         self._schema = schema
         self._pipeline = pipeline
-        self._connection: psycopg.Connection[Row] | None = None
-        self._has_connected = False
         self.epoch: int | None = None
         """Shown to other sessions, which may end this one if theirs is later."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a transaction is."""
-        return (
-            self._connection is not None
-            and self._connection.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE
-        )
-
     def begin(self, what: str, **local: str) -> None:
         """Begin a transaction, on a new connection if the last one broke. Raises SinkFailed."""
-        assert not self.is_open or self._broken(), "a transaction is open"
+        assert not self.is_open, "a transaction is open"
         name = application_name(self._schema, self._pipeline, self.epoch)
         while True:
             fresh = self._connection is None or self._broken()
@@ -158,16 +117,6 @@ class Session:
         if answer != "COMMIT":
             raise SinkFailed(f"{what}: the server answered COMMIT with {answer}")
 
-    def rollback(self) -> None:
-        """End an open transaction without an effect. Raises nothing: a connection that is closed ends it, too."""
-        if not self.is_open:
-            return
-        assert self._connection is not None
-        try:
-            self._connection.execute("ROLLBACK")
-        except psycopg.Error:
-            self.close()
-
     def in_transaction(self, what: str, work: Callable[[], Any], **local: str) -> Any:
         """``work`` in a transaction of its own. Raises SinkError."""
         self.begin(what, **local)
@@ -206,19 +155,6 @@ class Session:
                 self.execute(what, sql.SQL("SELECT pg_terminate_backend(%s, %s)"), (pid, _TERMINATED_MS))
                 ended.append(pid)
         return ended
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _connected(self) -> psycopg.Connection[Row]:
-        if self._connection is None or self._broken():
-            self.close()
-            patience_s = _RECONNECT_S if self._has_connected else 0.0
-            self._connection = open_connection(self._connecting, patience_s=patience_s)
-            self._has_connected = True
-        return self._connection
 
     def _broken(self) -> bool:
         assert self._connection is not None

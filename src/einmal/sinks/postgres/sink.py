@@ -7,16 +7,17 @@ from contextlib import closing
 from typing import Any, ClassVar
 
 import psycopg
-from psycopg import sql
 
 from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.postgresql.errors import cause
+from einmal.postgresql.session import IDENTITY
 from einmal.schemas.settings import ErrorSettings
 from einmal.sinks.commit_point import Committed
 from einmal.sinks.postgres import options as own
 from einmal.sinks.postgres.commit_point import PostgresCommitPoint
 from einmal.sinks.postgres.record_table import RecordTable
-from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.refusals import failed
 from einmal.sinks.postgres.rejected_table import RejectedTable
 from einmal.sinks.postgres.session import Session
 from einmal.sinks.row_schema import RowSchema
@@ -45,14 +46,10 @@ class PostgresSink(RowSink):
         return self._options.errors
 
     def identity(self) -> str | None:
-        """A standby has its primary's, as long as it replicates it and after its promotion."""
-        query = sql.SQL(
-            "SELECT system_identifier::text || '/' || current_database() || '/' || %s FROM pg_control_system()"
-        )
 
         def ask(session: Session) -> str:
-            ((text,),) = session.execute("asking for the database's identity", query, (self._options.schema,))
-            return str(text)
+            ((text,),) = session.execute("asking for the database's identity", IDENTITY)
+            return f"{text}/{self._options.schema}"
 
         return str(self._asked(_NOBODY, ask))
 

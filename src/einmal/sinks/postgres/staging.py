@@ -17,9 +17,10 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.postgresql.errors import cause
 from einmal.sinks.commit_point import SinkError, SinkFailed
 from einmal.sinks.postgres.names import epoch_of_staging, staging_comment, staging_prefix
-from einmal.sinks.postgres.refusals import cause, failed
+from einmal.sinks.postgres.refusals import failed
 from einmal.sinks.postgres.session import Session
 
 ATTEMPT: Final = "attempt"

@@ -8,7 +8,7 @@ from typing import Final
 
 from psycopg import sql
 
-from einmal.sinks.postgres.names import TableName
+from einmal.postgresql.names import TableName
 from einmal.sinks.postgres.session import Session
 
 _TABLE: Final = sql.SQL(
@@ -116,7 +116,7 @@ class TableShape:
 def find_table(session: Session, name: TableName) -> TableShape | None:
     """In the open transaction; None where there is none. Raises Failed."""
     what = f"looking for {name}"
-    found = session.execute(what, _TABLE, (str_for_regclass(name),)).fetchone()
+    found = session.execute(what, _TABLE, (name.in_quotes,)).fetchone()
     if found is None:
         return None
     oid, schema, table, kind, persistence, has_rules = found
@@ -147,11 +147,6 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
         partial_keys=tuple(frozenset(names) for names, is_partial, _, is_whole in keys if is_whole and is_partial),
         indexes={index: frozenset(names) for names, _, index, _ in keys},
     )
-
-
-def str_for_regclass(name: TableName) -> str:
-    """Every part in quotes: ``to_regclass`` would fold them."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in (name.schema, name.name) if part is not None)
 
 
 def _problem(kind: str, persistence: str, has_rules: bool) -> str:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of this process's pipelines over HTTP: ``/metrics``, in the driver process.
+"""Prometheus metrics of this process's pipelines, served by the driver process.
 
 Served at the address in the Spark setting ``spark.einmal.metrics.address``, from the start of the first pipeline until
 the process ends. docs/monitoring.md has the table of names.
@@ -12,19 +12,19 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pyspark.sql import SparkSession
 
-from einmal.options.values import OptionError
-from einmal.pipeline.errors import PipelineRefused
+from einmal.metrics import Naming, serve
 from einmal.spark.operate.progress import DURATION_BOUNDS_S
 from einmal.spark.operate.watch import Watch
 from einmal.spark.protocol.queries import Queries, queries_of
 
 ADDRESS: Final = "spark.einmal.metrics.address"
 """A Spark setting: "host:port", or a port of 127.0.0.1. Port 0 is one that is free."""
+_NAMING: Final = Naming("pipeline", "pipeline")
 _serving: Final[dict[str, str]] = {}
 """The addresses that are served, by the setting that asked for them."""
 _lock: Final = threading.Lock()
@@ -45,23 +45,14 @@ def served(spark: SparkSession) -> str | None:
 
 
 def _serve(wanted: str, queries: Queries) -> str:
-    host, _, port = wanted.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise OptionError(f"{ADDRESS} is HOST:PORT or a port, not {wanted!r}")
     watches = [each for each in queries.observers if isinstance(each, Watch)]
-    registry = CollectorRegistry(auto_describe=False)
-    host = host.strip("[]") or "127.0.0.1"
-    try:
-        server, _ = start_http_server(int(port), host, registry)
-    except OSError as error:
-        raise PipelineRefused(
-            f"metrics cannot be served at {wanted}: {error.strerror}", "name another port, or 0 for one that is free"
-        ) from error
+    registry = CollectorRegistry()
+    address = serve(ADDRESS, wanted, registry)
     if not watches:
         watches.append(Watch())
         queries.add_observer(watches[0])
     registry.register(_Pipelines(watches[0]))
-    return f"{host}:{server.server_port}"
+    return address
 
 
 class _Pipelines(Collector):
@@ -75,10 +66,10 @@ class _Pipelines(Collector):
 
 def _families(watch: Watch) -> Iterator[Metric]:
     def counter(name: str, help_: str, *labels: str) -> CounterMetricFamily:
-        return CounterMetricFamily(f"einmal_pipeline_{name}", help_, labels=["pipeline", *labels])
+        return CounterMetricFamily(_NAMING.full(name), help_, labels=_NAMING.labels(*labels))
 
     def gauge(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"einmal_pipeline_{name}", help_, labels=["pipeline", *labels])
+        return GaugeMetricFamily(_NAMING.full(name), help_, labels=_NAMING.labels(*labels))
 
     is_running = gauge("running", "1 while the query runs, also while it is restarted.")
     read = counter("input_records", "Offsets of the sources that finished batches went over.")
@@ -89,7 +80,7 @@ def _families(watch: Watch) -> Iterator[Metric]:
     batches = counter("batches", "Finished batches.", "outcome")
     last = gauge("last_batch_id", "Spark's number of the batch that was finished last.")
     durations = HistogramMetricFamily(
-        "einmal_pipeline_batch_duration_seconds", "Finished batches by their time.", labels=["pipeline"]
+        _NAMING.full("batch_duration_seconds"), "Finished batches by their time.", labels=_NAMING.labels()
     )
     phases = counter("phase_seconds", "The time of finished batches, by phase.", "phase")
     transactions = counter("transactions", "Transactions that have ended.", "result")

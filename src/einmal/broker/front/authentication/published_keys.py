@@ -16,6 +16,7 @@ from typing import Final
 
 from einmal.broker.front.authentication.sasl import Bearer
 from einmal.log.disk import Disk
+from einmal.pauses import DoublingPauses
 from einmal.security import https
 from einmal.security.bearer_tokens import KeySet, UnknownKey, verified
 from einmal.security.secret import Secret
@@ -41,6 +42,7 @@ class PublishedKeys:
         """When the last fetch began, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
+        self._pauses_ms = DoublingPauses(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._is_stopped = False
 
     def start(self) -> None:
@@ -92,9 +94,8 @@ class PublishedKeys:
         try:
             self._keys = KeySet(await self._disk.in_background(self._read))
         except (OSError, ValueError) as error:
+            pause_ms = self._pauses_ms.after(self._failures)
             self._failures += 1
-            settings = self._settings
-            pause_ms = min(settings.retry_backoff_ms << min(self._failures - 1, 20), settings.retry_backoff_max_ms)
             log.warning("sasl.oauthbearer.jwks.endpoint.url: no keys: %s; trying again in %d ms", error, pause_ms)
         else:
             self._failures, pause_ms = 0, self._settings.refresh_ms
