@@ -7,7 +7,7 @@ no network and no randomness. The image may be ahead of the committed records; a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from einmal.metadata.acls import AclDecisions
 from einmal.metadata.brokers import BrokerDecisions
@@ -16,7 +16,7 @@ from einmal.metadata.configs import ConfigDecisions
 from einmal.metadata.features import FeatureDecisions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, ClusterImage
 from einmal.metadata.partitions import PartitionDecisions
-from einmal.metadata.plan import MIN_INSYNC_REPLICAS, ControllerDefaults
+from einmal.metadata.plan import MIN_INSYNC_REPLICAS, ControllerDefaults, PlannedAction
 from einmal.metadata.reassignment import ReassignmentDecisions
 from einmal.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -40,6 +40,9 @@ class CallOnBrokers:
     """Action: find out which of these brokers, with their epochs, still run."""
 
     brokers: tuple[tuple[BrokerId, int], ...]
+
+
+ControllerAction: TypeAlias = PlannedAction | CallOnBrokers
 
 
 class Controller(

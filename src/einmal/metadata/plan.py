@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -76,6 +76,9 @@ class BrokerUnfenced:
     broker_epoch: int
 
 
+PlannedAction: TypeAlias = LedAtRisk | BrokerFenced | BrokerUnfenced
+
+
 class Plan:
     """``active``: brokers that will be active, or not, other than in the image."""
 
@@ -83,7 +86,7 @@ class Plan:
         self, image: ClusterImage, defaults: ControllerDefaults, active: Mapping[BrokerId, bool] | None = None
     ) -> None:
         self.records: list[MetadataRecord] = []
-        self.actions: list[Any] = []
+        self.actions: list[PlannedAction] = []
         self.settings: dict[str, Mapping[str, str]] = {}
         """All settings of the topics whose settings this decision changes."""
         self.cluster_settings: dict[str, str | None] = {}

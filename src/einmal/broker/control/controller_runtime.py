@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, assert_never
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
@@ -21,7 +21,7 @@ from einmal.broker.coordinators.shard_runtime import ShardRuntime
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.rpc.peers import Asker
 from einmal.metadata import records
-from einmal.metadata.controller import CallOnBrokers, Controller
+from einmal.metadata.controller import CallOnBrokers, Controller, ControllerAction
 from einmal.metadata.features import FIRST_LEVELS, TRANSACTION_VERSION
 from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
 from einmal.metadata.records import UserScramCredentialRecord
@@ -57,7 +57,7 @@ class ControllerRuntime:
         self._clock = clock
         self._source = source
         self._runtime: ShardRuntime[Controller] | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[object], None] = {}
 
     @property
     def is_active(self) -> bool:
@@ -152,7 +152,7 @@ class ControllerRuntime:
 
     # --- what follows from decisions -----------------------------------------------------------------------------
 
-    def _perform(self, action: Any) -> None:
+    def _perform(self, action: ControllerAction) -> None:
         match action:
             case CallOnBrokers(brokers):
                 for broker_id, broker_epoch in brokers:
@@ -165,7 +165,7 @@ class ControllerRuntime:
             case LedAtRisk():
                 self._tell_of_risk(action)
             case _:
-                raise AssertionError(f"unknown action {action!r}")
+                assert_never(action)
 
     def _tell_of_risk(self, led: LedAtRisk) -> None:
         # No other replica could have more records than the only one.
@@ -186,7 +186,7 @@ class ControllerRuntime:
             is_gone = isinstance(error.__cause__, ConnectionRefusedError)
             self.broker_lost(broker_id, broker_epoch, is_gone=is_gone)
 
-    def _in_background(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))

@@ -174,8 +174,7 @@ class GroupService:
         finally:
             del self._waiting[ticket]
 
-    def _perform(self, action: Any) -> None:
-        assert isinstance(action, Respond)
+    def _perform(self, action: Respond) -> None:
         waiting = self._waiting.get(action.ticket)
         if waiting is not None:
             _answer(waiting, action.response)

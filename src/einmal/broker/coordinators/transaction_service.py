@@ -9,7 +9,7 @@ them (KIP-890).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
@@ -128,8 +128,7 @@ class TransactionService:
         return await runtime.submit(decide, reads_only=reads_only)
 
     def _new_runtime(self, partition: Partition) -> Runtime:
-        def perform(action: Any) -> None:
-            assert isinstance(action, WriteMarkers)
+        def perform(action: WriteMarkers) -> None:
             self._sender.send(action, _coordinator(runtime), _report(runtime, action))
 
         runtime: Runtime = ShardRuntime(
