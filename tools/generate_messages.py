@@ -105,8 +105,6 @@ _ZEROES: Final = {
     "error_code": "ErrorCode.none",
     "datetime_i64": "-1",
 }
-_OWN_RESPONSES: Final = {"metadata": "einmal.wire.metadata"}
-"""Modules with a response of their own."""
 _TUPLE_METHODS: Final = ("count", "index")
 
 
@@ -225,19 +223,14 @@ def module(api: str, first: int, last: int) -> str:
     for name in both.difference(different):
         del response.classes[name]
     flexible = [version for version in versions if load_request_schema(key, version).__flexible__]
-    body = [*request.lines()]
-    own = []
-    if api in _OWN_RESPONSES:
-        own.append(f"from {_OWN_RESPONSES[api]} import {response.name}")
-    else:
-        body += response.lines()
+    body = [*request.lines(), *response.lines()]
     text = "\n".join(body)
     imports = ["from typing import Final, NamedTuple"]
     if "Sequence[" in text:
         imports.insert(0, "from collections.abc import Sequence")
     if "UUID" in text:
         imports.append("from uuid import UUID")
-    own.append("from einmal.wire.messages import Api, Versions")
+    own = ["from einmal.wire.messages import Api, Versions"]
     if "ErrorCode" in text:
         own.append("from einmal.types import ErrorCode")
     spelled = request.name.removesuffix("Request")

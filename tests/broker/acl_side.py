@@ -23,11 +23,12 @@ from einmal.security.principal import ANONYMOUS, Principal
 from einmal.security.secret import Secret
 from einmal.security.server_mechanisms import PlainServerExchange
 from einmal.types import ErrorCode
-from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from einmal.wire.messages import encode_request_header, response_body_position
 from tests.broker.acl_requests import NO_ID, Fields, Request
 from tests.broker.nodes import Client, running_node
 from tests.ports import loopback_ports
 from tests.suite.patience import patient
+from tests.wire.mapped import decode_response, encode_request
 
 _CHUNK: Final = 500
 

@@ -44,9 +44,10 @@ from einmal.simulation.disk import SimulatedDisk
 from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
-from einmal.wire.messages import RequestHeader, decode_response, encode_request
+from einmal.wire.messages import Api, Q, R, RequestHeader
 from einmal.wire.record_batch import decode_records, iter_headers
 from tests.virtual_time import running_loop
+from tests.wire.mapped import decode_response, encode_request
 
 REGISTER, HEARTBEAT, ALTER_PARTITION, PRODUCER_IDS = 62, 63, 56, 67
 ELECT, REASSIGN, LIST_REASSIGNMENTS, UPDATE_FEATURES, UNREGISTER = 43, 45, 46, 57, 64
@@ -140,9 +141,9 @@ class ControllerNode:
     async def ask(
         self,
         node_id: int,
-        api_key: int,
+        api: Api[Q, R],
         version: int,
-        fields: Mapping[str, Any],
+        request: Q,
         *,
         timeout_ms: int,
         lane: str = "control",

@@ -31,14 +31,10 @@ from einmal.wire.fetch import (
     encode_fetch_request,
 )
 from einmal.wire.frames import frame
-from einmal.wire.messages import (
-    decode_response,
-    encode_request,
-    encode_request_header,
-    response_body_position,
-)
+from einmal.wire.messages import encode_request_header, response_body_position
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.suite.patience import patient
+from tests.wire.mapped import decode_response, encode_request
 
 T = TypeVar("T")
 SECONDS_MAX = 30

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -39,9 +39,10 @@ from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
 from einmal.types import Offset
 from einmal.wire import fetch
-from einmal.wire.messages import RequestHeader, decode_response, encode_request
+from einmal.wire.messages import Api, Q, R, RequestHeader
 from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.virtual_time import running_loop
+from tests.wire.mapped import decode_response, encode_request
 
 HANDLERS: dict[int, Callable[[Access, QuorumRuntime], Any]] = {
     handler.api.key: handler
@@ -125,12 +126,10 @@ class Member:
 
     # --- peers ---------------------------------------------------------------------------------------------------
 
-    async def ask(
-        self, node_id: int, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int, lane: str
-    ) -> Any:
-        body = encode_request(api_key, version, fields)
-        answer = await self.exchange(node_id, api_key, version, [body], timeout_ms=timeout_ms, lane=lane)
-        return decode_response(api_key, version, answer.frame, answer.position)
+    async def ask(self, node_id: int, api: Api[Q, R], version: int, request: Q, *, timeout_ms: int, lane: str) -> R:
+        body = api.encode_request(version, request)
+        answer = await self.exchange(node_id, api.key, version, [body], timeout_ms=timeout_ms, lane=lane)
+        return api.decode_response(version, answer.frame, answer.position)
 
     async def exchange(
         self, node_id: int, api_key: int, version: int, body: Sequence[Any], *, timeout_ms: int, lane: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -40,6 +40,13 @@ from einmal.simulation.disk import SimulatedDisk
 from einmal.simulation.loop import Host
 from einmal.simulation.trace import Trace
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
+from einmal.wire.api.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    RequestPartitionData,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
 from einmal.wire.fetch import decode_fetch_request
 from einmal.wire.record_batch import iter_headers
 from tests.broker.nodes import batch
@@ -164,12 +171,12 @@ class Network:
             timer.cancel()
             world.break_off(future)
 
-    async def ask(self, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
+    async def ask(self, api: Any, version: int, request: AlterPartitionRequest, *, timeout_ms: int) -> Any:
         await asyncio.sleep(LATENCY)
         if self._stand.broker_id in self._world.cut_off:
             await asyncio.sleep(timeout_ms / 1000)
             raise NoAnswer("no answer", was_sent=True)
-        answer = self._world.alter(fields)
+        answer = self._world.alter(request)
         await asyncio.sleep(LATENCY)
         return answer
 
@@ -287,35 +294,31 @@ class World:
             if rest and rest != partition.isr:
                 self.change(index, isr=rest)
 
-    def alter(self, fields: Mapping[str, Any]) -> Any:
+    def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         topics = [
-            SimpleNamespace(
-                topic_id=topic["topic_id"], partitions=[self._alter(asked) for asked in topic["partitions"]]
-            )
-            for topic in fields["topics"]
+            ResponseTopicData(topic.topic_id, [self._alter(asked) for asked in topic.partitions])
+            for topic in request.topics
         ]
-        return SimpleNamespace(error_code=ErrorCode.none, topics=topics)
+        return AlterPartitionResponse(topics=topics)
 
-    def _alter(self, asked: Mapping[str, Any]) -> Any:
-        index = asked["partition_index"]
+    def _alter(self, asked: RequestPartitionData) -> ResponsePartitionData:
+        index = asked.partition_index
         image = self.image.topics[TOPIC].partitions[index]
         error = ErrorCode.none
-        if asked["leader_epoch"] != image.leader_epoch:
+        if asked.leader_epoch != image.leader_epoch:
             error = ErrorCode.fenced_leader_epoch
-        elif asked["partition_epoch"] != image.partition_epoch:
+        elif asked.partition_epoch != image.partition_epoch:
             error = ErrorCode.invalid_update_version
         elif any(
-            not self._may_lead(member["broker_id"])
-            or member["broker_epoch"] != self.image.brokers[member["broker_id"]].broker_epoch
-            for member in asked["new_isr_with_epochs"]
+            not self._may_lead(BrokerId(member.broker_id))
+            or member.broker_epoch != self.image.brokers[BrokerId(member.broker_id)].broker_epoch
+            for member in asked.new_isr_with_epochs
         ):
             error = ErrorCode.ineligible_replica
         else:
-            self.change(index, isr=tuple(member["broker_id"] for member in asked["new_isr_with_epochs"]))
+            self.change(index, isr=tuple(BrokerId(member.broker_id) for member in asked.new_isr_with_epochs))
         image = self.image.topics[TOPIC].partitions[index]
-        return SimpleNamespace(
-            partition_index=index, error_code=error, isr=image.isr, partition_epoch=image.partition_epoch
-        )
+        return ResponsePartitionData(index, error, isr=image.isr, partition_epoch=image.partition_epoch)
 
     # --- brokers -----------------------------------------------------------------------------------------------------
 

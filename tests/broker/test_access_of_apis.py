@@ -14,7 +14,7 @@ from einmal.broker.node import Node
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
 from einmal.security.principal import USER, Principal
 from einmal.types import ErrorCode
-from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from einmal.wire.messages import encode_request_header, response_body_position
 from einmal.wire.principal import encode_principal
 from tests.broker.acl_requests import (
     CLUSTER_REQUESTS,
@@ -30,6 +30,7 @@ from tests.broker.acl_requests import (
     Request,
 )
 from tests.broker.acl_side import NodeItself, NoNode, Side, einmal_side, errors_of, normalized, prepare, secured_node
+from tests.wire.mapped import decode_response, encode_request
 
 AUTHORIZATION_ERRORS: Final = {
     ErrorCode.topic_authorization_failed,

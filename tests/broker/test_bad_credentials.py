@@ -16,13 +16,13 @@ from einmal.broker.node import Node
 from einmal.client.aio import Admin
 from einmal.client.errors import KafkaError, NoBrokerReachable, SaslAuthenticationFailed, SslHandshakeFailed
 from einmal.types import ErrorCode
-from einmal.wire.messages import encode_request
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good
 from tests.broker.nodes import Client, running_node, until
 from tests.broker.sasl_client import AUTHENTICATE, FIRST_USERS, PLAIN_MODULE, authenticate, handshake, plain
 from tests.broker.tls_node import Tls, port_of
 from tests.security.certificates import Authority, Certificate
 from tests.security.identity_provider import Provider, provider, published, signed_token
+from tests.wire.mapped import encode_request
 
 FAILED: Final = ErrorCode.sasl_authentication_failed
 PROVIDER: Final = provider()

@@ -15,9 +15,9 @@ from einmal.broker.front.connections import server as server_module
 from einmal.broker.front.connections.server import HELD_BYTES_MAX
 from einmal.types import ErrorCode
 from einmal.wire import fetch, produce
-from einmal.wire.messages import encode_request
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
 from tests.broker.nodes import Client, batch, new_node, running_node, until
+from tests.wire.mapped import encode_request
 
 PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FETCH, CREATE_TOPICS = 0, 1, 2, 9, 19
 WRITE_TXN_MARKERS, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS, FIND_COORDINATOR = 27, 32, 61, 10

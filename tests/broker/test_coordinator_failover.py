@@ -30,6 +30,7 @@ from einmal.wire.java_hash import partition_for_id
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, iter_headers
 from tests.broker.three_nodes import IDS, ThreeNodes
 from tests.virtual_time import virtual_time
+from tests.wire.mapped import APIS, request_of
 
 ID, GROUP = "orders", "g"
 TV_0, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_2
@@ -464,7 +465,9 @@ async def test_a_partition_without_a_leader_gets_its_marker_when_it_has_one_agai
         ],
         "timeout": 5_000,
     }
-    await world.on(node.config.node_id, node.controller_channel.ask(19, 7, fields, timeout_ms=5_000))
+    await world.on(
+        node.config.node_id, node.controller_channel.ask(APIS[19], 7, request_of(19, fields), timeout_ms=5_000)
+    )
     single = TopicPartition("single", 0)
     assert await world.led(single) == victim
     await client.write(single, DATA[0])

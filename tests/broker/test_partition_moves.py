@@ -13,6 +13,7 @@ from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.broker.test_controller_failover import images, one_active, settled
 from tests.broker.three_nodes import IDS, ThreeNodes
 from tests.virtual_time import virtual_time
+from tests.wire.mapped import APIS, request_of
 
 T0 = TopicPartition("t", 0)
 CREATE_TOPICS, ELECT, REASSIGN, LIST, FEATURES = 19, 43, 45, 46, 57
@@ -21,7 +22,8 @@ CREATE_TOPICS, ELECT, REASSIGN, LIST, FEATURES = 19, 43, 45, 46, 57
 async def ask(world: ThreeNodes, number: int, api_key: int, version: int, fields: dict[str, Any]) -> Any:
     """Ask a broker as a client does, from another node."""
     asker = next(each for each in world.nodes if each != number and not world.hosts[each].is_paused)
-    return await world.on(asker, world.nodes[asker].peers.ask(number, api_key, version, fields, timeout_ms=5_000))
+    peers, request = world.nodes[asker].peers, request_of(api_key, fields)
+    return await world.on(asker, peers.ask(number, APIS[api_key], version, request, timeout_ms=5_000))
 
 
 async def create(world: ThreeNodes, *replicas: int) -> None:

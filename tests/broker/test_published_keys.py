@@ -18,10 +18,10 @@ from einmal.security.principal import Principal
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
 from einmal.types import ErrorCode
-from einmal.wire.messages import encode_request
 from tests.broker.nodes import Client, until
 from tests.broker.sasl_client import AUTHENTICATE, authenticate, handshake, sasl_node
 from tests.security.identity_provider import AUDIENCE, ISSUER, Provider, provider, published, signed_token
+from tests.wire.mapped import encode_request
 
 ONE, TWO = provider(), provider(key_id="two")
 OK, FAILED = ErrorCode.none, ErrorCode.sasl_authentication_failed

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from einmal.broker.control.quorum_messages import FETCH_SNAPSHOT, VERSION, snapshot_fields
+from einmal.broker.control.quorum_messages import VERSION, snapshot_request
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handlers.begin_quorum_epoch import BeginQuorumEpochHandler
@@ -21,10 +21,12 @@ from einmal.broker.resources.turns import Turns
 from einmal.metadata.image import METADATA_TOPIC_ID
 from einmal.quorum.messages import OffsetAndEpoch
 from einmal.types import ErrorCode, Offset
+from einmal.wire.api.fetch_snapshot import API as FETCH_SNAPSHOT
 from einmal.wire.fetch import FetchPartition, FetchRequest, decode_fetch_response
-from einmal.wire.messages import RequestHeader, decode_response, encode_request
+from einmal.wire.messages import RequestHeader
 from tests.broker.quorum_members import Member, Quorum
 from tests.virtual_time import virtual_time
+from tests.wire.mapped import decode_response, encode_request
 
 FOLDER = PurePosixPath("/data/__cluster_metadata-0")
 
@@ -237,11 +239,12 @@ async def test_the_parts_of_a_snapshot_in_one_answer_share_its_bytes(max_bytes: 
     snapshots = leader.quorum.snapshots
     assert snapshots.latest is not None
     size = len(leader.disk.read_file(snapshots._path(snapshots.latest)))
-    fields = snapshot_fields(leader.quorum.cluster_id, 2, leader.quorum.leader_epoch, snapshots.latest, 0, max_bytes)
-    fields["topics"][0]["partitions"] *= 50
+    request = snapshot_request(leader.quorum.cluster_id, 2, leader.quorum.leader_epoch, snapshots.latest, 0, max_bytes)
+    (topic,) = request.topics
+    request = request._replace(topics=(topic._replace(partitions=topic.partitions * 50),))
     asker = next(member for member in quorum.members.values() if member is not leader)
     answer = await asker.ask(
-        leader.node_id, FETCH_SNAPSHOT, VERSION[FETCH_SNAPSHOT], fields, timeout_ms=2_000, lane="quorum"
+        leader.node_id, FETCH_SNAPSHOT, VERSION[FETCH_SNAPSHOT.key], request, timeout_ms=2_000, lane="quorum"
     )
     parts = [part for topic in answer.topics for part in topic.partitions]
     assert all(part.error_code is ErrorCode.none for part in parts)

@@ -24,6 +24,7 @@ from einmal.wire.produce import (
 from tests.broker.nodes import batch
 from tests.broker.three_nodes import IDS, ThreeNodes
 from tests.virtual_time import virtual_time
+from tests.wire.mapped import APIS, request_of
 
 T0 = TopicPartition("t", 0)
 PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS = 0, 1, 2, 21
@@ -47,7 +48,8 @@ class Cluster(ThreeNodes):
 
     async def ask(self, number: int, api_key: int, version: int, fields: dict[str, Any]) -> Any:
         asker = next(each for each in self.nodes if each != number and not self.hosts[each].is_paused)
-        return await self.on(asker, self.nodes[asker].peers.ask(number, api_key, version, fields, timeout_ms=30_000))
+        peers, request = self.nodes[asker].peers, request_of(api_key, fields)
+        return await self.on(asker, peers.ask(number, APIS[api_key], version, request, timeout_ms=30_000))
 
     async def produce_at(
         self, number: int, *values: bytes, acks: int = -1, timeout_ms: int = 5_000, version: int = 11

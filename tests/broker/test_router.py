@@ -23,7 +23,8 @@ from einmal.seams import Clock
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api import api_versions, envelope, heartbeat
 from einmal.wire.errors import Truncated, UnknownVersion
-from einmal.wire.messages import RequestHeader, decode_response, encode_request, encode_request_header
+from einmal.wire.messages import RequestHeader, encode_request_header
+from tests.wire.mapped import decode_response, encode_request
 
 HEARTBEAT, API_VERSIONS, ENVELOPE = 12, 18, 58
 LISTENER = NamedListener(PLAINTEXT, Endpoint("h", 1), PLAINTEXT)

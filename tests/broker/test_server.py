@@ -13,10 +13,11 @@ from einmal.broker.front import handlers
 from einmal.broker.front.apis import APIS
 from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
-from einmal.wire.messages import decode_response, is_flexible
+from einmal.wire.messages import is_flexible
 from tests.broker.nodes import Client, batch, new_node, running_node, until, until_watched
 from tests.broker.virtual_node import VirtualMachine
 from tests.virtual_time import virtual_time
+from tests.wire.mapped import decode_response
 
 API_VERSIONS = 18
 METADATA = 3

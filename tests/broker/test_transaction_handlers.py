@@ -27,6 +27,7 @@ from einmal.wire import produce
 from einmal.wire.api.describe_transactions import API, DescribeTransactionsResponse
 from einmal.wire.messages import response_body_position
 from tests.broker.nodes import Client, batch, running_node, until
+from tests.wire.mapped import APIS, request_of
 
 FIND_COORDINATOR, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, MARKERS = 10, 22, 24, 25, 26, 27
 DESCRIBE, LIST = 65, 66
@@ -102,7 +103,8 @@ class TransactionalClient:
 
 async def ask_itself(node: Node, api_key: int, version: int, fields: dict[str, Any]) -> Any:
     """As another broker would ask."""
-    return await node.peers.ask(node.config.node_id, api_key, version, fields, timeout_ms=5_000)
+    request = request_of(api_key, fields)
+    return await node.peers.ask(node.config.node_id, APIS[api_key], version, request, timeout_ms=5_000)
 
 
 @asynccontextmanager

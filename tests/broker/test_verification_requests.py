@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from einmal.broker.coordinators.verification_requests import VerificationRequests
 from einmal.rpc.connection import NoAnswer
 from einmal.types import BrokerId, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
-from einmal.wire.messages import request_type, response_type
+from einmal.wire.api.add_partitions_to_txn import (
+    API,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from einmal.wire.messages import Api, Q, R
 from tests.virtual_time import virtual_time
-from tests.wire.kio_messages import build
 
-API, VERSION = 24, 5
+VERSION = 5
 ONE, OTHER = BrokerId(1), BrokerId(2)
 A, B, C = (TopicPartition("t", index) for index in range(3))
 
@@ -36,15 +42,15 @@ class Peers:
     async def ask(
         self,
         node_id: int,
-        api_key: int,
+        api: Api[Q, R],
         version: int,
-        fields: Mapping[str, Any],
+        request: Q,
         *,
         timeout_ms: int,
         lane: str = "control",
-    ) -> Any:
-        assert (api_key, version) == (API, VERSION)
-        request = build(request_type(api_key, version), fields)
+    ) -> R:
+        assert (api.key, version) == (API.key, VERSION)
+        assert isinstance(request, AddPartitionsToTxnRequest)
         self.requests.append(
             (
                 node_id,
@@ -62,28 +68,25 @@ class Peers:
         await asyncio.sleep(1)
         if self.failure is not None:
             raise self.failure
-        return build(response_type(api_key, version), {"results_by_transaction": self._results(request)})
+        return cast(R, AddPartitionsToTxnResponse(results_by_transaction=self._results(request)))
 
-    def _results(self, request: Any) -> list[dict[str, Any]]:
+    def _results(self, request: AddPartitionsToTxnRequest) -> list[AddPartitionsToTxnResult]:
         return [
-            {
-                "transactional_id": each.transactional_id,
-                "topic_results": [
-                    {
-                        "name": topic.name,
-                        "results_by_partition": [
-                            {
-                                "partition_index": index,
-                                "partition_error_code": self.errors.get(
-                                    TopicPartition(topic.name, index), ErrorCode.none
-                                ),
-                            }
+            AddPartitionsToTxnResult(
+                each.transactional_id,
+                [
+                    AddPartitionsToTxnTopicResult(
+                        topic.name,
+                        [
+                            AddPartitionsToTxnPartitionResult(
+                                index, self.errors.get(TopicPartition(topic.name, index), ErrorCode.none)
+                            )
                             for index in topic.partitions
                         ],
-                    }
+                    )
                     for topic in each.topics
                 ],
-            }
+            )
             for each in request.transactions
             if each.transactional_id not in self.silent
         ]

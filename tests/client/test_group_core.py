@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,8 @@ from einmal.client.consumer_protocol import Subscription, decode_assignment, enc
 from einmal.client.errors import ConfigError
 from einmal.client.group_core import GroupCore, MemberStep
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.api.join_group import JoinGroupResponse, JoinGroupResponseMember
+from einmal.wire.api.sync_group import SyncGroupResponse
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -24,20 +25,19 @@ def member(strategy: str = "range") -> GroupCore:
     return core
 
 
-def joined(core: GroupCore, **changes: Any) -> SimpleNamespace:
-    answer = {
-        "error_code": ErrorCode.none,
-        "member_id": "me",
-        "generation_id": 1,
-        "protocol_name": core.join_fields()["protocols"][0]["name"],
-        "leader": "me",
-        "members": [SimpleNamespace(member_id="me", metadata=encode_subscription(Subscription(("t",))))],
-    }
-    return SimpleNamespace(**{**answer, **changes})
+def joined(core: GroupCore, **changes: Any) -> JoinGroupResponse:
+    answer = JoinGroupResponse(
+        member_id="me",
+        generation_id=1,
+        protocol_name=core.join_request().protocols[0].name,
+        leader="me",
+        members=[JoinGroupResponseMember("me", metadata=encode_subscription(Subscription(("t",))))],
+    )
+    return answer._replace(**changes)
 
 
-def synced(*partitions: TopicPartition, code: ErrorCode = ErrorCode.none) -> SimpleNamespace:
-    return SimpleNamespace(error_code=code, assignment=encode_assignment(partitions))
+def synced(*partitions: TopicPartition, code: ErrorCode = ErrorCode.none) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code, assignment=encode_assignment(partitions))
 
 
 def stable(strategy: str = "range") -> GroupCore:
@@ -45,7 +45,7 @@ def stable(strategy: str = "range") -> GroupCore:
     core = member(strategy)
     answer = joined(core)
     assert core.joined(answer) is MemberStep.GO_ON
-    core.sync_fields(answer, {"t": 2})
+    core.sync_request(answer, {"t": 2})
     step, assignment = core.synced(synced(T0, T1))
     assert step is MemberStep.GO_ON
     core.assigned(assignment)
@@ -57,17 +57,16 @@ def test_the_leader_divides_and_the_others_send_nothing() -> None:
     core = member()
     answer = joined(core)
     core.joined(answer)
-    (mine,) = core.sync_fields(answer, {"t": 2})["assignments"]
-    assert decode_assignment(mine["assignment"]) == (T0, T1)
-    answer.leader = "another"
-    assert core.sync_fields(answer, {"t": 2})["assignments"] == []
+    (mine,) = core.sync_request(answer, {"t": 2}).assignments
+    assert decode_assignment(mine.assignment) == (T0, T1)
+    assert core.sync_request(answer._replace(leader="another"), {"t": 2}).assignments == ()
 
 
 def test_a_first_join_is_repeated_with_the_returned_member_id() -> None:
     core = member()
     answer = joined(core, error_code=ErrorCode.member_id_required, member_id="given")
     assert core.joined(answer) is MemberStep.REJOIN
-    assert core.join_fields()["member_id"] == "given"
+    assert core.join_request().member_id == "given"
 
 
 def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:
@@ -83,7 +82,7 @@ def test_a_cooperative_member_keeps_and_reports_its_owned_partitions() -> None:
     core = stable("cooperative-sticky")
     core.answered(ErrorCode.rebalance_in_progress)
     assert core.to_revoke() == ()
-    assert core.join_fields()["protocols"][0]["metadata"] == encode_subscription(Subscription(("t",), (T0, T1)))
+    assert core.join_request().protocols[0].metadata == encode_subscription(Subscription(("t",), (T0, T1)))
 
 
 def test_a_cooperative_member_that_gave_something_up_joins_once_more() -> None:
@@ -105,7 +104,7 @@ def test_a_member_that_was_forgotten_has_lost_its_partitions(code: ErrorCode) ->
     assert not core.is_member
     assert core.has_lost_partitions
     assert core.to_revoke() == (T0, T1)
-    assert core.join_fields()["member_id"] == ("me" if code is ErrorCode.illegal_generation else "")
+    assert core.join_request().member_id == ("me" if code is ErrorCode.illegal_generation else "")
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,18 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from einmal.broker.front.apis import Entry, On, entries_on
-from einmal.broker.rpc.authentication import API_VERSIONS, OPEN_APIS
-from einmal.rpc.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from einmal.broker.rpc.authentication import OPEN_APIS
+from einmal.wire.api.api_versions import API as API_VERSIONS
+from einmal.wire.api.sasl_authenticate import API as SASL_AUTHENTICATE
+from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE
 from einmal.wire.frames import frame
-from einmal.wire.messages import encode_request, encode_request_header
+from einmal.wire.messages import encode_request_header
 from tests.broker.nodes import Client
 from tests.fuzz.batches import Batches
 from tests.fuzz.reports import replace_json
 from tests.fuzz.requests import Api, Requests
 from tests.fuzz.values import PASSWORD, POOLS, SLOW_USER, TOPICS, USER, WIDE_PARTITIONS, WIDE_TOPIC
+from tests.wire.mapped import encode_request
 
 CONNECTIONS: Final = 16
 BURST: Final = 40
@@ -77,7 +80,7 @@ class Attack:
 
     def __init__(self, ports: Ports, frames: int, seed: int, report: Path) -> None:
         of_clients = entries_on(On.BROKERS, has_two_phase_commit=True)
-        of_users = tuple(entry for entry in of_clients if entry.key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE))
+        of_users = tuple(entry for entry in of_clients if entry.key not in (SASL_HANDSHAKE.key, SASL_AUTHENTICATE.key))
         brokers = _Target(ports.brokers, of_clients, is_guarded=True)
         controllers = _Target(ports.controllers, entries_on(On.CONTROLLERS), is_guarded=True)
         users = _Target(ports.users, of_clients, is_guarded=True)
@@ -153,10 +156,10 @@ class Attack:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port, limit=2**20)
         if target.user:
             version, message = source.randrange(2), f"\0{target.user}\0{PASSWORD}".encode()
-            handshake = encode_request(SASL_HANDSHAKE, version, {"mechanism": "PLAIN"})
-            writer.write(frame(encode_request_header(SASL_HANDSHAKE, version, 0, "fuzz"), handshake))
-            body = encode_request(SASL_AUTHENTICATE, 2, {"auth_bytes": message})
-            header = encode_request_header(SASL_AUTHENTICATE, 2, 0, "fuzz")
+            handshake = encode_request(SASL_HANDSHAKE.key, version, {"mechanism": "PLAIN"})
+            writer.write(frame(encode_request_header(SASL_HANDSHAKE.key, version, 0, "fuzz"), handshake))
+            body = encode_request(SASL_AUTHENTICATE.key, 2, {"auth_bytes": message})
+            header = encode_request_header(SASL_AUTHENTICATE.key, 2, 0, "fuzz")
             writer.write(frame(message) if version == 0 else frame(header, body))
             for _ in range(2):
                 (size,) = _INT32.unpack(await reader.readexactly(_INT32.size))
@@ -178,9 +181,9 @@ class Attack:
         frames = [requests.well_formed(api, number) for number, api in enumerate(apis)]
         if is_guarded and source.random() < _BARE:
             mechanism = source.choice(POOLS["mechanism"])
-            body = encode_request(SASL_HANDSHAKE, 0, {"mechanism": mechanism})
+            body = encode_request(SASL_HANDSHAKE.key, 0, {"mechanism": mechanism})
             bare = [frame(source.choice(POOLS["auth_bytes"])) for _ in range(source.randint(1, _OPENING_MAX))]
-            frames = [frame(encode_request_header(SASL_HANDSHAKE, 0, _LAST - 1, "fuzz"), body), *bare, *frames]
+            frames = [frame(encode_request_header(SASL_HANDSHAKE.key, 0, _LAST - 1, "fuzz"), body), *bare, *frames]
             self._bare += 1
         if chance > 1 - _BROKEN:
             frames[-1] = requests.broken(apis[-1], len(apis) - 1)
@@ -263,7 +266,7 @@ class Attack:
         replace_json(self._report, figures)
 
 
-_END: Final = frame(encode_request_header(API_VERSIONS, 0, _LAST, "fuzz"))
+_END: Final = frame(encode_request_header(API_VERSIONS.key, 0, _LAST, "fuzz"))
 
 
 async def _create_topics(client: Client) -> list[UUID]:

@@ -13,16 +13,11 @@ from uuid import UUID
 from einmal.broker.front.apis import Entry
 from einmal.types import ErrorCode
 from einmal.wire.frames import frame
-from einmal.wire.message_writer import message_writer
-from einmal.wire.messages import (
-    decode_response,
-    encode_request_header,
-    request_type,
-    response_body_position,
-)
+from einmal.wire.messages import encode_request_header, request_type, response_body_position
 from einmal.wire.schemas import unwrap
 from tests.fuzz.batches import Batches
 from tests.fuzz.values import FLOATS, LENGTH, LENGTHS, NULL, NULLS, POOLS, pool
+from tests.wire.mapped import decode_response, write
 
 _WIDE_ELEMENTS: Final = (3_000, 20_000, 49_000, 60_000)
 _WIDE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -95,8 +90,7 @@ class Requests:
             del known[:-_LEARNED_MAX]
 
     def well_formed(self, api: Api, correlation_id: int) -> bytes:
-        body = bytearray()
-        message_writer(api.schema)(body, self._fields(api.schema))
+        body = write(api.schema, self._fields(api.schema))
         return frame(encode_request_header(api.key, api.version, correlation_id, "fuzz"), body)
 
     def broken(self, api: Api, correlation_id: int) -> bytes:
@@ -123,8 +117,7 @@ class Requests:
         fields = self._fields(api.schema)
         count = self._source.choice(_WIDE_ELEMENTS)
         self._widen(api.schema, fields, self._source.choice(paths), count)
-        body = bytearray()
-        message_writer(api.schema)(body, fields)
+        body = write(api.schema, fields)
         if len(body) > _WIDE_BYTES_MAX:
             return None
         return frame(encode_request_header(api.key, api.version, correlation_id, "fuzz"), body)

@@ -16,14 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import google_crc32c
 
-from einmal.wire.messages import (
-    decode_response,
-    encode_request,
-    encode_request_header,
-    read_uvarint,
-    response_body_position,
-    skip_tagged_fields,
-)
+from einmal.wire.messages import encode_request_header, read_uvarint, response_body_position, skip_tagged_fields
+from tests.wire.mapped import decode_response, encode_request
 
 PRODUCE: Final = 0
 FETCH: Final = 1

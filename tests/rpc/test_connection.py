@@ -15,10 +15,11 @@ import uvloop
 
 from einmal.client.apis import ApiKey
 from einmal.rpc.connection import Connection, NoAnswer
-from einmal.wire.messages import RequestHeader, decode_response, encode_request
+from einmal.wire.messages import RequestHeader
 from tests.client.aio.scripted_broker import Answer, ScriptedBroker, Session
 from tests.security.certificates import Authority
 from tests.suite.patience import patient
+from tests.wire.mapped import decode_response, encode_request
 
 HEARTBEAT = (ApiKey.HEARTBEAT, 3)
 BODY = encode_request(*HEARTBEAT, {"group_id": "g"})

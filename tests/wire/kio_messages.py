@@ -13,8 +13,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from einmal.wire.messages import Fields
 from einmal.wire.schemas import unwrap
+
+Fields = Mapping[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -11,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einmal.types import ErrorCode
-from einmal.wire import fetch, messages, metadata, produce
+from einmal.wire import fetch, metadata, produce
+from einmal.wire.api.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from einmal.wire.errors import UnknownVersion, WireError
 from einmal.wire.fetch import EpochEndOffset, FetchedPartition, FetchPartition, FetchRequest, FetchResponse
-from einmal.wire.metadata import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
 from einmal.wire.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -22,7 +27,7 @@ from einmal.wire.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.wire.mapped import encode_response
+from tests.wire.mapped import encode_request, encode_response
 
 _INT32 = st.integers(min_value=-(2**31), max_value=2**31 - 1)
 _INT64 = st.integers(min_value=-(2**63), max_value=2**63 - 1)
@@ -68,7 +73,7 @@ def test_produce_requests_are_kios(data: st.DataObject) -> None:
             for topic, partitions in request.topics
         ],
     }
-    body = messages.encode_request(0, version, fields)
+    body = encode_request(0, version, fields)
     assert b"".join(produce.encode_produce_request(version, request)) == body
     assert produce.decode_produce_request(version, b"head" + body, 4) == request
 
@@ -174,7 +179,7 @@ def test_fetch_requests_are_kios(data: st.DataObject) -> None:
             {**_topic_fields(topic, "topic"), "partitions": items} for topic, items in request.forgotten
         ],
     }
-    body = messages.encode_request(1, version, fields)
+    body = encode_request(1, version, fields)
     assert fetch.encode_fetch_request(version, request) == body
     assert fetch.decode_fetch_request(version, b"head" + body, 4) == request
 
@@ -240,36 +245,31 @@ def test_fetch_responses_are_kios(data: st.DataObject) -> None:
 def test_metadata_responses_are_kios(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(metadata.VERSIONS))
     nodes = st.lists(_INT32, max_size=3)
-    partitions = st.builds(MetadataPartition, _INT32, _INT32, _INT32, nodes, nodes, nodes, _ERRORS)
+    partitions = st.builds(MetadataResponsePartition, _ERRORS, _INT32, _INT32, _INT32, nodes, nodes, nodes)
     topics = st.builds(
-        MetadataTopic,
-        st.none() | _TEXT if version >= 12 else _TEXT,
-        st.uuids(),
-        st.lists(partitions, max_size=3),
-        st.booleans(),
+        MetadataResponseTopic,
         _ERRORS,
+        st.none() | _TEXT if version >= 12 else _TEXT,
+        st.none() | st.uuids(),
+        st.booleans(),
+        st.lists(partitions, max_size=3),
         _INT32,
     )
+    brokers = st.builds(MetadataResponseBroker, _INT32, _TEXT, _INT32, st.none() | _TEXT)
     response = MetadataResponse(
-        data.draw(st.lists(st.builds(MetadataBroker, _INT32, _TEXT, _INT32, st.none() | _TEXT), max_size=2)),
-        data.draw(st.lists(topics, max_size=3)),
-        data.draw(st.none() | _TEXT),
-        data.draw(_INT32),
-        data.draw(_COUNT),
-        data.draw(_INT32),
-        data.draw(_ERRORS),
+        throttle_time=data.draw(_COUNT),
+        brokers=data.draw(st.lists(brokers, max_size=2)),
+        cluster_id=data.draw(st.none() | _TEXT),
+        controller_id=data.draw(_INT32),
+        topics=data.draw(st.lists(topics, max_size=3)),
+        error_code=data.draw(_ERRORS),
+        cluster_authorized_operations=data.draw(_INT32),
     )
     fields = {
         **response._asdict(),
-        "throttle_time": response.throttle_time_ms,
         "brokers": [broker._asdict() for broker in response.brokers],
         "topics": [
-            {
-                **topic._asdict(),
-                "partitions": [
-                    {**partition._asdict(), "partition_index": partition.partition} for partition in topic.partitions
-                ],
-            }
+            {**topic._asdict(), "partitions": [partition._asdict() for partition in topic.partitions]}
             for topic in response.topics
         ],
     }

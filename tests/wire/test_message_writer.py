@@ -9,11 +9,11 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 from einmal.types import ErrorCode
-from einmal.wire.message_writer import message_writer
 from einmal.wire.messages import request_type, response_type
 from einmal.wire.schemas import unwrap
 from tests.suite.cases import each_case
 from tests.wire.kio_messages import encode
+from tests.wire.mapped import write
 
 ALL = [
     (key, version, loader)
@@ -63,6 +63,4 @@ def test_every_message_is_written_as_kio_writes_it(api_key: int, version: int, l
     source = random.Random(api_key * 100 + version)
     for _ in range(ROUNDS):
         fields = random_fields(schema, source)
-        written = bytearray()
-        message_writer(schema)(written, fields)
-        assert bytes(written) == encode(schema, fields)
+        assert write(schema, fields) == encode(schema, fields)

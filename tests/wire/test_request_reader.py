@@ -9,11 +9,10 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader, entity_writer
 
 from einmal.wire.errors import Malformed, Truncated, WireError
-from einmal.wire.messages import encode_request, request_type
+from einmal.wire.messages import request_type
 from einmal.wire.primitives import ELEMENTS_MAX
-from einmal.wire.request_reader import Message, kio_reader
 from tests.suite.cases import each_case
-from tests.wire.mapped import decode_request
+from tests.wire.mapped import decode_request, encode_request, read
 
 METADATA = 3
 DESCRIBE_TOPIC_PARTITIONS = 75
@@ -47,8 +46,8 @@ def test_it_reads_what_kio_reads(api_key: int, version: int) -> None:
     body = encode_request(api_key, version, SAMPLES[api_key, version])
     schema = request_type(api_key, version)
     expected, size = entity_reader(schema)(body, 0)
-    assert kio_reader(schema)(Message.of(body, ELEMENTS_MAX), 0) == (expected, size)
-    assert kio_reader(schema)(Message.of(b"before" + body, ELEMENTS_MAX), 6) == (expected, size + 6)
+    assert read(schema, body, 0) == (expected, size)
+    assert read(schema, b"before" + body, 6) == (expected, size + 6)
     assert decode_request(api_key, version, b"before" + body, 6) == decode_request(api_key, version, body, 0)
 
 
@@ -62,7 +61,7 @@ def test_every_schema_can_be_read(api_key: int) -> None:
         fields = request_type(api_key, version)
         buffer = io.BytesIO()
         entity_writer(schema)(buffer, _message(fields))
-        assert kio_reader(schema)(Message.of(buffer.getvalue(), ELEMENTS_MAX), 0)[1] == len(buffer.getvalue())
+        assert read(schema, buffer.getvalue(), 0)[1] == len(buffer.getvalue())
 
 
 def _message(schema: type[Any]) -> Any:
@@ -147,4 +146,4 @@ def test_an_array_of_nullable_ids_may_not_be_null_itself() -> None:
     # An empty array of ids before the empty tags; a null one has a length of 0.
     assert body.endswith(b"\x01\x00")
     with pytest.raises(Malformed):
-        kio_reader(schema)(Message.of(body[:-2] + b"\x00\x00", ELEMENTS_MAX), 0)
+        read(schema, body[:-2] + b"\x00\x00", 0)

@@ -22,6 +22,12 @@ from einmal.client import Producer
 from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
 from einmal.types import ErrorCode
+from einmal.wire.api.describe_quorum import API as DESCRIBE_QUORUM
+from einmal.wire.api.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
+from einmal.wire.api.find_coordinator import API as FIND_COORDINATOR
+from einmal.wire.api.find_coordinator import FindCoordinatorRequest
+from einmal.wire.api.metadata import API as METADATA
+from einmal.wire.api.metadata import MetadataRequest
 
 TRIALS: Final = 100
 BROKERS: Final = 3
@@ -51,7 +57,7 @@ class Victims:
         """Once every replica of every partition is in sync."""
 
         def ask(connection: Connection) -> int | None:
-            response = connection.call(3, 12, {"topics": None, "allow_auto_topic_creation": False})
+            response = connection.call(METADATA, 12, MetadataRequest(allow_auto_topic_creation=False))
             partitions = [(each.name, index) for each in response.topics for index in each.partitions]
             if any(sorted(index.isr_nodes) != sorted(index.replica_nodes) for _name, index in partitions):
                 return None
@@ -64,17 +70,16 @@ class Victims:
 
     def coordinator(self, transactional_id: str) -> int:
         def ask(connection: Connection) -> int | None:
-            found = connection.call(10, 3, {"key": transactional_id, "key_type": _TRANSACTION})
-            return int(found.node_id) if found.error_code is ErrorCode.none else None
+            found = connection.call(FIND_COORDINATOR, 3, FindCoordinatorRequest(_TRANSACTION, key=transactional_id))
+            return found.node_id if found.error_code is ErrorCode.none else None
 
         return self._ask(ask)
 
     def controller(self) -> int:
         def ask(connection: Connection) -> int | None:
-            partitions = [{"partition_index": 0}]
-            topics = [{"topic_name": "__cluster_metadata", "partitions": partitions}]
-            response = connection.call(55, 1, {"topics": topics})
-            return int(response.topics[0].partitions[0].leader_id) if response.error_code is ErrorCode.none else None
+            topic = RequestTopicData("__cluster_metadata", (RequestPartitionData(0),))
+            response = connection.call(DESCRIBE_QUORUM, 1, DescribeQuorumRequest((topic,)))
+            return response.topics[0].partitions[0].leader_id if response.error_code is ErrorCode.none else None
 
         return self._ask(ask)
 

@@ -12,7 +12,7 @@ import ssl
 import struct
 import time
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from einmal.client.config import ClientSettings, parse
 from einmal.security.tls import tls_context
@@ -99,12 +99,11 @@ class Connection:
             view = view[count:]
         return cast(bytes, answer)
 
-    def call(self, api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
-        header = messages.encode_request_header(api_key, version, 1, CLIENT_ID)
-        self.send(frame(header, messages.encode_request(api_key, version, fields)))
+    def call(self, api: messages.Api[messages.Q, messages.R], version: int, request: messages.Q) -> messages.R:
+        header = messages.encode_request_header(api.key, version, 1, CLIENT_ID)
+        self.send(frame(header, api.encode_request(version, request)))
         answer = self.receive()
-        position = messages.response_body_position(api_key, version, answer)
-        return messages.decode_response(api_key, version, answer, position)
+        return api.decode_response(version, answer, messages.response_body_position(api.key, version, answer))
 
 
 def batch(record_bytes: int, batch_bytes: int) -> tuple[bytes, int]:

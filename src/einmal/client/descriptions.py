@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,16 +9,6 @@ from typing import Final
 from einmal.client.errors import KafkaError
 from einmal.client.metadata_cache import BrokerAddress
 from einmal.types import ErrorCode, TopicPartition
-from einmal.wire.errors import Malformed
-from einmal.wire.primitives import (
-    INT16,
-    INT32,
-    error_of,
-    read_length,
-    read_string,
-    refuse_broken_input,
-    skip_tags,
-)
 
 BROKER_DEFAULT: Final = -1
 
@@ -137,39 +126,3 @@ class GroupDescription:
     protocol: str
     members: tuple[MemberDescription, ...]
     coordinator_id: int
-
-
-_TRANSACTION: Final = struct.Struct(">iqqh")
-
-
-@refuse_broken_input
-def decode_describe_transaction(version: int, frame: bytes, position: int) -> TransactionDescription:
-    """A DescribeTransactions answer about one id. Raises Truncated or Malformed.
-
-    Decoded by hand: kio's schema cannot represent the start time -1 of an id without transaction.
-    """
-    assert version == 0
-    count, position = read_length(frame, position + 4, True)
-    if count != 1:
-        raise Malformed(f"{count} transactions where one was asked for")
-    code = INT16.unpack_from(frame, position)[0]
-    transactional_id, position = read_string(frame, position + 2, True)
-    state, position = read_string(frame, position, True)
-    timeout_ms, start_time, producer_id, epoch = _TRANSACTION.unpack_from(frame, position)
-    partitions, _end = _read_partitions(frame, position + _TRANSACTION.size)
-    return TransactionDescription(
-        transactional_id, state, producer_id, epoch, timeout_ms, start_time, partitions, -1, error_of(code)
-    )
-
-
-def _read_partitions(frame: bytes, position: int) -> tuple[tuple[TopicPartition, ...], int]:
-    found = []
-    topic_count, position = read_length(frame, position, True)
-    for _ in range(topic_count):
-        topic, position = read_string(frame, position, True)
-        count, position = read_length(frame, position, True)
-        for _ in range(count):
-            found.append(TopicPartition(topic, INT32.unpack_from(frame, position)[0]))
-            position += 4
-        position = skip_tags(frame, position)
-    return tuple(found), position

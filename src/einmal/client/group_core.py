@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from einmal.client.assignors import ASSIGNORS
 from einmal.client.config import ConsumerSettings
@@ -24,6 +24,15 @@ from einmal.client.consumer_protocol import (
 from einmal.client.errors import ConfigError, KafkaError, error_for
 from einmal.client.records import GroupMetadata
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.api.heartbeat import HeartbeatRequest
+from einmal.wire.api.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from einmal.wire.api.leave_group import LeaveGroupRequest, MemberIdentity
+from einmal.wire.api.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from einmal.wire.errors import WireError
 
 NO_GENERATION: Final = -1
@@ -110,22 +119,22 @@ class GroupCore:
         gone = dict.fromkeys(partitions)
         self.owned = tuple(each for each in self.owned if each not in gone)
 
-    def join_fields(self) -> dict[str, Any]:
+    def join_request(self) -> JoinGroupRequest:
         self.must_join = False
         self.has_lost_partitions = False
         subscription = encode_subscription(Subscription(self.topics, self.owned if self.is_cooperative else ()))
-        return {
-            "group_id": self.group_id,
-            "session_timeout": self._settings.session_timeout_ms,
-            "rebalance_timeout": self._settings.max_poll_interval_ms,
-            "member_id": self.member_id,
-            "group_instance_id": self._settings.group_instance_id,
-            "protocol_type": PROTOCOL_TYPE,
-            "protocols": [{"name": name, "metadata": subscription} for name in self._strategies],
-        }
+        return JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout=self._settings.session_timeout_ms,
+            rebalance_timeout=self._settings.max_poll_interval_ms,
+            member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=tuple(JoinGroupRequestProtocol(name, subscription) for name in self._strategies),
+        )
 
-    def joined(self, response: Any) -> MemberStep:
-        """JoinGroup's answer. After GO_ON, ``sync_fields`` is next."""
+    def joined(self, response: JoinGroupResponse) -> MemberStep:
+        """JoinGroup's answer. After GO_ON, ``sync_request`` is next."""
         step = self.answered(response.error_code)
         if response.error_code is ErrorCode.member_id_required:
             self.member_id = response.member_id
@@ -140,43 +149,43 @@ class GroupCore:
             self._protocol = response.protocol_name
         return step
 
-    def sync_fields(self, response: Any, counts: Mapping[str, int]) -> dict[str, Any]:
+    def sync_request(self, response: JoinGroupResponse, counts: Mapping[str, int]) -> SyncGroupRequest:
         """SyncGroup after this JoinGroup; the leader divides the partitions (``counts`` by topic) among the members."""
         self._counts = {topic: counts[topic] for topic in self.topics if topic in counts}
-        assignments: list[dict[str, Any]] = []
-        if response.leader == self.member_id and not getattr(response, "skip_assignment", False):
+        assignments: tuple[SyncGroupRequestAssignment, ...] = ()
+        if response.leader == self.member_id and not response.skip_assignment:
             assert self._protocol is not None
             subscriptions = {each.member_id: self._subscription_of(each) for each in response.members}
             divided = ASSIGNORS[self._protocol].assign(subscriptions, counts)
-            assignments = [
-                {"member_id": member, "assignment": encode_assignment(partitions)}
+            assignments = tuple(
+                SyncGroupRequestAssignment(member, encode_assignment(partitions))
                 for member, partitions in divided.items()
-            ]
-        return {
-            "group_id": self.group_id,
-            "generation_id": self.generation_id,
-            "member_id": self.member_id,
-            "group_instance_id": self._settings.group_instance_id,
-            "protocol_type": PROTOCOL_TYPE,
-            "protocol_name": self._protocol,
-            "assignments": assignments,
-        }
+            )
+        return SyncGroupRequest(
+            group_id=self.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=self._protocol,
+            assignments=assignments,
+        )
 
-    def subscribed_by_all(self, response: Any) -> list[str]:
+    def subscribed_by_all(self, response: JoinGroupResponse) -> list[str]:
         """Topics whose partition counts the leader needs."""
         topics: dict[str, None] = {}
         for each in response.members:
             topics.update(dict.fromkeys(self._subscription_of(each).topics))
         return sorted(topics)
 
-    def _subscription_of(self, member: Any) -> Subscription:
+    def _subscription_of(self, member: JoinGroupResponseMember) -> Subscription:
         try:
             return decode_subscription(member.metadata)
         except WireError as error:
             detail = f"subscription of member {member.member_id!r} in group {self.group_id!r}: {error}"
             raise error_for(ErrorCode.inconsistent_group_protocol, detail) from error
 
-    def synced(self, response: Any) -> tuple[MemberStep, tuple[TopicPartition, ...]]:
+    def synced(self, response: SyncGroupResponse) -> tuple[MemberStep, tuple[TopicPartition, ...]]:
         """SyncGroup's answer: the partitions of this generation. Cooperative: missing partitions must be revoked."""
         step = self.answered(response.error_code)
         if step is not MemberStep.GO_ON:
@@ -196,19 +205,13 @@ class GroupCore:
 
     # --- membership -----------------------------------------------------------------------------------------------
 
-    def member_fields(self) -> dict[str, Any]:
-        """The member's fields of Heartbeat and OffsetCommit."""
-        return {
-            "group_id": self.group_id,
-            "generation_id": self.generation_id,
-            "generation_id_or_member_epoch": self.generation_id,
-            "member_id": self.member_id,
-            "group_instance_id": self._settings.group_instance_id,
-        }
+    def heartbeat_request(self) -> HeartbeatRequest:
+        instance_id = self._settings.group_instance_id
+        return HeartbeatRequest(self.group_id, self.generation_id, self.member_id, instance_id)
 
-    def leave_fields(self) -> dict[str, Any]:
-        member = {"member_id": self.member_id, "group_instance_id": self._settings.group_instance_id}
-        return {"group_id": self.group_id, "member_id": self.member_id, "members": [member]}
+    def leave_request(self) -> LeaveGroupRequest:
+        member = MemberIdentity(self.member_id, self._settings.group_instance_id)
+        return LeaveGroupRequest(self.group_id, (member,), self.member_id)
 
     def answered(self, code: ErrorCode) -> MemberStep:
         """Apply a code's meaning for the membership."""

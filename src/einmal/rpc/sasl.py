@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from einmal.rpc.connection import Connection
 from einmal.security.mechanisms import SaslExchange
 from einmal.types import ErrorCode
-from einmal.wire.messages import decode_response, encode_request
+from einmal.wire.api.sasl_authenticate import API as SASL_AUTHENTICATE
+from einmal.wire.api.sasl_authenticate import SaslAuthenticateRequest
+from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE
+from einmal.wire.api.sasl_handshake import SaslHandshakeRequest
+from einmal.wire.messages import Api, Q, R
 
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
 
@@ -29,9 +29,9 @@ class SaslRefused(Exception):
 
 async def handshake(connection: Connection, mechanism: str, timeout_ms: int) -> None:
     """Begin an authentication by this mechanism. Raises SaslRefused, WireError, and the connection's failure."""
-    answer = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": mechanism}, timeout_ms)
+    answer = await _ask(connection, SASL_HANDSHAKE, _HANDSHAKE_VERSION, SaslHandshakeRequest(mechanism), timeout_ms)
     if answer.error_code is not ErrorCode.none:
-        raise SaslRefused(answer.error_code, mechanisms=tuple(map(str, answer.mechanisms)))
+        raise SaslRefused(answer.error_code, mechanisms=tuple(answer.mechanisms))
 
 
 async def authenticate(connection: Connection, mechanism: str, exchange: SaslExchange, timeout_ms: int) -> int:
@@ -44,17 +44,17 @@ async def authenticate(connection: Connection, mechanism: str, exchange: SaslExc
     message: bytes | None = exchange.first()
     lifetime_ms = 0
     while message is not None:
-        fields = {"auth_bytes": message}
-        answer = await _ask(connection, SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, fields, timeout_ms)
+        request = SaslAuthenticateRequest(message)
+        answer = await _ask(connection, SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, request, timeout_ms)
         if answer.error_code is not ErrorCode.none:
             raise SaslRefused(answer.error_code, answer.error_message or "")
-        lifetime_ms = max(0, answer.session_lifetime // timedelta(milliseconds=1))
+        lifetime_ms = max(0, answer.session_lifetime)
         message = exchange.next(bytes(answer.auth_bytes))
     return lifetime_ms
 
 
-async def _ask(connection: Connection, api_key: int, version: int, fields: Mapping[str, Any], timeout_ms: int) -> Any:
-    body = encode_request(api_key, version, fields)
+async def _ask(connection: Connection, api: Api[Q, R], version: int, request: Q, timeout_ms: int) -> R:
+    body = api.encode_request(version, request)
     wait_ms = timeout_ms if connection.in_flight else 0
-    answer = await connection.send(api_key, version, (body,), timeout_ms, wait_ms=wait_ms, is_authentication=True)
-    return decode_response(api_key, version, answer.frame, answer.position)
+    answer = await connection.send(api.key, version, (body,), timeout_ms, wait_ms=wait_ms, is_authentication=True)
+    return api.decode_response(version, answer.frame, answer.position)

@@ -242,11 +242,11 @@ async def set_clock(_world: World, machine: Machine, source: random.Random) -> N
 
 async def ask_controller(world: World, request: OperatorRequest, _source: random.Random) -> None:
     """By way of some node; nobody waits for the answer."""
-    _host, channel, api_key, version, fields = request
+    _host, channel, api, version, asked = request
 
     async def ask() -> None:
         try:
-            await channel.ask(api_key, version, fields, timeout_ms=targets.OPERATOR_MS)
+            await channel.ask(api, version, asked, timeout_ms=targets.OPERATOR_MS)
         except (NoAnswer, WireError):
             return
 

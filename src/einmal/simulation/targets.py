@@ -15,12 +15,19 @@ from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE, ClusterImage
 from einmal.simulation.loop import Host
 from einmal.simulation.world import Client, Machine, World
+from einmal.wire.api.alter_partition_reassignments import API as ALTER_PARTITION_REASSIGNMENTS
+from einmal.wire.api.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from einmal.wire.api.elect_leaders import API as ELECT_LEADERS
+from einmal.wire.api.elect_leaders import ElectLeadersRequest
+from einmal.wire.messages import Api, Q, R, Values
 
 _COORDINATED: Final = (TRANSACTION_STATE, CONSUMER_OFFSETS)
-_ELECT_LEADERS: Final = 43
 _ELECT_LEADERS_VERSION: Final = 2
 _PREFERRED: Final = 0
-_ALTER_REASSIGNMENTS: Final = 45
 OPERATOR_MS: Final = 5_000
 """How long an operator's request may take."""
 
@@ -40,9 +47,9 @@ class OperatorRequest(NamedTuple):
 
     host: Host
     channel: ControllerChannel
-    api_key: int
+    api: Api[Any, Values]
     version: int
-    fields: dict[str, Any]
+    request: Values
 
 
 # --- machines --------------------------------------------------------------------------------------------------------
@@ -254,8 +261,8 @@ def any_client(world: World, source: random.Random) -> Client | None:
 
 def preferred_leaders(world: World, source: random.Random) -> OperatorRequest | None:
     """An operator moves leaders to the preferred replicas."""
-    fields = {"election_type": _PREFERRED, "topic_partitions": None, "timeout_ms": OPERATOR_MS}
-    return _request(world, _ELECT_LEADERS, _ELECT_LEADERS_VERSION, fields, source)
+    request = ElectLeadersRequest(_PREFERRED, None)
+    return _request(world, ELECT_LEADERS, _ELECT_LEADERS_VERSION, request, source)
 
 
 def another_assignment(world: World, source: random.Random) -> OperatorRequest | None:
@@ -265,15 +272,13 @@ def another_assignment(world: World, source: random.Random) -> OperatorRequest |
         return None
     topic = source.choice(topics)
     replicas = source.sample(world.profile.brokers, world.profile.replication_factor)
-    partition = {"partition_index": source.randrange(len(topic.partitions)), "replicas": replicas}
-    fields = {"timeout_ms": OPERATOR_MS, "topics": [{"name": topic.name, "partitions": [partition]}]}
-    return _request(world, _ALTER_REASSIGNMENTS, 0, fields, source)
+    partition = ReassignablePartition(source.randrange(len(topic.partitions)), tuple(replicas))
+    request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(topic.name, (partition,)),))
+    return _request(world, ALTER_PARTITION_REASSIGNMENTS, 0, request, source)
 
 
-def _request(
-    world: World, api_key: int, version: int, fields: dict[str, Any], source: random.Random
-) -> OperatorRequest | None:
+def _request(world: World, api: Api[Q, R], version: int, request: Q, source: random.Random) -> OperatorRequest | None:
     machine = any_machine(world, source)
     if machine is None or not machine.has_started or machine.node is None or machine.host is None:
         return None
-    return OperatorRequest(machine.host, machine.node.controller_channel, api_key, version, fields)
+    return OperatorRequest(machine.host, machine.node.controller_channel, api, version, request)

@@ -1,10 +1,7 @@
 """Requests and responses of any version, on kio's generated schemas.
 
-A server reads requests and writes responses as values of the types in ``api/``, by the ``Api`` of each module there.
-They have no versions: fields that the version does not have are left out, or get the schema's default.
-
-A client writes plain mappings and sequences under the same names; absent fields take the schema's default or zero. It
-reads kio's object of that version: read fields that not every version has with ``getattr(message, name, x)``.
+Both sides read and write values of the types in ``api/``, by the ``Api`` of each module there. They have no versions:
+fields that the version does not have are left out, or get the schema's default.
 
 Produce, Fetch and Metadata have hand-written codecs beside this one (``produce.py``, ``fetch.py``, ``metadata.py``).
 """
@@ -12,7 +9,7 @@ Produce, Fetch and Metadata have hand-written codecs beside this one (``produce.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
@@ -28,17 +25,16 @@ from einmal.wire.request_reader import (
     Message,
     Reader,
     StepsReader,
-    kio_reader,
     message_reader,
     message_steps,
 )
 
-Fields = Mapping[str, Any]
 Frame = bytes | bytearray
 Values: TypeAlias = tuple[object, ...]
 """A request or a response: one of the named tuples in ``api/``, or of the hand-written codecs."""
 Q = TypeVar("Q", bound=Values)
-R = TypeVar("R", bound=Values, covariant=True)
+R = TypeVar("R", bound=Values)
+R_co = TypeVar("R_co", bound=Values, covariant=True)
 _HEADER: Final = struct.Struct(">hhih")
 _NO_TAGS: Final = b"\x00"
 
@@ -62,7 +58,7 @@ def api_name(api_key: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Api(Generic[Q, R]):
+class Api(Generic[Q, R_co]):
     """One API: its key, its versions, and the types of its request and its response.
 
     ``decode``: a hand-written decoder, from version, frame and position to the request.
@@ -71,7 +67,7 @@ class Api(Generic[Q, R]):
     key: int
     versions: Versions
     request: type[Q]
-    response: type[R]
+    response: type[R_co]
     decode: Callable[[int, Frame, int], Q] | None = None
 
     def decode_request(self, version: int, frame: Frame, position: int) -> Q:
@@ -89,6 +85,17 @@ class Api(Generic[Q, R]):
         read = _request_steps(self.key, version, self.request)
         request, _end = yield from read(Message.of(frame, ELEMENTS_MAX), position)
         yield cast(Q, request)
+
+    def encode_request(self, version: int, request: Q) -> bytes:
+        """The body of a request. Raises UnknownVersion."""
+        encoded = bytearray()
+        _request_writer(self.key, version, self.request)(encoded, request)
+        return bytes(encoded)
+
+    def decode_response(self, version: int, frame: Frame, position: int) -> R_co:
+        """The body at ``position``. Raises Truncated, Malformed or UnknownVersion."""
+        read = _response_reader(self.key, version, self.response)
+        return cast(R_co, read(Message.of(frame, RESPONSE_ELEMENTS_MAX), position)[0])
 
     def encode_response(self, version: int, response: Values) -> bytes:
         """The body of a response. Raises UnknownVersion."""
@@ -136,6 +143,16 @@ def _request_reader(api_key: int, version: int, message: type[Values]) -> Reader
 @cache
 def _request_steps(api_key: int, version: int, message: type[Values]) -> StepsReader:
     return message_steps(request_type(api_key, version), message)
+
+
+@cache
+def _request_writer(api_key: int, version: int, message: type[Values]) -> Writer:
+    return message_writer(request_type(api_key, version), message)
+
+
+@cache
+def _response_reader(api_key: int, version: int, message: type[Values]) -> Reader:
+    return message_reader(response_type(api_key, version), message)
 
 
 @cache
@@ -226,19 +243,3 @@ def response_body_position(api_key: int, version: int, frame: bytes) -> int:
     if api_key != 18 and is_flexible(api_key, version):
         return skip_tagged_fields(frame, 4)
     return 4
-
-
-# --- bodies ----------------------------------------------------------------------------------------------------
-
-
-def decode_response(api_key: int, version: int, frame: bytes, position: int) -> Any:
-    """The body at ``position``, as kio's object. Raises Truncated, Malformed or UnknownVersion."""
-    message, _end = kio_reader(response_type(api_key, version))(Message.of(frame, RESPONSE_ELEMENTS_MAX), position)
-    return message
-
-
-def encode_request(api_key: int, version: int, fields: Fields) -> bytes:
-    """The body of a request. Raises UnknownVersion."""
-    encoded = bytearray()
-    message_writer(request_type(api_key, version))(encoded, fields)
-    return bytes(encoded)

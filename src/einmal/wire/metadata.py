@@ -1,18 +1,17 @@
 """Metadata responses, versions 0 to 13: they can be large, and every client asks for them again and again.
 
-Writing only; requests, and reading as a client, go through ``messages``. Fields that a version does not have are left
-out.
+Writing only; requests, and reading as a client, go through ``api/metadata.py``. Fields that a version does not have are
+left out.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
+from einmal.wire.api.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
 from einmal.wire.errors import UnknownVersion
 from einmal.wire.primitives import (
     INT16,
@@ -25,7 +24,7 @@ from einmal.wire.primitives import (
 
 VERSIONS: Final = range(14)
 NO_AUTHORIZED_OPERATIONS: Final = -(1 << 31)
-_NO_TOPIC_ID: Final = UUID(int=0)
+_NO_TOPIC_ID: Final = UUID(int=0).bytes
 
 _RACK: Final = 1
 _CLUSTER_ID: Final = 2
@@ -42,50 +41,12 @@ _PARTITION: Final = struct.Struct(">hii")
 _PARTITION_EPOCH: Final = struct.Struct(">hiii")
 
 
-class MetadataBroker(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
-class MetadataPartition(NamedTuple):
-    partition: int
-    leader_id: int
-    leader_epoch: int
-    replica_nodes: Sequence[int]
-    isr_nodes: Sequence[int]
-    offline_replicas: Sequence[int] = ()
-    error_code: ErrorCode = ErrorCode.none
-
-
-class MetadataTopic(NamedTuple):
-    """``name`` None (version 12 on): the topic was asked for by an id that nobody knows."""
-
-    name: str | None
-    topic_id: UUID
-    partitions: Sequence[MetadataPartition]
-    is_internal: bool = False
-    error_code: ErrorCode = ErrorCode.none
-    topic_authorized_operations: int = NO_AUTHORIZED_OPERATIONS
-
-
-class MetadataResponse(NamedTuple):
-    brokers: Sequence[MetadataBroker]
-    topics: Sequence[MetadataTopic]
-    cluster_id: str | None = None
-    controller_id: int = -1
-    throttle_time_ms: int = 0
-    cluster_authorized_operations: int = NO_AUTHORIZED_OPERATIONS
-    error_code: ErrorCode = ErrorCode.none
-
-
 def encode_metadata_response(version: int, response: MetadataResponse) -> bytes:
     """The body. Raises UnknownVersion."""
     if version not in VERSIONS:
         raise UnknownVersion(f"Metadata version {version}")
     flexible = version >= _FLEXIBLE
-    parts = [INT32.pack(response.throttle_time_ms)] if version >= _THROTTLE else []
+    parts = [INT32.pack(response.throttle_time)] if version >= _THROTTLE else []
     parts.append(encode_length(len(response.brokers), flexible))
     parts += [_encode_broker(version, broker) for broker in response.brokers]
     if version >= _CLUSTER_ID:
@@ -104,7 +65,7 @@ def encode_metadata_response(version: int, response: MetadataResponse) -> bytes:
     return b"".join(parts)
 
 
-def _encode_broker(version: int, broker: MetadataBroker) -> bytes:
+def _encode_broker(version: int, broker: MetadataResponseBroker) -> bytes:
     flexible = version >= _FLEXIBLE
     encoded = INT32.pack(broker.node_id) + encode_string(broker.host, flexible) + INT32.pack(broker.port)
     if version >= _RACK:
@@ -112,11 +73,11 @@ def _encode_broker(version: int, broker: MetadataBroker) -> bytes:
     return encoded + NO_TAGS if flexible else encoded
 
 
-def _append_topic(parts: list[bytes], version: int, topic: MetadataTopic) -> None:
+def _append_topic(parts: list[bytes], version: int, topic: MetadataResponseTopic) -> None:
     flexible = version >= _FLEXIBLE
     parts += (INT16.pack(topic.error_code), encode_nullable_string(topic.name, flexible))
     if version >= _TOPIC_ID:
-        parts.append(topic.topic_id.bytes)
+        parts.append(_NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes)
     if version >= _RACK:
         parts.append(b"\x01" if topic.is_internal else b"\x00")
     parts.append(encode_length(len(topic.partitions), flexible))
@@ -125,10 +86,10 @@ def _append_topic(parts: list[bytes], version: int, topic: MetadataTopic) -> Non
     for partition in topic.partitions:
         if version >= _LEADER_EPOCH:
             head = _PARTITION_EPOCH.pack(
-                partition.error_code, partition.partition, partition.leader_id, partition.leader_epoch
+                partition.error_code, partition.partition_index, partition.leader_id, partition.leader_epoch
             )
         else:
-            head = _PARTITION.pack(partition.error_code, partition.partition, partition.leader_id)
+            head = _PARTITION.pack(partition.error_code, partition.partition_index, partition.leader_id)
         parts += (
             head,
             _encode_nodes(encoded, partition.replica_nodes, flexible),

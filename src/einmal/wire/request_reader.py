@@ -1,4 +1,4 @@
-"""Requests and responses from bytes that nobody vouches for, by kio's schemas, into our types or kio's classes.
+"""Requests and responses from bytes that nobody vouches for, by kio's schemas, into our types.
 
 kio's own reader believes the length of an array and reserves room for it: one frame of thirty bytes can abort the
 process. This one believes nothing: every element is read before there is room for it, null stands only where the schema
@@ -12,12 +12,10 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable, Generator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
-
-from kio.schema.errors import ErrorCode
 
 from einmal.wire.errors import Malformed, Truncated
 from einmal.wire.primitives import TAGS_MAX, error_of
@@ -47,7 +45,6 @@ StepsReader: TypeAlias = Callable[[Message, int], Generator[None, None, tuple[An
 _STEP_ELEMENTS: Final = 16
 """Elements of one array in a step. Where arrays nest, a step has as many of the inner ones: thousands of elements in
 all."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT_SHIFT_MAX: Final = 28
 
 
@@ -127,51 +124,7 @@ def _fields(schema: Any, message: Any) -> tuple[list[_Field], dict[int, tuple[in
     return plain, tagged
 
 
-@cache
-def kio_reader(schema: Any) -> Reader:
-    """Reads one message, or one nested structure, as kio's object of this version. Raises Truncated or Malformed."""
-    flexible = bool(schema.__flexible__)
-    plain: list[tuple[str, Reader]] = []
-    tagged: dict[int, tuple[str, Reader]] = {}
-    defaults: dict[str, Any] = {}
-    for field in dataclasses.fields(schema):
-        reader = _field_reader(field, flexible, None)
-        tag = field.metadata.get("tag")
-        if tag is None:
-            plain.append((field.name, reader))
-        else:
-            tagged[tag] = (field.name, reader)
-            defaults[field.name] = _tag_default(field)
-
-    def read(frame: Message, position: int) -> tuple[Any, int]:
-        values = dict(defaults)
-        for name, reader in plain:
-            values[name], position = reader(frame, position)
-        if flexible:
-            position = _read_tags(frame, position, tagged, values)
-        return schema(**values), position
-
-    return read
-
-
-def _tag_default(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    inner, is_nullable, is_array = unwrap(field.type)
-    if is_array or is_nullable:
-        return None if is_nullable else ()
-    if dataclasses.is_dataclass(inner):
-        nested = cast(Any, inner)
-        return nested(**{item.name: _tag_default(item) for item in dataclasses.fields(nested)})
-    kind = field.metadata["kafka_type"]
-    return _EMPTY[kind] if kind in _EMPTY else _PRIMITIVES[kind][1]
-
-
-_EMPTY: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b""}
-
-
-def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[Any, Reader]], values: Any) -> int:
-    """``values``: by index or by name, as in ``tagged``."""
+def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[int, Reader]], values: list[Any]) -> int:
     count, position = _uvarint(frame, position)
     if count > TAGS_MAX:
         raise Malformed(f"{count} tagged fields")
@@ -195,7 +148,7 @@ def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[Any, Re
 
 
 def _field_reader(field: dataclasses.Field[Any], flexible: bool, message: Any) -> Reader:
-    """``message``: the type of a structure; None: kio's."""
+    """``message``: the type of a structure, or of an array's elements."""
     inner, is_nullable, is_array = unwrap(field.type)
     one = _element_reader(field, flexible, message)
     if is_array:
@@ -207,10 +160,8 @@ def _element_reader(field: dataclasses.Field[Any], flexible: bool, message: Any)
     """Return the reader of the field, or of one element where it is an array."""
     inner, is_nullable, is_array = unwrap(field.type)
     if dataclasses.is_dataclass(inner):
-        return kio_reader(cast(Any, inner)) if message is None else message_reader(cast(Any, inner), message)
+        return message_reader(cast(Any, inner), message)
     kind = field.metadata["kafka_type"]
-    if message is not None and kind in _PLAIN_TIMES:
-        return _PLAIN_TIMES[kind]
     return _primitive_reader(kind, flexible, is_nullable and not is_array)
 
 
@@ -243,7 +194,7 @@ def _primitive_reader(kind: str, flexible: bool, is_nullable: bool) -> Reader:
         return partial(_read_string, flexible, is_nullable)
     if kind in ("bytes", "records"):
         return partial(_read_bytes, flexible, is_nullable)
-    return _PRIMITIVES[kind][0]
+    return _FIXED[kind]
 
 
 def _read_nullable(reader: Reader, frame: Message, position: int) -> tuple[Any, int]:
@@ -361,20 +312,6 @@ def _fixed(layout: str, convert: Callable[[Any], Any] | None = None) -> Reader:
     return read
 
 
-def _to_timedelta(value: int) -> timedelta:
-    try:
-        return timedelta(milliseconds=value)
-    except OverflowError as error:
-        raise Malformed(f"a time of {value} ms") from error
-
-
-def _to_datetime(value: int) -> datetime | None:
-    try:
-        return None if value < 0 else _EPOCH + timedelta(milliseconds=value)
-    except OverflowError as error:
-        raise Malformed(f"a timestamp of {value} ms") from error
-
-
 def _to_milliseconds(value: int) -> int:
     if not _DURATION_MS_MIN <= value <= _DURATION_MS_MAX:
         raise Malformed(f"a time of {value} ms")
@@ -386,29 +323,23 @@ def _to_uuid(value: bytes) -> UUID | None:
     return UUID(bytes=value) if any(value) else None
 
 
-_PRIMITIVES: Final[Mapping[str, tuple[Reader, Any]]] = {
-    "bool": (_fixed(">?"), False),
-    "int8": (_fixed(">b"), 0),
-    "int16": (_fixed(">h"), 0),
-    "int32": (_fixed(">i"), 0),
-    "int64": (_fixed(">q"), 0),
-    "uint8": (_fixed(">B"), 0),
-    "uint16": (_fixed(">H"), 0),
-    "uint32": (_fixed(">I"), 0),
-    "uint64": (_fixed(">Q"), 0),
-    "float64": (_fixed(">d"), 0.0),
-    "uuid": (_fixed(">16s", _to_uuid), None),
-    "error_code": (_fixed(">h", error_of), ErrorCode.none),
-    "timedelta_i32": (_fixed(">i", _to_timedelta), timedelta(0)),
-    "timedelta_i64": (_fixed(">q", _to_timedelta), timedelta(0)),
-    "datetime_i64": (_fixed(">q", _to_datetime), None),
-}
-"""Reader and default of a tagged field, by kio's name of the type."""
-_DURATION_MS_MIN: Final = timedelta.min // timedelta(milliseconds=1)
-_DURATION_MS_MAX: Final = timedelta.max // timedelta(milliseconds=1)
-_PLAIN_TIMES: Final[Mapping[str, Reader]] = {
+_FIXED: Final[Mapping[str, Reader]] = {
+    "bool": _fixed(">?"),
+    "int8": _fixed(">b"),
+    "int16": _fixed(">h"),
+    "int32": _fixed(">i"),
+    "int64": _fixed(">q"),
+    "uint8": _fixed(">B"),
+    "uint16": _fixed(">H"),
+    "uint32": _fixed(">I"),
+    "uint64": _fixed(">Q"),
+    "float64": _fixed(">d"),
+    "uuid": _fixed(">16s", _to_uuid),
+    "error_code": _fixed(">h", error_of),
     "timedelta_i32": _fixed(">i"),
     "timedelta_i64": _fixed(">q", _to_milliseconds),
     "datetime_i64": _fixed(">q"),
 }
-"""Times as our types have them: milliseconds."""
+"""By kio's name of the type. Times are milliseconds."""
+_DURATION_MS_MIN: Final = timedelta.min // timedelta(milliseconds=1)
+_DURATION_MS_MAX: Final = timedelta.max // timedelta(milliseconds=1)

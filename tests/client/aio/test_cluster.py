@@ -13,18 +13,21 @@ import pytest
 
 from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.coordinators import TRANSACTION, CoordinatorRequest
+from einmal.client.aio.results import error_code
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import ClientClosed, Disconnected, RequestRefused, RetriableError, UnknownOutcome
 from einmal.seams import SystemClock, TcpNetwork
 from einmal.types import ErrorCode, Instant
+from einmal.wire.api.end_txn import API as END_TXN
+from einmal.wire.api.end_txn import EndTxnRequest
 from einmal.wire.messages import RequestHeader
 from tests.broker.nodes import running_node, until
 from tests.client.aio.scripted_broker import ScriptedBroker, Session
 from tests.suite.patience import patient
 
 LONG_MS = 1_000_000
-END_TXN = {"transactional_id": "id", "producer_id": 1, "producer_epoch": 0, "committed": True}
+ENDING = EndTxnRequest("id", 1, 0, True)
 
 
 class LeapingClock:
@@ -92,9 +95,9 @@ async def end_txn(cluster: Cluster, timeout_ms: int = LONG_MS, **options: Any) -
     request = CoordinatorRequest(
         kind=TRANSACTION,
         key="id",
-        api_key=ApiKey.END_TXN,
-        fields=END_TXN,
-        error_of=lambda response: response.error_code,
+        api=END_TXN,
+        request=ENDING,
+        error_of=error_code,
         **options,
     )
     return await cluster.coordinators.call(request, deadline=cluster.deadline(timeout_ms))

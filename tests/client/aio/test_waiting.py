@@ -30,7 +30,7 @@ async def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_g
 
     async with asyncio.timeout(patient(20)):
         producer = Producer(bootstrap_servers=NOWHERE, max_block_ms=0)
-        producer._cluster.call_any = refuse  # type: ignore[method-assign]
+        producer._cluster.call_any = refuse  # type: ignore[method-assign, assignment]
         acquiring = asyncio.create_task(producer._outbox.acquire_identity())
         await has_come_back.wait()
         await asyncio.sleep(0)

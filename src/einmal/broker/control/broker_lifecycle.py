@@ -11,25 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.controller_link import ControllerLink
 from einmal.broker.control.epoch_files import EpochFiles
 from einmal.broker.identity import Identity
-from einmal.broker.listeners import ConfigError, Endpoint, NamedListener
+from einmal.broker.listeners import ConfigError
 from einmal.broker.listening import Listening
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
 from einmal.metadata.features import SUPPORTED_FEATURES
 from einmal.types import ErrorCode
+from einmal.wire.api.broker_heartbeat import API as BROKER_HEARTBEAT
+from einmal.wire.api.broker_heartbeat import BrokerHeartbeatRequest
+from einmal.wire.api.broker_registration import API as BROKER_REGISTRATION
+from einmal.wire.api.broker_registration import BrokerRegistrationRequest, Feature, Listener
 
 log = logging.getLogger(__name__)
 
-_REGISTRATION: Final = 62
 _REGISTRATION_VERSION: Final = 4
-_HEARTBEAT: Final = 63
 _HEARTBEAT_VERSION: Final = 1
 _RETRY_SECONDS: Final = 0.05
 _DUPLICATE_RETRY_SECONDS: Final = 0.2
@@ -169,7 +171,7 @@ class BrokerLifecycle:
         report_at = loop.time() + _FIRST_REPORT_SECONDS
         self._files.write_running()
         while True:
-            answer = await self._controller.ask(_REGISTRATION, _REGISTRATION_VERSION, self._registration())
+            answer = await self._controller.ask(BROKER_REGISTRATION, _REGISTRATION_VERSION, self._registration())
             error = self._controller.refusal if answer is None else answer.error_code
             if answer is not None and error is ErrorCode.none:
                 break
@@ -189,29 +191,28 @@ class BrokerLifecycle:
             self._files.remember()
         self._metadata.registered(answer.broker_epoch)
 
-    def _registration(self) -> dict[str, Any]:
-        return {
-            "broker_id": self._identity.node_id,
-            "cluster_id": self._identity.cluster_id,
-            "incarnation_id": self._files.incarnation_id,
-            "listeners": self._listeners(),
-            "features": [
-                {
-                    "name": feature.name,
-                    "min_supported_version": feature.min_supported_version,
-                    "max_supported_version": feature.max_supported_version,
-                }
+    def _registration(self) -> BrokerRegistrationRequest:
+        return BrokerRegistrationRequest(
+            broker_id=self._identity.node_id,
+            cluster_id=self._identity.cluster_id,
+            incarnation_id=self._files.incarnation_id,
+            listeners=self._listeners(),
+            features=tuple(
+                Feature(feature.name, feature.min_supported_version, feature.max_supported_version)
                 for feature in SUPPORTED_FEATURES
-            ],
-            "rack": self._config.broker_rack or None,
-            "log_dirs": [self._identity.directory_id],
+            ),
+            rack=self._config.broker_rack or None,
+            log_dirs=(self._identity.directory_id,),
             # A process that registers again has lost nothing meanwhile.
-            "previous_broker_epoch": self._files.known_epoch,
-        }
+            previous_broker_epoch=self._files.known_epoch,
+        )
 
-    def _listeners(self) -> list[dict[str, Any]]:
+    def _listeners(self) -> tuple[Listener, ...]:
         """The addresses of this broker, by which clients and other brokers are directed."""
-        return [_listener(listener, endpoint) for listener, endpoint in self._listening.advertised]
+        return tuple(
+            Listener(listener.name, endpoint.host, endpoint.port, listener.protocol_number)
+            for listener, endpoint in self._listening.advertised
+        )
 
     def _why_refused(self, error: ErrorCode) -> str:
         if error is ErrorCode.inconsistent_cluster_id:
@@ -234,16 +235,15 @@ class BrokerLifecycle:
         if is_disk_broken:
             self._files.disk_is_broken()
         answer = await self._controller.ask(
-            _HEARTBEAT,
+            BROKER_HEARTBEAT,
             _HEARTBEAT_VERSION,
-            {
-                "broker_id": self._config.node_id,
-                "broker_epoch": self._identity.broker_epoch,
-                "current_metadata_offset": metadata.next_offset - 1 if metadata.is_applied else -1,
-                "want_fence": False,
-                "want_shut_down": self._wants_shutdown,
-                "offline_log_dirs": [self._identity.directory_id] if is_disk_broken else (),
-            },
+            BrokerHeartbeatRequest(
+                broker_id=self._config.node_id,
+                broker_epoch=self._identity.broker_epoch,
+                current_metadata_offset=metadata.next_offset - 1 if metadata.is_applied else -1,
+                want_shut_down=self._wants_shutdown,
+                offline_log_dirs=(self._identity.directory_id,) if is_disk_broken else (),
+            ),
         )
         if answer is None:
             return False
@@ -266,12 +266,3 @@ class BrokerLifecycle:
         self.is_unfenced = is_unfenced
         if is_unfenced and self._unfenced is not None and not self._unfenced.done():
             self._unfenced.set_result(None)
-
-
-def _listener(listener: NamedListener, endpoint: Endpoint) -> dict[str, Any]:
-    return {
-        "name": listener.name,
-        "host": endpoint.host,
-        "port": endpoint.port,
-        "security_protocol": listener.protocol_number,
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.rpc.controller_channel import Leadership
@@ -11,6 +11,7 @@ from einmal.broker.rpc.peers import Asker
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
+from einmal.wire.messages import Api, Q, R
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +36,13 @@ class ControllerLink:
         self._voters = config.controller_quorum_voters
         self._timeout_ms = min(_TIMEOUT_MS, config.broker_session_timeout_ms)
 
-    async def ask(self, api_key: int, version: int, fields: dict[str, Any]) -> Any | None:
+    async def ask(self, api: Api[Q, R], version: int, request: Q) -> R | None:
         """The active controller's answer; None: there is none, and no use in asking again at once."""
         leader = await self._quorum.leader_known(_LEADER_WAIT_SECONDS)
         if leader is None:
             return None
         try:
-            return await self._peers.ask(leader, api_key, version, fields, timeout_ms=self._timeout_ms, lane=_LANE)
+            return await self._peers.ask(leader, api, version, request, timeout_ms=self._timeout_ms, lane=_LANE)
         except (NoAnswer, WireError) as error:
             log.debug("controller %d: %s", leader, error)
             return None

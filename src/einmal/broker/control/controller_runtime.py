@@ -30,13 +30,14 @@ from einmal.rpc.connection import NoAnswer
 from einmal.seams import Clock
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, Offset
+from einmal.wire.api.api_versions import API as API_VERSIONS
+from einmal.wire.api.api_versions import ApiVersionsRequest
 from einmal.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-_API_VERSIONS: Final = 18
 _CALL_TIMEOUT_MS: Final = 1_000
 _ERRORS: Final = {
     ErrorCode.not_coordinator: ErrorCode.not_controller,
@@ -181,7 +182,7 @@ class ControllerRuntime:
 
     async def _call_on(self, broker_id: BrokerId, broker_epoch: int) -> None:
         try:
-            await self._peers.ask(broker_id, _API_VERSIONS, 0, {}, timeout_ms=_CALL_TIMEOUT_MS)
+            await self._peers.ask(broker_id, API_VERSIONS, 0, ApiVersionsRequest(), timeout_ms=_CALL_TIMEOUT_MS)
         except (NoAnswer, WireError) as error:
             is_gone = isinstance(error.__cause__, ConnectionRefusedError)
             self.broker_lost(broker_id, broker_epoch, is_gone=is_gone)

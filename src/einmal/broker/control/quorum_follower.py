@@ -12,7 +12,7 @@ import random
 from typing import Final, Protocol
 
 from einmal.broker.control.metadata_snapshots import MetadataSnapshots
-from einmal.broker.control.quorum_messages import FETCH_SNAPSHOT, VERSION, snapshot_fields, somebody
+from einmal.broker.control.quorum_messages import VERSION, snapshot_request, somebody
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.rpc.peers import Peers
 from einmal.log.errors import LogCorruption
@@ -35,6 +35,7 @@ from einmal.quorum.raft import Raft
 from einmal.rpc.connection import Answer, NoAnswer
 from einmal.types import ErrorCode, Offset
 from einmal.wire import fetch
+from einmal.wire.api.fetch_snapshot import API as FETCH_SNAPSHOT
 from einmal.wire.errors import WireError
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 
@@ -231,13 +232,13 @@ class MetadataFollower:
         data = bytearray()
         size = 1
         while len(data) < size:
-            fields = snapshot_fields(member.cluster_id, member.node_id, epoch, snapshot_id, len(data), _BYTES_MAX)
+            request = snapshot_request(member.cluster_id, member.node_id, epoch, snapshot_id, len(data), _BYTES_MAX)
             try:
                 response = await self._peers.ask(
                     leader_id,
                     FETCH_SNAPSHOT,
-                    VERSION[FETCH_SNAPSHOT],
-                    fields,
+                    VERSION[FETCH_SNAPSHOT.key],
+                    request,
                     timeout_ms=member.request_timeout_ms,
                     lane=_LANE,
                 )

@@ -5,19 +5,24 @@ All of them name topics and partitions; there is only ``__cluster_metadata-0``. 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from einmal.broker.listeners import Endpoint
 from einmal.metadata.image import METADATA_PARTITION
 from einmal.quorum.messages import OffsetAndEpoch, Reply, SendBeginQuorumEpoch, SendEndQuorumEpoch, SendVote
 from einmal.types import ErrorCode
+from einmal.wire.api import begin_quorum_epoch, end_quorum_epoch, fetch_snapshot, vote
 from einmal.wire.produce import LeaderIdAndEpoch
 
-VOTE: Final = 52
-BEGIN_QUORUM_EPOCH: Final = 53
-END_QUORUM_EPOCH: Final = 54
-FETCH_SNAPSHOT: Final = 59
-VERSION: Final = {VOTE: 2, BEGIN_QUORUM_EPOCH: 1, END_QUORUM_EPOCH: 1, FETCH_SNAPSHOT: 1}
+QuorumResponse: TypeAlias = (
+    vote.VoteResponse | begin_quorum_epoch.BeginQuorumEpochResponse | end_quorum_epoch.EndQuorumEpochResponse
+)
+VERSION: Final = {
+    vote.API.key: 2,
+    begin_quorum_epoch.API.key: 1,
+    end_quorum_epoch.API.key: 1,
+    fetch_snapshot.API.key: 1,
+}
 """The version in which each is sent."""
 CONTROLLER: Final = "CONTROLLER"
 _NOBODY: Final = -1
@@ -34,77 +39,67 @@ def on_the_wire(node_id: int | None) -> int:
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-def _about_partition(cluster_id: str | None, fields: dict[str, Any]) -> dict[str, Any]:
-    partitions = [{"partition_index": METADATA_PARTITION.partition, **fields}]
-    return {"cluster_id": cluster_id, "topics": [{"topic_name": METADATA_PARTITION.topic, "partitions": partitions}]}
+def vote_request(cluster_id: str | None, candidate_id: int, asked: SendVote) -> vote.VoteRequest:
+    partition = vote.RequestPartitionData(
+        METADATA_PARTITION.partition,
+        asked.epoch,
+        candidate_id,
+        last_offset_epoch=asked.log_end.epoch,
+        last_offset=asked.log_end.offset,
+        pre_vote=asked.pre_vote,
+    )
+    topic = vote.RequestTopicData(METADATA_PARTITION.topic, (partition,))
+    return vote.VoteRequest(cluster_id, asked.to, (topic,))
 
 
-def vote_fields(cluster_id: str | None, candidate_id: int, vote: SendVote) -> dict[str, Any]:
-    asked = {
-        "replica_epoch": vote.epoch,
-        "replica_id": candidate_id,
-        "last_offset_epoch": vote.log_end.epoch,
-        "last_offset": vote.log_end.offset,
-        "pre_vote": vote.pre_vote,
-    }
-    return {**_about_partition(cluster_id, asked), "voter_id": vote.to}
-
-
-def begin_fields(
+def begin_request(
     cluster_id: str | None, leader_id: int, begin: SendBeginQuorumEpoch, endpoint: Endpoint | None
-) -> dict[str, Any]:
-    told = {"leader_id": leader_id, "leader_epoch": begin.epoch}
-    return {
-        **_about_partition(cluster_id, told),
-        "voter_id": begin.to,
-        "leader_endpoints": _leader_endpoints(endpoint),
-    }
+) -> begin_quorum_epoch.BeginQuorumEpochRequest:
+    partition = begin_quorum_epoch.RequestPartitionData(
+        METADATA_PARTITION.partition, leader_id=leader_id, leader_epoch=begin.epoch
+    )
+    topic = begin_quorum_epoch.RequestTopicData(METADATA_PARTITION.topic, (partition,))
+    endpoints = tuple(begin_quorum_epoch.LeaderEndpoint(*each) for each in _leader_endpoints(endpoint))
+    return begin_quorum_epoch.BeginQuorumEpochRequest(cluster_id, begin.to, (topic,), endpoints)
 
 
-def end_fields(
+def end_request(
     cluster_id: str | None, leader_id: int, end: SendEndQuorumEpoch, endpoint: Endpoint | None
-) -> dict[str, Any]:
-    told = {
-        "leader_id": leader_id,
-        "leader_epoch": end.epoch,
-        "preferred_successors": end.successors,
-        "preferred_candidates": [{"candidate_id": candidate} for candidate in end.successors],
-    }
-    return {**_about_partition(cluster_id, told), "leader_endpoints": _leader_endpoints(endpoint)}
+) -> end_quorum_epoch.EndQuorumEpochRequest:
+    partition = end_quorum_epoch.RequestPartitionData(
+        METADATA_PARTITION.partition,
+        leader_id,
+        end.epoch,
+        preferred_candidates=tuple(end_quorum_epoch.ReplicaInfo(candidate) for candidate in end.successors),
+    )
+    topic = end_quorum_epoch.RequestTopicData(METADATA_PARTITION.topic, (partition,))
+    endpoints = tuple(end_quorum_epoch.LeaderEndpoint(*each) for each in _leader_endpoints(endpoint))
+    return end_quorum_epoch.EndQuorumEpochRequest(cluster_id, (topic,), endpoints)
 
 
-def _leader_endpoints(endpoint: Endpoint | None) -> list[dict[str, Any]]:
-    return [] if endpoint is None else [{"name": CONTROLLER, "host": endpoint.host, "port": endpoint.port}]
+def _leader_endpoints(endpoint: Endpoint | None) -> list[tuple[str, str, int]]:
+    return [] if endpoint is None else [(CONTROLLER, endpoint.host, endpoint.port)]
 
 
-def snapshot_fields(
+def snapshot_request(
     cluster_id: str | None, replica_id: int, epoch: int, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
-) -> dict[str, Any]:
-    asked = {
-        "partition": METADATA_PARTITION.partition,
-        "current_leader_epoch": epoch,
-        "snapshot_id": {"end_offset": snapshot_id.offset, "epoch": snapshot_id.epoch},
-        "position": position,
-    }
-    return {
-        "cluster_id": cluster_id,
-        "replica_id": replica_id,
-        "max_bytes": max_bytes,
-        "topics": [{"name": METADATA_PARTITION.topic, "partitions": [asked]}],
-    }
+) -> fetch_snapshot.FetchSnapshotRequest:
+    asked_id = fetch_snapshot.SnapshotId(snapshot_id.offset, snapshot_id.epoch)
+    partition = fetch_snapshot.RequestPartitionSnapshot(METADATA_PARTITION.partition, epoch, asked_id, position)
+    topic = fetch_snapshot.RequestTopicSnapshot(METADATA_PARTITION.topic, (partition,))
+    return fetch_snapshot.FetchSnapshotRequest(cluster_id, replica_id, max_bytes, (topic,))
 
 
 # --- answers -------------------------------------------------------------------------------------------------------
 
 
-def reply_of(response: Any) -> Reply | None:
+def reply_of(response: QuorumResponse) -> Reply | None:
     """The response to Vote, BeginQuorumEpoch or EndQuorumEpoch; None if it does not contain the partition."""
     if response.error_code is not ErrorCode.none or not response.topics or not response.topics[0].partitions:
         return None
     answer = response.topics[0].partitions[0]
-    return Reply(
-        answer.error_code, somebody(answer.leader_id), answer.leader_epoch, getattr(answer, "vote_granted", False)
-    )
+    is_granted = isinstance(answer, vote.ResponsePartitionData) and answer.vote_granted
+    return Reply(answer.error_code, somebody(answer.leader_id), answer.leader_epoch, is_granted)
 
 
 def leader_of(reply: Reply) -> LeaderIdAndEpoch:

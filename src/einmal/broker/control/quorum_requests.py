@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from einmal.broker.control.quorum_messages import VERSION, reply_of
+from einmal.broker.control.quorum_messages import VERSION, QuorumResponse, reply_of
 from einmal.broker.rpc.peers import Asker
 from einmal.quorum.messages import Reply
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
+from einmal.wire.messages import Api, Q
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +33,15 @@ class QuorumRequests:
     def send(
         self,
         to: int,
-        api_key: int,
-        fields: dict[str, Any],
+        api: Api[Q, QuorumResponse],
+        request: Q,
         answered: Callable[[Reply | None], object],
         *,
         timeout_ms: int | None = None,
     ) -> None:
         """Ask one member. ``answered`` is called with its reply; None: no reply that can be used."""
         task = asyncio.get_running_loop().create_task(
-            self._ask(to, api_key, fields, answered, timeout_ms or self._timeout_ms)
+            self._ask(to, api, request, answered, timeout_ms or self._timeout_ms)
         )
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -48,19 +49,19 @@ class QuorumRequests:
     async def _ask(
         self,
         to: int,
-        api_key: int,
-        fields: dict[str, Any],
+        api: Api[Q, QuorumResponse],
+        request: Q,
         answered: Callable[[Reply | None], object],
         timeout_ms: int,
     ) -> None:
         reply = None
         try:
-            answer = await self._peers.ask(to, api_key, VERSION[api_key], fields, timeout_ms=timeout_ms, lane=_LANE)
+            answer = await self._peers.ask(to, api, VERSION[api.key], request, timeout_ms=timeout_ms, lane=_LANE)
             if answer.error_code is not ErrorCode.none:
                 log.error("node %d has nothing to do with this one: %s", to, answer.error_code.name)
             reply = reply_of(answer)
         except (NoAnswer, WireError) as error:
-            log.debug("request %d to node %d: %s", api_key, to, error)
+            log.debug("request %d to node %d: %s", api.key, to, error)
         answered(reply)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -43,14 +43,7 @@ from einmal.broker.config import BrokerConfig
 from einmal.broker.control.quorum_fetch import Answer, answer_fetch
 from einmal.broker.control.quorum_follower import MetadataFollower
 from einmal.broker.control.quorum_log import QuorumLog
-from einmal.broker.control.quorum_messages import (
-    BEGIN_QUORUM_EPOCH,
-    END_QUORUM_EPOCH,
-    VOTE,
-    begin_fields,
-    end_fields,
-    vote_fields,
-)
+from einmal.broker.control.quorum_messages import begin_request, end_request, vote_request
 from einmal.broker.control.quorum_requests import QuorumRequests
 from einmal.broker.control.quorum_storage import QuorumStorage
 from einmal.broker.control.snapshot_writer import SnapshotWriter
@@ -86,6 +79,9 @@ from einmal.quorum.messages import (
 from einmal.quorum.raft import Raft, RaftConfig
 from einmal.seams import Clock
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, Offset
+from einmal.wire.api.begin_quorum_epoch import API as BEGIN_QUORUM_EPOCH
+from einmal.wire.api.end_quorum_epoch import API as END_QUORUM_EPOCH
+from einmal.wire.api.vote import API as VOTE
 from einmal.wire.fetch import FetchRequest
 
 log = logging.getLogger(__name__)
@@ -306,16 +302,16 @@ class QuorumRuntime:
                 self.publish(offset)
                 self.partition.advance(offset)
             case SendVote(to, epoch, _log_end, pre_vote):
-                fields = vote_fields(self.cluster_id, self.node_id, effect)
-                self._requests.send(to, VOTE, fields, lambda reply: self.step(VoteAnswered(to, epoch, pre_vote, reply)))
+                vote = vote_request(self.cluster_id, self.node_id, effect)
+                self._requests.send(to, VOTE, vote, lambda reply: self.step(VoteAnswered(to, epoch, pre_vote, reply)))
             case SendBeginQuorumEpoch(to):
                 endpoint = self.endpoint_of(self.node_id)
-                fields = begin_fields(self.cluster_id, self.node_id, effect, endpoint)
-                self._requests.send(to, BEGIN_QUORUM_EPOCH, fields, self._epoch_answered)
+                begin = begin_request(self.cluster_id, self.node_id, effect, endpoint)
+                self._requests.send(to, BEGIN_QUORUM_EPOCH, begin, self._epoch_answered)
             case SendEndQuorumEpoch(to):
                 endpoint = self.endpoint_of(self.node_id)
-                fields = end_fields(self.cluster_id, self.node_id, effect, endpoint)
-                self._requests.send(to, END_QUORUM_EPOCH, fields, self._epoch_answered, timeout_ms=_FAREWELL_MS)
+                end = end_request(self.cluster_id, self.node_id, effect, endpoint)
+                self._requests.send(to, END_QUORUM_EPOCH, end, self._epoch_answered, timeout_ms=_FAREWELL_MS)
             case _:
                 assert not isinstance(effect, Persist), "written before all else"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
@@ -18,11 +18,12 @@ from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, SEGMENT_BYTES_
 from einmal.metadata.topics import name_problem
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
+from einmal.wire.api.create_topics import API as CREATE_TOPICS
+from einmal.wire.api.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from einmal.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
-_CREATE_TOPICS: Final = 19
 _VERSION: Final = 7
 _TIMEOUT_MS: Final = 5_000
 _SEEN_SECONDS: Final = 5.0
@@ -52,22 +53,21 @@ class TopicCreation:
 
     async def _create(self, name: str) -> ErrorCode:
         """Ask the controller, and wait until the topic is seen here."""
-        fields = {"topics": [self._topic_fields(name)], "timeout": _TIMEOUT_MS}
+        request = CreateTopicsRequest((self._creatable(name),), _TIMEOUT_MS)
         try:
-            answer = await self._controller.ask(_CREATE_TOPICS, _VERSION, fields, timeout_ms=_TIMEOUT_MS)
+            answer = await self._controller.ask(CREATE_TOPICS, _VERSION, request, timeout_ms=_TIMEOUT_MS)
         except (NoAnswer, WireError) as failure:
             log.warning("topic %s is not made: %s", name, failure)
             return ErrorCode.request_timed_out
-        error: ErrorCode = answer.topics[0].error_code
+        error = answer.topics[0].error_code
         if error not in (ErrorCode.none, ErrorCode.topic_already_exists):
             log.warning("topic %s is not made: %s", name, answer.topics[0].error_message or error.name)
             return error
         is_seen = await self._metadata.until(lambda: name in self._metadata.image.topics, _SEEN_SECONDS)
         return ErrorCode.none if is_seen else ErrorCode.leader_not_available
 
-    def _topic_fields(self, name: str) -> dict[str, Any]:
-        """Return the fields of a topic in CreateTopics: an internal topic is as this broker's settings have it, another
-        one as the controller's."""
+    def _creatable(self, name: str) -> CreatableTopic:
+        """An internal topic is as this broker's settings have it, another one as the controller's."""
         config = self._config
         partitions = replication_factor = -1
         configs: dict[str, str] = {}
@@ -92,13 +92,12 @@ class TopicCreation:
                 **_segment_bytes(config.transaction_state_log_segment_bytes),
                 "unclean.leader.election.enable": "false",
             }
-        return {
-            "name": name,
-            "num_partitions": partitions,
-            "replication_factor": replication_factor,
-            "assignments": (),
-            "configs": [{"name": key, "value": value} for key, value in configs.items()],
-        }
+        return CreatableTopic(
+            name,
+            partitions,
+            replication_factor,
+            configs=tuple(CreatableTopicConfig(*each) for each in configs.items()),
+        )
 
     def stop(self) -> None:
         for task in list(self._creating.values()):

@@ -13,9 +13,10 @@ from einmal.broker.identity import Identity
 from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode, ProducerId
+from einmal.wire.api.allocate_producer_ids import API as ALLOCATE_PRODUCER_IDS
+from einmal.wire.api.allocate_producer_ids import AllocateProducerIdsRequest
 from einmal.wire.errors import WireError
 
-_ALLOCATE_PRODUCER_IDS: Final = 67
 _TIMEOUT_MS: Final = 5_000
 _LOW: Final = 100
 """With so few left the next block is fetched, so that a coordinator rarely has to wait."""
@@ -77,11 +78,11 @@ class ProducerIdBlocks:
 
     async def allocate(self) -> range | ErrorCode:
         """A block of producer ids that is never allocated again, also after a crash."""
-        fields = {"broker_id": self._identity.node_id, "broker_epoch": self._identity.broker_epoch}
+        request = AllocateProducerIdsRequest(self._identity.node_id, self._identity.broker_epoch)
         try:
-            answer = await self._controller.ask(_ALLOCATE_PRODUCER_IDS, 0, fields, timeout_ms=_TIMEOUT_MS)
+            answer = await self._controller.ask(ALLOCATE_PRODUCER_IDS, 0, request, timeout_ms=_TIMEOUT_MS)
         except (NoAnswer, WireError):
             return ErrorCode.coordinator_not_available
         if answer.error_code is not ErrorCode.none:
-            return ErrorCode(answer.error_code)
+            return answer.error_code
         return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)

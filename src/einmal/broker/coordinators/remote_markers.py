@@ -9,17 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from einmal.broker.coordinators.marker_writer import Markers, PartitionErrors
 from einmal.broker.rpc.peers import Asker
 from einmal.rpc.connection import NoAnswer
 from einmal.types import BrokerId, ErrorCode, TopicPartition
+from einmal.wire.api.write_txn_markers import API as WRITE_TXN_MARKERS
+from einmal.wire.api.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from einmal.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
-_WRITE_TXN_MARKERS: Final = 27
 _VERSION: Final = 2
 _TIMEOUT_MS: Final = 5_000
 """Longer than the other side waits for a commit."""
@@ -35,7 +41,7 @@ class RemoteMarkers:
         """The other broker's answer; partitions without an answer get NETWORK_EXCEPTION."""
         try:
             answer = await self._peers.ask(
-                self._broker_id, _WRITE_TXN_MARKERS, _VERSION, request_of(asked), timeout_ms=_TIMEOUT_MS, lane=_LANE
+                self._broker_id, WRITE_TXN_MARKERS, _VERSION, request_of(asked), timeout_ms=_TIMEOUT_MS, lane=_LANE
             )
         except (NoAnswer, WireError) as error:
             log.debug("no markers written by broker %d: %s", self._broker_id, error)
@@ -43,27 +49,25 @@ class RemoteMarkers:
         return errors_of(asked, answer)
 
 
-def request_of(asked: Sequence[Markers]) -> dict[str, Any]:
-    """The fields of WriteTxnMarkers."""
-    return {
-        "markers": [
-            {
-                "producer_id": end.producer.producer_id,
-                "producer_epoch": end.producer.producer_epoch,
-                "transaction_result": end.committed,
-                "coordinator_epoch": end.coordinator_epoch,
-                "transaction_version": end.transaction_version,
-                "topics": [
-                    {"name": topic, "partition_indexes": [each.partition for each in group]}
+def request_of(asked: Sequence[Markers]) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(
+        tuple(
+            WritableTxnMarker(
+                *end.producer,
+                transaction_result=end.committed,
+                topics=tuple(
+                    WritableTxnMarkerTopic(topic, tuple(each.partition for each in group))
                     for topic, group in groupby(partitions, key=lambda each: each.topic)
-                ],
-            }
+                ),
+                coordinator_epoch=end.coordinator_epoch,
+                transaction_version=end.transaction_version,
+            )
             for end, partitions in asked
-        ]
-    }
+        )
+    )
 
 
-def errors_of(asked: Sequence[Markers], answer: Any) -> list[PartitionErrors]:
+def errors_of(asked: Sequence[Markers], answer: WriteTxnMarkersResponse) -> list[PartitionErrors]:
     """The errors of each marker. A producer has one transaction at a time, so its id identifies the marker."""
     by_producer: dict[int, PartitionErrors] = {}
     for marker in answer.markers:

@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from einmal.broker.resources.supervision import Supervisor
 from einmal.broker.rpc.peers import Asker
 from einmal.rpc.connection import NoAnswer
 from einmal.transactions.coordinator import PartitionErrors
 from einmal.types import BrokerId, ErrorCode, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.api.add_partitions_to_txn import API as ADD_PARTITIONS_TO_TXN
+from einmal.wire.api.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from einmal.wire.errors import WireError
 
-_ADD_PARTITIONS_TO_TXN: Final = 24
 _VERSION: Final = 5
 _TIMEOUT_MS: Final = 5_000
 _LANE: Final = "verify"
@@ -111,10 +116,10 @@ class VerificationRequests:
     async def _exchange(
         self, coordinator: BrokerId, taken: dict[str, tuple[_Question, _Asked]]
     ) -> dict[str, dict[TopicPartition, ErrorCode]]:
-        fields = {"transactions": [_transaction(question, asked) for question, asked in taken.values()]}
+        request = AddPartitionsToTxnRequest(tuple(_transaction(*each) for each in taken.values()))
         try:
             answer = await self._peers.ask(
-                coordinator, _ADD_PARTITIONS_TO_TXN, _VERSION, fields, timeout_ms=_TIMEOUT_MS, lane=_LANE
+                coordinator, ADD_PARTITIONS_TO_TXN, _VERSION, request, timeout_ms=_TIMEOUT_MS, lane=_LANE
             )
         except (NoAnswer, WireError):
             return {}
@@ -131,14 +136,13 @@ class VerificationRequests:
         }
 
 
-def _transaction(question: _Question, asked: _Asked) -> dict[str, Any]:
-    return {
-        "transactional_id": question.transactional_id,
-        "producer_id": question.producer.producer_id,
-        "producer_epoch": question.producer.producer_epoch,
-        "verify_only": not question.adds,
-        "topics": [
-            {"name": topic, "partitions": [each.partition for each in group]}
+def _transaction(question: _Question, asked: _Asked) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        question.transactional_id,
+        *question.producer,
+        verify_only=not question.adds,
+        topics=tuple(
+            AddPartitionsToTxnTopic(topic, tuple(each.partition for each in group))
             for topic, group in groupby(sorted(asked.partitions), key=lambda each: each.topic)
-        ],
-    }
+        ),
+    )

@@ -22,9 +22,10 @@ from einmal.metadata.records import NO_LEADER
 from einmal.rpc.connection import NoAnswer
 from einmal.transactions.states import TransactionState
 from einmal.types import ErrorCode, Offset, ProducerId, TopicPartition
+from einmal.wire.api.list_transactions import API as LIST_TRANSACTIONS
+from einmal.wire.api.list_transactions import ListTransactionsRequest
 from einmal.wire.errors import WireError
 
-_LIST_TRANSACTIONS: Final = 66
 _VERSION: Final = 1
 _TIMEOUT_MS: Final = 5_000
 _MANAGED: Final = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
@@ -88,20 +89,16 @@ class HangingTransactions:
         """Those whose transactions some coordinator manages. An ErrorCode: not every coordinator could be asked."""
         topic = self.metadata.image.topics.get(TRANSACTION_STATE)
         leaders = dict.fromkeys(partition.leader for partition in topic.partitions) if topic is not None else {}
-        fields = {
-            "state_filters": [state.kafka_name for state in _MANAGED],
-            "producer_id_filters": producer_ids,
-            "duration_filter": -1,
-        }
+        request = ListTransactionsRequest(tuple(state.kafka_name for state in _MANAGED), tuple(producer_ids))
         managed: dict[ProducerId, None] = {}
         for leader in leaders:
             if leader == NO_LEADER:
                 return ErrorCode.coordinator_not_available
             try:
-                answer = await self.peers.ask(leader, _LIST_TRANSACTIONS, _VERSION, fields, timeout_ms=_TIMEOUT_MS)
+                answer = await self.peers.ask(leader, LIST_TRANSACTIONS, _VERSION, request, timeout_ms=_TIMEOUT_MS)
             except (NoAnswer, WireError):
                 return ErrorCode.coordinator_not_available
             if answer.error_code is not ErrorCode.none:
-                return ErrorCode(answer.error_code)
+                return answer.error_code
             managed |= dict.fromkeys(ProducerId(each.producer_id) for each in answer.transaction_states)
         return managed

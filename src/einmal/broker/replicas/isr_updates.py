@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
+from uuid import UUID
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.identity import Identity
@@ -22,10 +23,17 @@ from einmal.replication.leader import NOT_CARRIED_OUT, IsrProposal
 from einmal.rpc.connection import NoAnswer
 from einmal.seams import Clock
 from einmal.types import ErrorCode
+from einmal.wire.api.alter_partition import API as ALTER_PARTITION
+from einmal.wire.api.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+    ResponsePartitionData,
+)
 
 log = logging.getLogger(__name__)
 
-_ALTER_PARTITION: Final = 56
 _VERSION: Final = 3
 _TIMEOUT_MS: Final = 2_000
 _RETRY_SECONDS: Final = 0.2
@@ -120,7 +128,7 @@ class IsrUpdates:
         """Send one request; whether anything in it is left undecided."""
         try:
             response = await self._controller.ask(
-                _ALTER_PARTITION, _VERSION, self._request(proposals), timeout_ms=_TIMEOUT_MS
+                ALTER_PARTITION, _VERSION, self._request(proposals), timeout_ms=_TIMEOUT_MS
             )
         except NoAnswer as error:
             log.warning("the controller was not asked for other in-sync replicas: %s", error)
@@ -128,7 +136,9 @@ class IsrUpdates:
         if response.error_code is not ErrorCode.none:
             log.warning("the controller refuses to alter partitions: %s", response.error_code.name)
             return True
-        by_id = {(p.topic_id, p.topic_partition.partition): p for p in proposals}
+        by_id: dict[tuple[UUID | None, int], Partition] = {
+            (each.topic_id, each.topic_partition.partition): each for each in proposals
+        }
         undecided = False
         for topic in response.topics:
             for answer in topic.partitions:
@@ -137,29 +147,26 @@ class IsrUpdates:
                     undecided |= self._take(partition, proposals[partition], answer)
         return undecided
 
-    def _request(self, proposals: dict[Partition, IsrProposal]) -> dict[str, Any]:
+    def _request(self, proposals: dict[Partition, IsrProposal]) -> AlterPartitionRequest:
         own_id, own_epoch = self._identity.node_id, self._identity.broker_epoch
-        topics: dict[Any, list[dict[str, Any]]] = {}
+        topics: dict[UUID, list[RequestPartitionData]] = {}
         for partition, proposal in proposals.items():
             topics.setdefault(partition.topic_id, []).append(
-                {
-                    "partition_index": partition.topic_partition.partition,
-                    "leader_epoch": proposal.leader_epoch,
-                    "new_isr_with_epochs": [
-                        {"broker_id": broker_id, "broker_epoch": own_epoch if broker_id == own_id else epoch}
+                RequestPartitionData(
+                    partition.topic_partition.partition,
+                    proposal.leader_epoch,
+                    tuple(
+                        BrokerState(broker_id, own_epoch if broker_id == own_id else epoch)
                         for broker_id, epoch in proposal.isr
-                    ],
-                    "leader_recovery_state": _RECOVERED,
-                    "partition_epoch": proposal.partition_epoch,
-                }
+                    ),
+                    _RECOVERED,
+                    proposal.partition_epoch,
+                )
             )
-        return {
-            "broker_id": own_id,
-            "broker_epoch": own_epoch,
-            "topics": [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in topics.items()],
-        }
+        asked = tuple(RequestTopicData(topic_id, tuple(partitions)) for topic_id, partitions in topics.items())
+        return AlterPartitionRequest(own_id, own_epoch, asked)
 
-    def _take(self, partition: Partition, proposal: IsrProposal, answer: Any) -> bool:
+    def _take(self, partition: Partition, proposal: IsrProposal, answer: ResponsePartitionData) -> bool:
         """One partition's answer; whether the proposal is still undecided."""
         leader = partition.replication
         if leader is None or leader.leader_epoch != proposal.leader_epoch:

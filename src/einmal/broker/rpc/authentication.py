@@ -14,16 +14,18 @@ from typing import Final
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.log.disk import Disk
 from einmal.rpc.connection import Connection, NoAnswer
-from einmal.rpc.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, SaslRefused, authenticate
+from einmal.rpc.sasl import SaslRefused, authenticate
 from einmal.security.errors import SaslError
 from einmal.security.principal import ANONYMOUS, USER, Principal
 from einmal.security.scram import NODE_EXTENSION, ScramExchange
 from einmal.security.secret import Secret
 from einmal.security.server_mechanisms import ServerExchange
+from einmal.wire.api.api_versions import API as API_VERSIONS
+from einmal.wire.api.sasl_authenticate import API as SASL_AUTHENTICATE
+from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE
 from einmal.wire.errors import WireError
 
-API_VERSIONS: Final = 18
-OPEN_APIS: Final = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
+OPEN_APIS: Final = (API_VERSIONS.key, SASL_HANDSHAKE.key, SASL_AUTHENTICATE.key)
 """APIs that are answered before authentication."""
 NODE_MECHANISM: Final = "SCRAM-SHA-256"
 _NONCE_BYTES: Final = 18
@@ -79,7 +81,7 @@ class Authentication:
             if api_key not in OPEN_APIS:
                 raise Unauthenticated(f"api key {api_key} before SaslAuthenticate")
         elif self.ends_ms is not None and now_ms > self.ends_ms:
-            renews = api_key == SASL_HANDSHAKE or (api_key == SASL_AUTHENTICATE and self.exchange is not None)
+            renews = api_key == SASL_HANDSHAKE.key or (api_key == SASL_AUTHENTICATE.key and self.exchange is not None)
             if not renews:
                 raise Unauthenticated(f"api key {api_key} after the session's end, without a new SaslHandshake")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from einmal.broker.rpc.peers import Peers
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
+from einmal.wire.messages import Api, Q, R, Values
 
 _LANE: Final = "controller"
 _RETRY_SECONDS: Final = 0.05
@@ -31,7 +31,7 @@ class ControllerChannel:
         self._peers = peers
         self._quorum = quorum
 
-    async def ask(self, api_key: int, version: int, fields: Mapping[str, Any], *, timeout_ms: int) -> Any:
+    async def ask(self, api: Api[Q, R], version: int, request: Q, *, timeout_ms: int) -> R:
         """Ask until a controller answers. Raises NoAnswer, or WireError for an answer that cannot be read.
 
         The request may be carried out more than once.
@@ -44,7 +44,7 @@ class ControllerChannel:
             if controller is None:
                 break
             try:
-                answer = await self._ask_while_it_leads(controller, api_key, version, fields, max(1, int(left * 1000)))
+                answer = await self._ask_while_it_leads(controller, api, version, request, max(1, int(left * 1000)))
             except NoAnswer as error:
                 failure = error
             else:
@@ -54,11 +54,11 @@ class ControllerChannel:
         raise failure
 
     async def _ask_while_it_leads(
-        self, controller: int, api_key: int, version: int, fields: Mapping[str, Any], timeout_ms: int
-    ) -> Any:
+        self, controller: int, api: Api[Q, R], version: int, request: Q, timeout_ms: int
+    ) -> R:
         """As ``Peers.ask``, and given up when the node there is known to be the controller no more: it may hang."""
         asking = asyncio.get_running_loop().create_task(
-            self._peers.ask(controller, api_key, version, fields, timeout_ms=timeout_ms, lane=_LANE)
+            self._peers.ask(controller, api, version, request, timeout_ms=timeout_ms, lane=_LANE)
         )
         try:
             while True:
@@ -72,7 +72,7 @@ class ControllerChannel:
             asking.cancel()
 
 
-def _is_refused(answer: Any) -> bool:
+def _is_refused(answer: Values) -> bool:
     """Whether whoever answered is not the active controller any more."""
     errors = [getattr(answer, "error_code", ErrorCode.none)]
     errors += [getattr(topic, "error_code", ErrorCode.none) for topic in getattr(answer, "topics", None) or ()]

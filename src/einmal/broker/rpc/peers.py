@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from einmal.broker.listeners import Audience
 from einmal.broker.rpc.addresses import Addresses, PeerLocation, audience_of
@@ -23,7 +23,7 @@ from einmal.seams import Network
 from einmal.security.errors import SaslError
 from einmal.security.handshake import explained
 from einmal.wire.frames import Part
-from einmal.wire.messages import decode_response, encode_request, encode_request_header, response_body_position
+from einmal.wire.messages import Api, Q, R, encode_request_header, response_body_position
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ class Asker(Protocol):
     async def ask(
         self,
         node_id: int,
-        api_key: int,
+        api: Api[Q, R],
         version: int,
-        fields: Mapping[str, Any],
+        request: Q,
         *,
         timeout_ms: int,
         lane: str = "control",
-    ) -> Any: ...
+    ) -> R: ...
 
 
 class Peers:
@@ -69,17 +69,17 @@ class Peers:
     async def ask(
         self,
         node_id: int,
-        api_key: int,
+        api: Api[Q, R],
         version: int,
-        fields: Mapping[str, Any],
+        request: Q,
         *,
         timeout_ms: int,
         lane: str = "control",
-    ) -> Any:
-        """The answer, as kio has it. Raises NoAnswer, or WireError for an answer that cannot be read."""
-        body = encode_request(api_key, version, fields)
-        answer = await self.exchange(node_id, api_key, version, [body], timeout_ms=timeout_ms, lane=lane)
-        return decode_response(api_key, version, answer.frame, answer.position)
+    ) -> R:
+        """The answer. Raises NoAnswer, or WireError for an answer that cannot be read."""
+        body = api.encode_request(version, request)
+        answer = await self.exchange(node_id, api.key, version, [body], timeout_ms=timeout_ms, lane=lane)
+        return api.decode_response(version, answer.frame, answer.position)
 
     async def exchange(
         self, node_id: int, api_key: int, version: int, body: Sequence[Part], *, timeout_ms: int, lane: str

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import logging
 import random as random_module
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.acls import AclCalls
 from einmal.client.aio.cluster import Cluster, by_topic
-from einmal.client.aio.connections import DATA_LANE, decode_by
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
-from einmal.client.aio.leaders import LeaderRequest, ask_leaders
+from einmal.client.aio.leaders import LeaderRequest, P, ask_leaders
 from einmal.client.aio.membership import fetch_committed
 from einmal.client.aio.offsets import list_offsets, list_offsets_each
 from einmal.client.aio.producer_calls import ProducerCalls
 from einmal.client.aio.quota_calls import QuotaCalls
+from einmal.client.aio.results import ApiResult, check, error_code
 from einmal.client.aio.retry import Retry
 from einmal.client.aio.user_calls import UserCalls
-from einmal.client.apis import ApiKey, choose_version
+from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from einmal.client.descriptions import (
@@ -36,7 +35,6 @@ from einmal.client.descriptions import (
     NewTopic,
     TransactionDescription,
     TransactionListing,
-    decode_describe_transaction,
 )
 from einmal.client.errors import Disconnected, KafkaError, RequestRefused, RetriableError, UnknownTopic, error_for
 from einmal.client.habits import missing_method
@@ -44,8 +42,52 @@ from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.api.create_partitions import API as CREATE_PARTITIONS
+from einmal.wire.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from einmal.wire.api.create_topics import API as CREATE_TOPICS
+from einmal.wire.api.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from einmal.wire.api.delete_groups import API as DELETE_GROUPS
+from einmal.wire.api.delete_groups import DeleteGroupsRequest
+from einmal.wire.api.delete_records import API as DELETE_RECORDS
+from einmal.wire.api.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from einmal.wire.api.delete_topics import API as DELETE_TOPICS
+from einmal.wire.api.delete_topics import DeleteTopicsRequest
+from einmal.wire.api.describe_configs import API as DESCRIBE_CONFIGS
+from einmal.wire.api.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from einmal.wire.api.describe_groups import API as DESCRIBE_GROUPS
+from einmal.wire.api.describe_groups import DescribedGroupMember, DescribeGroupsRequest
+from einmal.wire.api.describe_transactions import API as DESCRIBE_TRANSACTIONS
+from einmal.wire.api.describe_transactions import DescribeTransactionsRequest
+from einmal.wire.api.incremental_alter_configs import API as INCREMENTAL_ALTER_CONFIGS
+from einmal.wire.api.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from einmal.wire.api.list_groups import API as LIST_GROUPS
+from einmal.wire.api.list_groups import ListGroupsRequest
+from einmal.wire.api.list_transactions import API as LIST_TRANSACTIONS
+from einmal.wire.api.list_transactions import ListTransactionsRequest
+from einmal.wire.api.write_txn_markers import API as WRITE_TXN_MARKERS
+from einmal.wire.api.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from einmal.wire.errors import WireError
-from einmal.wire.messages import encode_request
+from einmal.wire.messages import Api, Q, R
 
 _log = logging.getLogger(__name__)
 
@@ -142,74 +184,67 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
     ) -> list[str]:
         """Returns the created topics. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
         wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
-        fields = {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "num_partitions": topic.num_partitions,
-                    "replication_factor": topic.replication_factor,
-                    "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
-                }
-                for topic in wanted
-            ],
-            "timeout": self.settings.request_timeout_ms,
-            "validate_only": validate_only,
-        }
-        response = await self._call(ApiKey.CREATE_TOPICS, fields, lambda told: told.topics)
+        creatable = tuple(
+            CreatableTopic(
+                topic.name,
+                topic.num_partitions,
+                topic.replication_factor,
+                configs=tuple(CreatableTopicConfig(*each) for each in topic.configs.items()),
+            )
+            for topic in wanted
+        )
+        request = CreateTopicsRequest(creatable, self.settings.request_timeout_ms, validate_only)
+        response = await self._call(CREATE_TOPICS, request, lambda told: told.topics)
         created = []
         for told in response.topics:
             if not (if_not_exists and told.error_code is ErrorCode.topic_already_exists):
-                _check(told, f"creating topic {told.name!r}")
+                check(told, f"creating topic {told.name!r}")
                 created.append(told.name)
         return created
 
     async def delete_topics(self, topics: Iterable[str]) -> None:
         """Raises UnknownTopic."""
-        fields = {"topic_names": list(topics), "timeout": self.settings.request_timeout_ms}
-        response = await self._call(ApiKey.DELETE_TOPICS, fields, lambda _: ())
+        request = DeleteTopicsRequest(timeout=self.settings.request_timeout_ms, topic_names=tuple(topics))
+        response = await self._call(DELETE_TOPICS, request, lambda _: ())
         for told in response.responses:
-            _check(told, f"deleting topic {told.name!r}")
-            self._cluster.metadata.topics.pop(told.name, None)
+            check(told, f"deleting topic {told.name!r}")
+            self._cluster.metadata.topics.pop(told.name or "", None)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> None:
         """Increase the partition counts of topics to these totals."""
-        fields = {
-            "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
-            "timeout": self.settings.request_timeout_ms,
-        }
-        response = await self._call(ApiKey.CREATE_PARTITIONS, fields, lambda _: ())
+        topics = tuple(CreatePartitionsTopic(name, count) for name, count in counts.items())
+        request = CreatePartitionsRequest(topics, self.settings.request_timeout_ms)
+        response = await self._call(CREATE_PARTITIONS, request, lambda _: ())
         for told in response.results:
-            _check(told, f"adding partitions to {told.name!r}")
+            check(told, f"adding partitions to {told.name!r}")
 
     async def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
         """All settings of topics, including the broker's defaults. Raises UnknownTopic."""
-        resources = [{"resource_type": _TOPIC, "resource_name": name, "configuration_keys": None} for name in topics]
-        response = await self._call(ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, lambda told: told.results)
+        resources = tuple(DescribeConfigsResource(_TOPIC, name, None) for name in topics)
+        response = await self._call(DESCRIBE_CONFIGS, DescribeConfigsRequest(resources), lambda told: told.results)
         found = {}
         for told in response.results:
-            _check(told, f"settings of topic {told.resource_name!r}")
+            check(told, f"settings of topic {told.resource_name!r}")
             found[told.resource_name] = {each.name: _config_entry(each) for each in told.configs}
-        for missing in (each["resource_name"] for each in resources if each["resource_name"] not in found):
+        for missing in (each.resource_name for each in resources if each.resource_name not in found):
             raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
         return found
 
     async def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
         """Set settings of a topic; None resets one to the broker's default."""
-        changes = [
-            {"name": name, "config_operation": _DELETE if value is None else _SET, "value": value}
-            for name, value in configs.items()
-        ]
-        resource = {"resource_type": _TOPIC, "resource_name": topic, "configs": changes}
-        fields = {"resources": [resource], "validate_only": False}
-        response = await self._call(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields, lambda told: told.responses)
+        changes = tuple(
+            AlterableConfig(name, _DELETE if value is None else _SET, value) for name, value in configs.items()
+        )
+        request = IncrementalAlterConfigsRequest((AlterConfigsResource(_TOPIC, topic, changes),))
+        response = await self._call(INCREMENTAL_ALTER_CONFIGS, request, lambda told: told.responses)
         for told in response.responses:
-            _check(told, f"settings of topic {topic!r}")
+            check(told, f"settings of topic {topic!r}")
 
-    async def _call(self, api_key: ApiKey, fields: dict[str, Any], results: Any) -> Any:
+    async def _call(self, api: Api[Q, R], request: Q, results: Callable[[R], Iterable[ApiResult]]) -> R:
         """A request for any broker; retried while any of its results has a retriable error."""
         return await self._cluster.call_any(
-            api_key,
-            fields,
+            api,
+            request,
             deadline=self._cluster.deadline(),
             error_of=lambda told: _retriable_of([each.error_code for each in results(told)]),
         )
@@ -234,26 +269,23 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
 
-        def fields_of(some: Sequence[TopicPartition]) -> dict[str, Any]:
-            topics = [
-                {
-                    "name": name,
-                    "partitions": [
-                        {"partition_index": index, "offset": before[TopicPartition(name, index)]} for index in indexes
-                    ],
-                }
+        def request_of(some: Sequence[TopicPartition]) -> DeleteRecordsRequest:
+            topics = tuple(
+                DeleteRecordsTopic(
+                    name, tuple(DeleteRecordsPartition(index, before[TopicPartition(name, index)]) for index in indexes)
+                )
                 for name, indexes in by_topic(some).items()
-            ]
-            return {"topics": topics, "timeout": self.settings.request_timeout_ms}
+            )
+            return DeleteRecordsRequest(topics, self.settings.request_timeout_ms)
 
-        def results(response: Any) -> list[tuple[TopicPartition, Any]]:
+        def results(response: DeleteRecordsResponse) -> list[tuple[TopicPartition, DeleteRecordsPartitionResult]]:
             return [
                 (TopicPartition(topic.name, each.partition_index), each)
                 for topic in response.topics
                 for each in topic.partitions
             ]
 
-        request = LeaderRequest(ApiKey.DELETE_RECORDS, fields_of, results, changes_something=True)
+        request = LeaderRequest(DELETE_RECORDS, request_of, results, changes_something=True)
         told = await _of_leaders(self._cluster, request, before)
         return {each: partition.low_watermark for each, partition in told.items()}
 
@@ -267,14 +299,10 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         ``longer_than_ms``: only those whose transaction began longer ago (KIP-994), on brokers of Kafka 3.8 or later.
         Raises RequestRefused for a state that a broker does not know.
         """
-        fields = {
-            "state_filters": list(states),
-            "producer_id_filters": list(producer_ids),
-            "duration_filter": longer_than_ms,
-        }
+        request = ListTransactionsRequest(tuple(states), tuple(producer_ids), longer_than_ms)
         found = []
         at_least = LIST_TRANSACTIONS_BY_DURATION if longer_than_ms >= 0 else 0
-        for node_id, response in await self._call_all(ApiKey.LIST_TRANSACTIONS, fields, at_least=at_least):
+        for node_id, response in await self._call_all(LIST_TRANSACTIONS, request, error_code, at_least=at_least):
             if response.unknown_state_filters:
                 raise RequestRefused(
                     detail=", ".join(response.unknown_state_filters),
@@ -317,22 +345,28 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
         deadline = self._cluster.deadline()
         retry = Retry(self._cluster, f"DescribeTransactions of {transactional_id!r}", deadline)
-        body = encode_request(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [transactional_id]})
         while True:
             node_id = await self._cluster.coordinators.find(TRANSACTION, transactional_id, deadline=deadline)
             try:
-                connection = await self._cluster.connection(node_id, DATA_LANE)
-                version = choose_version(connection.versions, ApiKey.DESCRIBE_TRANSACTIONS)
-                answer = await connection.send(
-                    ApiKey.DESCRIBE_TRANSACTIONS, version, (body,), self.settings.request_timeout_ms
-                )
-                told = decode_by(decode_describe_transaction, connection, version, answer)
+                request = DescribeTransactionsRequest((transactional_id,))
+                response = await self._cluster.call(node_id, DESCRIBE_TRANSACTIONS, request)
             except Disconnected as error:
                 self._cluster.coordinators.forget(TRANSACTION, transactional_id)
                 await retry.after_disconnect(error)
                 continue
+            (told,) = response.transaction_states
             if not told.error_code.retriable:
-                return replace(told, coordinator_id=node_id)
+                return TransactionDescription(
+                    told.transactional_id,
+                    told.transaction_state,
+                    told.producer_id,
+                    told.producer_epoch,
+                    told.transaction_timeout,
+                    told.transaction_start_time,
+                    tuple(TopicPartition(topic.topic, index) for topic in told.topics for index in topic.partitions),
+                    node_id,
+                    told.error_code,
+                )
             self._cluster.coordinators.forget(TRANSACTION, transactional_id)
             await retry.after_refusal(told.error_code)
 
@@ -383,16 +417,14 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         The arguments are those of ``describe_producers``. A transaction that its coordinator still knows as open would
         be torn: let that one time out, or acquire its transactional id.
         """
-        marker = {
-            "producer_id": producer_id,
-            "producer_epoch": producer_epoch,
-            "transaction_result": False,
-            "topics": [{"name": topic_partition.topic, "partition_indexes": [topic_partition.partition]}],
-            "coordinator_epoch": max(0, coordinator_epoch),
-            "transaction_version": 0,
-        }
+        topic = WritableTxnMarkerTopic(topic_partition.topic, (topic_partition.partition,))
+        marker = WritableTxnMarker(
+            producer_id, producer_epoch, topics=(topic,), coordinator_epoch=max(0, coordinator_epoch)
+        )
 
-        def results(response: Any) -> list[tuple[TopicPartition, Any]]:
+        def results(
+            response: WriteTxnMarkersResponse,
+        ) -> list[tuple[TopicPartition, WritableTxnMarkerPartitionResult]]:
             return [
                 (TopicPartition(topic.name, each.partition_index), each)
                 for told in response.markers
@@ -401,7 +433,7 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
             ]
 
         request = LeaderRequest(
-            ApiKey.WRITE_TXN_MARKERS, lambda _: {"markers": [marker]}, results, changes_something=True
+            WRITE_TXN_MARKERS, lambda _: WriteTxnMarkersRequest((marker,)), results, changes_something=True
         )
         await _of_leaders(self._cluster, request, [topic_partition])
 
@@ -409,9 +441,9 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
 
     async def list_groups(self) -> list[GroupListing]:
         found = []
-        for _node_id, response in await self._call_all(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}):
+        for _node_id, response in await self._call_all(LIST_GROUPS, ListGroupsRequest(), error_code):
             for each in response.groups:
-                found.append(GroupListing(each.group_id, each.protocol_type, getattr(each, "group_state", "")))
+                found.append(GroupListing(each.group_id, each.protocol_type, each.group_state))
         return sorted(found, key=lambda each: each.group_id)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
@@ -419,7 +451,7 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         found = {}
         for group_id in group_ids:
             answer = await self._call_group(
-                group_id, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}, lambda told: told.groups[0].error_code
+                group_id, DESCRIBE_GROUPS, DescribeGroupsRequest((group_id,)), lambda told: told.groups[0].error_code
             )
             told = answer.groups[0]
             if told.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
@@ -445,42 +477,47 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         """Delete groups without members, with their offsets. Raises RequestRefused."""
         for group_id in group_ids:
             answer = await self._call_group(
-                group_id, ApiKey.DELETE_GROUPS, {"groups_names": [group_id]}, lambda told: told.results[0].error_code
+                group_id, DELETE_GROUPS, DeleteGroupsRequest((group_id,)), lambda told: told.results[0].error_code
             )
-            _check(answer.results[0], f"deleting group {group_id!r}")
+            code = answer.results[0].error_code
+            if code is not ErrorCode.none:
+                raise error_for(code, f"deleting group {group_id!r}")
 
-    async def _call_group(self, group_id: str, api_key: ApiKey, fields: dict[str, Any], error_of: Any) -> Any:
-        request = CoordinatorRequest(kind=GROUP, key=group_id, api_key=api_key, fields=fields, error_of=error_of)
-        answer = await self._cluster.coordinators.call(request, deadline=self._cluster.deadline())
+    async def _call_group(self, group_id: str, api: Api[Q, R], request: Q, error_of: Callable[[R], ErrorCode]) -> R:
+        asked = CoordinatorRequest(kind=GROUP, key=group_id, api=api, request=request, error_of=error_of)
+        answer = await self._cluster.coordinators.call(asked, deadline=self._cluster.deadline())
         return answer.response
 
-    async def _call_all(self, api_key: ApiKey, fields: dict[str, Any], *, at_least: int = 0) -> list[tuple[int, Any]]:
+    async def _call_all(
+        self, api: Api[Q, R], request: Q, error_of: Callable[[R], ErrorCode], *, at_least: int = 0
+    ) -> list[tuple[int, R]]:
         """The answers of all brokers but those that leave the cluster: each describes only what it coordinates."""
         await self._refresh([])
         answers = []
         for node_id in sorted(self._cluster.metadata.brokers):
-            retry = Retry(self._cluster, f"{api_key.name} at broker {node_id}", self._cluster.deadline())
+            retry = Retry(self._cluster, f"{ApiKey(api.key).name} at broker {node_id}", self._cluster.deadline())
             while True:
                 try:
-                    response = await self._cluster.call(node_id, api_key, fields, at_least=at_least)
+                    response = await self._cluster.call(node_id, api, request, at_least=at_least)
                 except Disconnected as error:
                     await self._refresh([])
                     if node_id not in self._cluster.metadata.brokers:
                         break
                     await retry.after_disconnect(error)
                     continue
-                if response.error_code is ErrorCode.none:
+                code = error_of(response)
+                if code is ErrorCode.none:
                     answers.append((node_id, response))
                     break
-                if not response.error_code.retriable:
-                    raise error_for(response.error_code, retry.what)
-                await retry.after_refusal(response.error_code)
+                if not code.retriable:
+                    raise error_for(code, retry.what)
+                await retry.after_refusal(code)
         return answers
 
 
 async def _of_leaders(
-    cluster: Cluster, request: LeaderRequest, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, Any]:
+    cluster: Cluster, request: LeaderRequest[Q, R, P], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, P]:
     """The result of each partition's leader. Raises an error that names the partitions that have it."""
     answers = await ask_leaders(cluster, request, partitions, deadline=cluster.deadline())
     return answers.all_or_raise()
@@ -501,13 +538,6 @@ async def _coordinators(admin: Admin) -> dict[int, tuple[int, int] | None]:
     }
 
 
-def _check(told: Any, what: str) -> None:
-    if told.error_code is ErrorCode.none:
-        return
-    message = getattr(told, "error_message", None)
-    raise error_for(told.error_code, f"{what}: {message.rstrip('.')}" if message else what)
-
-
 def _retriable_of(codes: Iterable[ErrorCode]) -> ErrorCode:
     """A retriable code; one for existing or unknown items is not: that will not change by itself.
 
@@ -520,12 +550,12 @@ def _retriable_of(codes: Iterable[ErrorCode]) -> ErrorCode:
     return next((code for code in codes if code.retriable and code not in final), ErrorCode.none)
 
 
-def _config_entry(told: Any) -> ConfigEntry:
+def _config_entry(told: DescribeConfigsResourceResult) -> ConfigEntry:
     is_default = told.config_source != _SET_FOR_TOPIC
     return ConfigEntry(told.name, told.value, is_default, told.read_only, told.is_sensitive)
 
 
-def _member(told: Any, protocol_type: str) -> MemberDescription:
+def _member(told: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     partitions: tuple[TopicPartition, ...] = ()
     if protocol_type == PROTOCOL_TYPE:
         try:
@@ -533,6 +563,4 @@ def _member(told: Any, protocol_type: str) -> MemberDescription:
         except WireError as error:
             # The group's leader wrote it. The caller still wants to see the other members.
             _log.warning("the assignment of member %.100r cannot be read: %s", told.member_id, error)
-    return MemberDescription(
-        told.member_id, getattr(told, "group_instance_id", None), told.client_id, told.client_host, partitions
-    )
+    return MemberDescription(told.member_id, told.group_instance_id, told.client_id, told.client_host, partitions)

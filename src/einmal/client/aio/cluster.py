@@ -35,7 +35,9 @@ from einmal.client.pacing import first_pause_ms, pause_ms
 from einmal.rpc.connection import Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode, TopicPartition
-from einmal.wire.messages import Fields, encode_request
+from einmal.wire.api.metadata import API as METADATA
+from einmal.wire.api.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from einmal.wire.messages import Api, Q, R
 from einmal.wire.produce import LeaderIdAndEpoch, NodeEndpoint
 
 _log = logging.getLogger(__name__)
@@ -165,45 +167,45 @@ class Cluster:
     async def call(
         self,
         node_id: int,
-        api_key: ApiKey,
-        fields: Fields,
+        api: Api[Q, R],
+        request: Q,
         *,
         lane: str = DATA_LANE,
         at_least: int = 0,
         at_most: int = 32_767,
         timeout_ms: int | None = None,
-    ) -> Any:
-        """One request to one broker, tried once: kio's response object.
+    ) -> R:
+        """One request to one broker, tried once.
 
         Raises Disconnected, or RequestRefused when there is no version in common.
         """
         connection = await self.connection(node_id, lane)
-        return await self._call_on(connection, api_key, fields, at_least, at_most, timeout_ms)
+        return await self._call_on(connection, api, request, at_least, at_most, timeout_ms)
 
     async def _call_on(
         self,
         connection: Connection,
-        api_key: ApiKey,
-        fields: Fields,
+        api: Api[Q, R],
+        request: Q,
         at_least: int = 0,
         at_most: int = 32_767,
         timeout_ms: int | None = None,
-    ) -> Any:
-        version = choose_version(connection.versions, api_key, at_least=at_least, at_most=at_most)
-        body = encode_request(api_key, version, fields)
+    ) -> R:
+        version = choose_version(connection.versions, ApiKey(api.key), at_least=at_least, at_most=at_most)
+        body = api.encode_request(version, request)
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        return decode(connection, api_key, version, await connection.send(api_key, version, (body,), timeout))
+        return decode(connection, api, version, await connection.send(api.key, version, (body,), timeout))
 
-    async def ask_any(self, api_key: ApiKey, fields: Fields, avoid: Iterable[Connection] = ()) -> Any:
+    async def ask_any(self, api: Api[Q, R], request: Q, avoid: Iterable[Connection] = ()) -> R:
         """One request to any broker, and to another one as well where the first stays silent. Raises Disconnected.
 
         Only for reads: several brokers may carry it out.
         """
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        asked: dict[Connection, asyncio.Task[Any]] = {}
+        answer: asyncio.Future[R] = self._loop.create_future()
+        asked: dict[Connection, asyncio.Task[R]] = {}
         avoided = list(avoid)
 
-        def done(task: asyncio.Task[Any]) -> None:
+        def done(task: asyncio.Task[R]) -> None:
             if task.cancelled() or answer.done():
                 return
             if task.exception() is None:
@@ -214,7 +216,7 @@ class Cluster:
         try:
             while True:
                 connection = await self.any_connection(avoid=[*asked, *avoided])
-                asked[connection] = self._loop.create_task(self._call_on(connection, api_key, fields))
+                asked[connection] = self._loop.create_task(self._call_on(connection, api, request))
                 asked[connection].add_done_callback(done)
                 if await is_in_time(answer):
                     return answer.result()
@@ -229,19 +231,19 @@ class Cluster:
 
     async def call_any(
         self,
-        api_key: ApiKey,
-        fields: Fields,
+        api: Api[Q, R],
+        request: Q,
         *,
         deadline: int,
-        error_of: Callable[[Any], ErrorCode] | None = None,
+        error_of: Callable[[R], ErrorCode] | None = None,
         is_safe_to_repeat: bool = True,
-    ) -> Any:
+    ) -> R:
         """One request to any broker, retried until ``deadline``. Raises RetriableError or UnknownOutcome."""
-        retry = Retry(self, f"{api_key.name}", deadline, is_safe_to_repeat=is_safe_to_repeat)
+        retry = Retry(self, ApiKey(api.key).name, deadline, is_safe_to_repeat=is_safe_to_repeat)
         while True:
             try:
                 connection = await self.any_connection()
-                response = await self._call_on(connection, api_key, fields)
+                response = await self._call_on(connection, api, request)
             except Disconnected as error:
                 await retry.after_disconnect(error)
                 continue
@@ -264,29 +266,26 @@ class Cluster:
         """Ask once for the brokers and these topics (None: all), this broker or any. Raises Disconnected or
         KafkaError."""
         names = None if topics is None else list(topics)
-        fields = {
-            "topics": None if names is None else [{"name": name, "topic_id": NO_TOPIC_ID} for name in names],
-            "allow_auto_topic_creation": may_create,
-        }
+        asked = None if names is None else tuple(MetadataRequestTopic(name=name) for name in names)
+        request = MetadataRequest(asked, allow_auto_topic_creation=may_create)
         self._asked_at_ms = self.now_ms()
         if node_id is None:
-            response = await self.ask_any(ApiKey.METADATA, fields, avoid)
+            response = await self.ask_any(METADATA, request, avoid)
         else:
-            response = await self.call(node_id, ApiKey.METADATA, fields)
-        top_level = getattr(response, "error_code", ErrorCode.none)
-        if top_level is ErrorCode.rebootstrap_required:
+            response = await self.call(node_id, METADATA, request)
+        if response.error_code is ErrorCode.rebootstrap_required:
             self.metadata.brokers = {}
             raise Disconnected("the broker asked this client to reconnect to bootstrap.servers", was_sent=False)
-        if top_level is not ErrorCode.none:
-            raise error_for(top_level, "Metadata")
+        if response.error_code is not ErrorCode.none:
+            raise error_for(response.error_code, "Metadata")
         brokers = {
             each.node_id: BrokerAddress(each.node_id, each.host, each.port, each.rack) for each in response.brokers
         }
-        told = {each.name: _topic_metadata(each) for each in response.topics}
+        told = {each.name: _topic_metadata(each.name, each) for each in response.topics if each.name is not None}
         if names is None:
             for name in [name for name in self.metadata.topics if name not in told]:
                 del self.metadata.topics[name]
-        changed = self.metadata.update(getattr(response, "cluster_id", None), response.controller_id, brokers, told)
+        changed = self.metadata.update(response.cluster_id, response.controller_id, brokers, told)
         self._refreshed_at_ms = self.now_ms()
         if changed:
             self._refreshes_in_vain = 0
@@ -426,20 +425,20 @@ class Cluster:
         await asyncio.sleep(0)
 
 
-def _topic_metadata(told: Any) -> TopicMetadata:
+def _topic_metadata(name: str, told: MetadataResponseTopic) -> TopicMetadata:
     partitions = {
         each.partition_index: PartitionMetadata(
             each.partition_index,
             each.leader_id,
-            getattr(each, "leader_epoch", -1),
+            each.leader_epoch,
             tuple(each.replica_nodes),
             tuple(each.isr_nodes),
             each.error_code,
         )
         for each in told.partitions
     }
-    topic_id = getattr(told, "topic_id", None) or NO_TOPIC_ID
-    return TopicMetadata(told.name, topic_id, dict(sorted(partitions.items())), told.is_internal, told.error_code)
+    topic_id = told.topic_id or NO_TOPIC_ID
+    return TopicMetadata(name, topic_id, dict(sorted(partitions.items())), told.is_internal, told.error_code)
 
 
 def by_leader(

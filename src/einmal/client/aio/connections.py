@@ -26,8 +26,10 @@ from einmal.pauses import DoublingPauses
 from einmal.rpc.connection import Answer, Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode
+from einmal.wire.api.api_versions import API as API_VERSIONS
+from einmal.wire.api.api_versions import ApiVersionsRequest
 from einmal.wire.errors import Malformed, WireError
-from einmal.wire.messages import decode_response, encode_request
+from einmal.wire.messages import Api, Q, R
 
 T = TypeVar("T")
 
@@ -297,9 +299,8 @@ class Connections:
         timeout = min(self._settings.request_timeout_ms, _CHECK_VERSIONS_MS)
         version = _MAX_API_VERSIONS
         while True:
-            fields = {"client_software_name": "einmal", "client_software_version": "0"}
-            body = encode_request(ApiKey.API_VERSIONS, version, fields)
-            answer = await connection.send(ApiKey.API_VERSIONS, version, (body,), timeout)
+            body = API_VERSIONS.encode_request(version, ApiVersionsRequest("einmal", "0"))
+            answer = await connection.send(API_VERSIONS.key, version, (body,), timeout)
             # A broker that is older than this request answers UNSUPPORTED_VERSION, in version 0.
             told = int.from_bytes(answer.frame[answer.position : answer.position + 2], "big", signed=True)
             if told != ErrorCode.unsupported_version:
@@ -307,16 +308,15 @@ class Connections:
             if version == 0:
                 raise error_for(ErrorCode.unsupported_version, "ApiVersions")
             version = 0
-        response = decode(connection, ApiKey.API_VERSIONS, version, answer)
+        response = decode(connection, API_VERSIONS, version, answer)
         if response.error_code is not ErrorCode.none:
             raise error_for(response.error_code, f"ApiVersions at {connection.name}")
         connection.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
-        for feature in getattr(response, "finalized_features", ()) or ():
+        for feature in response.finalized_features:
             connection.features[feature.name] = feature.max_version_level
         # A broker that has just started knows no features yet, one that lags has old ones.
-        epoch = getattr(response, "finalized_features_epoch", -1)
-        if epoch >= self._features_epoch:
-            self._features_epoch = epoch
+        if response.finalized_features_epoch >= self._features_epoch:
+            self._features_epoch = response.finalized_features_epoch
             self.transaction_version = connection.features.get("transaction.version", 0)
 
     def _now(self) -> int:
@@ -336,13 +336,15 @@ class Connections:
             connection.close()
 
 
-_ASKED_ONE: Final[dict[int, str]] = {
-    ApiKey.FIND_COORDINATOR: "coordinators",
-    ApiKey.OFFSET_FETCH: "groups",
-    ApiKey.DESCRIBE_GROUPS: "groups",
-    ApiKey.DELETE_GROUPS: "results",
+_ASKED_ONE: Final[dict[int, tuple[str, int]]] = {
+    ApiKey.OFFSET_FETCH: ("groups", 8),
+    ApiKey.FIND_COORDINATOR: ("coordinators", 4),
+    ApiKey.DESCRIBE_GROUPS: ("groups", 0),
+    ApiKey.DELETE_GROUPS: ("results", 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: ("transaction_states", 0),
 }
-"""The result in the responses to requests that this client sends for one item at a time only."""
+"""The results, and the first version that has them, in responses to requests that this client sends for one item at a
+time only."""
 
 
 def _again(error: KafkaError | None) -> KafkaError:
@@ -364,15 +366,15 @@ def _burden(connection: Connection) -> tuple[bool, int]:
     return connection.is_silent, connection.in_flight
 
 
-def decode(connection: Connection, api_key: int, version: int, answer: Answer) -> Any:
-    """kio's response object. Raises Disconnected."""
-    return decode_by(partial(_decoded, api_key), connection, version, answer)
+def decode(connection: Connection, api: Api[Q, R], version: int, answer: Answer) -> R:
+    """The response. Raises Disconnected."""
+    return decode_by(partial(_decoded, api), connection, version, answer)
 
 
-def _decoded(api_key: int, version: int, frame: bytes, position: int) -> Any:
-    response = decode_response(api_key, version, frame, position)
-    results = _ASKED_ONE.get(api_key)
-    if results is not None and len(getattr(response, results, (None,))) != 1:
+def _decoded(api: Api[Q, R], version: int, frame: bytes, position: int) -> R:
+    response = api.decode_response(version, frame, position)
+    results, first_version = _ASKED_ONE.get(api.key, ("", 0))
+    if results and version >= first_version and len(getattr(response, results)) != 1:
         raise Malformed(f"not one of {results}, which is what was asked for")
     return response
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.connections import COORDINATOR_LANE
@@ -15,7 +15,9 @@ from einmal.client.apis import ApiKey
 from einmal.client.errors import Disconnected, KafkaError, UnknownOutcome, error_for
 from einmal.client.metadata_cache import BrokerAddress, MetadataCache
 from einmal.types import ErrorCode
-from einmal.wire.messages import Fields
+from einmal.wire.api.find_coordinator import API as FIND_COORDINATOR
+from einmal.wire.api.find_coordinator import FindCoordinatorRequest
+from einmal.wire.messages import Api, Q, R
 
 T = TypeVar("T")
 
@@ -34,17 +36,15 @@ class KnownBrokers(Patience, Protocol):
 
     metadata: MetadataCache
 
-    async def ask_any(self, api_key: ApiKey, fields: Fields) -> Any:
+    async def ask_any(self, api: Api[Q, R], request: Q) -> R:
         """A question to any broker. Raises Disconnected."""
 
-    async def call(
-        self, node_id: int, api_key: ApiKey, fields: Fields, *, lane: str, at_least: int, at_most: int
-    ) -> Any:
+    async def call(self, node_id: int, api: Api[Q, R], request: Q, *, lane: str, at_least: int, at_most: int) -> R:
         """One request to one broker, tried once. Raises Disconnected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRequest:
+class CoordinatorRequest(Generic[Q, R]):
     """A request to the coordinator of ``key``, a group or a transactional id (``kind``).
 
     ``error_of`` finds the code that decides in the response; codes in ``also_retry`` are retried beside those that
@@ -54,19 +54,19 @@ class CoordinatorRequest:
 
     kind: int
     key: str
-    api_key: ApiKey
-    fields: Fields
-    error_of: Callable[[Any], ErrorCode]
+    api: Api[Q, R]
+    request: Q
+    error_of: Callable[[R], ErrorCode]
     also_retry: frozenset[ErrorCode] = frozenset()
     at_least: int = 0
     at_most: int = 32_767
     perhaps_done: frozenset[ErrorCode] = PERHAPS_DONE
 
 
-class CoordinatorAnswer(NamedTuple):
+class CoordinatorAnswer(NamedTuple, Generic[R]):
     """``was_repeated``: the same request may have been carried out before: its answer was lost, or left that open."""
 
-    response: Any
+    response: R
     was_repeated: bool
 
 
@@ -100,24 +100,24 @@ class Coordinators:
 
     async def _ask(self, kind: int, key: str) -> tuple[int, ErrorCode]:
         """Ask once; its address is known then. Raises Disconnected."""
-        fields = {"key_type": kind, "key": key, "coordinator_keys": [key]}
-        response = await self._brokers.ask_any(ApiKey.FIND_COORDINATOR, fields)
-        told = response.coordinators[0] if hasattr(response, "coordinators") else response
+        request = FindCoordinatorRequest(kind, coordinator_keys=(key,), key=key)
+        response = await self._brokers.ask_any(FIND_COORDINATOR, request)
+        told = response.coordinators[0] if response.coordinators else response
         if told.error_code is ErrorCode.none:
             self._brokers.metadata.brokers[told.node_id] = BrokerAddress(told.node_id, told.host, told.port)
-        return int(told.node_id), told.error_code
+        return told.node_id, told.error_code
 
     def forget(self, kind: int, key: str) -> None:
         self._found.pop((kind, key), None)
 
-    async def call(self, request: CoordinatorRequest, *, deadline: int) -> CoordinatorAnswer:
+    async def call(self, request: CoordinatorRequest[Q, R], *, deadline: int) -> CoordinatorAnswer[R]:
         """Send a request until its answer is something else than "not me" or "not yet".
 
         At the deadline: UnknownOutcome if a request was sent whose answer never came, or was one of ``perhaps_done``;
         else RetriableError.
         """
         kind, key = request.kind, request.key
-        what = f"{request.api_key.name} for {key!r}"
+        what = f"{ApiKey(request.api.key).name} for {key!r}"
         retry = Retry(self._brokers, what, deadline, perhaps_done=request.perhaps_done)
         while True:
             try:
@@ -139,11 +139,11 @@ class Coordinators:
                 return CoordinatorAnswer(response, retry.is_outcome_unknown)
             await retry.after_refusal(code)
 
-    def _send(self, node_id: int, request: CoordinatorRequest) -> Coroutine[Any, Any, Any]:
+    def _send(self, node_id: int, request: CoordinatorRequest[Q, R]) -> Coroutine[Any, Any, R]:
         return self._brokers.call(
             node_id,
-            request.api_key,
-            request.fields,
+            request.api,
+            request.request,
             lane=COORDINATOR_LANE,
             at_least=request.at_least,
             at_most=request.at_most,

@@ -10,13 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.fetching import FetchLimits, fetch
-from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings
 from einmal.client.consumer_core import ConsumerCore
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
@@ -24,6 +23,12 @@ from einmal.client.fetch_core import Advice, FetchTicket
 from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.pacing import first_pause_ms
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.api.offset_for_leader_epoch import API as OFFSET_FOR_LEADER_EPOCH
+from einmal.wire.api.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from einmal.wire.fetch import FetchPartition
 
 _log = logging.getLogger("einmal.client")
@@ -228,23 +233,22 @@ class Fetcher:
         self, node_id: int, unsure: dict[FetchTicket, tuple[int, int]], waiting: dict[TopicPartition, FetchTicket]
     ) -> None:
         """OffsetForLeaderEpoch; partitions that have an answer are removed from ``waiting``."""
-        topics: dict[str, list[dict[str, Any]]] = {}
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for ticket, (leader_epoch, epoch) in unsure.items():
             topic, index = ticket.topic_partition
-            topics.setdefault(topic, []).append(
-                {"partition": index, "current_leader_epoch": leader_epoch, "leader_epoch": epoch}
-            )
-        fields = {"replica_id": -1, "topics": [{"topic": name, "partitions": each} for name, each in topics.items()]}
+            topics.setdefault(topic, []).append(OffsetForLeaderPartition(index, leader_epoch, epoch))
+        asked_topics = tuple(OffsetForLeaderTopic(name, tuple(each)) for name, each in topics.items())
+        request = OffsetForLeaderEpochRequest(-1, asked_topics)
         try:
-            response = await self._cluster.call(node_id, ApiKey.OFFSET_FOR_LEADER_EPOCH, fields)
+            response = await self._cluster.call(node_id, OFFSET_FOR_LEADER_EPOCH, request)
         except RequestRefused:
             # The broker is too old for this request: there is nothing to compare with.
             for ticket, (leader_epoch, _epoch) in unsure.items():
                 self._core.validated(waiting.pop(ticket.topic_partition), leader_epoch, -1, -1)
             return
-        for topic in response.topics:
-            for told in topic.partitions:
-                asked = TopicPartition(topic.topic, told.partition)
+        for answered in response.topics:
+            for told in answered.partitions:
+                asked = TopicPartition(answered.topic, told.partition)
                 if asked not in waiting:
                     continue
                 ticket = waiting.pop(asked)

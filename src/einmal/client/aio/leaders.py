@@ -9,14 +9,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.cluster import Cluster, by_leader
+from einmal.client.aio.results import ApiResult
 from einmal.client.aio.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.errors import Disconnected, KafkaError, RetriableError, UnknownOutcome, error_for
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.messages import Api, Q, R
+
+P = TypeVar("P", bound=ApiResult)
+"""A partition's result."""
 
 UNKNOWN: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 _LEAST_WAIT_MS: Final = 1_000
@@ -29,30 +34,34 @@ _NAMED_MAX: Final = 5
 """Partitions that an error names."""
 
 
-class LeaderRequest(NamedTuple):
-    """``fields_of`` builds the request for some partitions; ``results`` reads the answer: each has an ``error_code``.
+class LeaderRequest(NamedTuple, Generic[Q, R, P]):
+    """``request_of`` builds the request for some partitions; ``results`` reads the answer.
 
     ``changes_something``: without an answer it may have been carried out.
     """
 
-    api_key: ApiKey
-    fields_of: Callable[[Sequence[TopicPartition]], dict[str, Any]]
-    results: Callable[[Any], Iterable[tuple[TopicPartition, Any]]]
+    api: Api[Q, R]
+    request_of: Callable[[Sequence[TopicPartition]], Q]
+    results: Callable[[R], Iterable[tuple[TopicPartition, P]]]
     changes_something: bool = False
+
+    @property
+    def name(self) -> str:
+        return ApiKey(self.api.key).name
 
     def error(self, code: ErrorCode, each: TopicPartition) -> KafkaError:
         """The partition's error."""
-        return error_for(code, f"{self.api_key.name} of {each}")
+        return error_for(code, f"{self.name} of {each}")
 
 
 @dataclass(slots=True)
-class Answers:
+class Answers(Generic[P]):
     """Answers by partition: its result, or the error of its last attempt."""
 
-    found: dict[TopicPartition, Any] = field(default_factory=dict)
+    found: dict[TopicPartition, P] = field(default_factory=dict)
     errors: dict[TopicPartition, KafkaError] = field(default_factory=dict)
 
-    def all_or_raise(self) -> dict[TopicPartition, Any]:
+    def all_or_raise(self) -> dict[TopicPartition, P]:
         """The results. Raises an error that does not pass, else one that does; it names the partitions that have it."""
         if not self.errors:
             return self.found
@@ -70,8 +79,8 @@ def passes(error: KafkaError) -> bool:
 
 
 async def ask_each_leader(
-    cluster: Cluster, request: LeaderRequest, partitions: Iterable[TopicPartition], *, deadline: int
-) -> Answers:
+    cluster: Cluster, request: LeaderRequest[Q, R, P], partitions: Iterable[TopicPartition], *, deadline: int
+) -> Answers[P]:
     """Ask for what there is: a partition without an answer delays the others by at most 5 s. Raises
     NoBrokerReachable."""
     soon = min(deadline, cluster.deadline(_EACH_MS))
@@ -80,19 +89,20 @@ async def ask_each_leader(
 
 async def ask_leaders(
     cluster: Cluster,
-    request: LeaderRequest,
+    request: LeaderRequest[Q, R, P],
     partitions: Iterable[TopicPartition],
     *,
     deadline: int,
     appear_ms: int | None = None,
     needs_all: bool = True,
-) -> Answers:
+) -> Answers[P]:
     """Ask until each partition has a result or an error that does not pass, at the latest until ``deadline``.
 
     ``appear_ms``: how long a topic may be unknown; None: until the deadline. ``needs_all``: end at the first error that
     does not pass. Raises NoBrokerReachable.
     """
-    answers, backoff = Answers(), cluster.backoff()
+    answers: Answers[P] = Answers()
+    backoff = cluster.backoff()
     missing = list(dict.fromkeys(partitions))
     lost: dict[TopicPartition, None] = {}
     appear_until: int | None = None
@@ -119,9 +129,9 @@ async def ask_leaders(
     return answers
 
 
-def _last(request: LeaderRequest, each: TopicPartition, error: KafkaError, was_lost: bool) -> KafkaError:
+def _last(request: LeaderRequest[Q, R, P], each: TopicPartition, error: KafkaError, was_lost: bool) -> KafkaError:
     """Return the error that is reported of a partition when it is not asked for any more."""
-    detail = f"{request.api_key.name} of {each}; last: {error.detail}"
+    detail = f"{request.name} of {each}; last: {error.detail}"
     if was_lost and request.changes_something:
         return UnknownOutcome(ErrorCode.request_timed_out, detail)
     return error_for(ErrorCode.network_exception, detail) if isinstance(error, Disconnected) else error
@@ -157,10 +167,10 @@ def _why_leaderless(cluster: Cluster, each: TopicPartition) -> ErrorCode:
 
 async def _ask_each(
     cluster: Cluster,
-    request: LeaderRequest,
+    request: LeaderRequest[Q, R, P],
     led: dict[int, list[TopicPartition]],
     deadline: int,
-    answers: Answers,
+    answers: Answers[P],
 ) -> None:
     """One request to each leader, all at the same time."""
     loop = asyncio.get_running_loop()
@@ -172,7 +182,7 @@ async def _ask_each(
                 told = task.result()
             else:
                 # It may not even be connected yet, which takes longer than this call may.
-                silence = Disconnected(f"{request.api_key.name}: broker {node_id} does not answer", was_sent=True)
+                silence = Disconnected(f"{request.name}: broker {node_id} does not answer", was_sent=True)
                 told = Answers(errors=dict.fromkeys(led[node_id], silence))
             answers.found |= told.found
             answers.errors |= told.errors
@@ -191,20 +201,19 @@ async def _is_done(task: asyncio.Task[Any], timeout_ms: int) -> bool:
 
 
 async def ask_leader(
-    cluster: Cluster, request: LeaderRequest, node_id: int, partitions: Sequence[TopicPartition]
-) -> Answers:
+    cluster: Cluster, request: LeaderRequest[Q, R, P], node_id: int, partitions: Sequence[TopicPartition]
+) -> Answers[P]:
     """One request to one leader, tried once. Its failure is that of each of the partitions; no KafkaError is raised."""
-    answers = Answers()
+    answers: Answers[P] = Answers()
     try:
-        fields = request.fields_of(partitions)
-        response = await cluster.call(node_id, request.api_key, fields)
+        response = await cluster.call(node_id, request.api, request.request_of(partitions))
     except KafkaError as error:
         return Answers(errors=dict.fromkeys(partitions, error))
     told = dict(request.results(response))
     for each in partitions:
         result = told.get(each)
         if result is None:
-            detail = f"{request.api_key.name}: the answer of broker {node_id} lacks {each}"
+            detail = f"{request.name}: the answer of broker {node_id} lacks {each}"
             answers.errors[each] = RetriableError(ErrorCode.unknown_server_error, detail)
         elif result.error_code is ErrorCode.none:
             answers.found[each] = result

@@ -9,20 +9,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.connections import COORDINATOR_LANE, GROUP_LANE
 from einmal.client.aio.coordinators import FINDABLE_AGAIN, GROUP, CoordinatorRequest
 from einmal.client.aio.retry import Retry
-from einmal.client.aio.transaction_requests import offset_commit_error, offset_topics
-from einmal.client.apis import ApiKey
+from einmal.client.aio.transaction_requests import offset_commit_error, offsets_by_topic
 from einmal.client.config import ConsumerSettings
 from einmal.client.errors import CommitFailed, Disconnected, KafkaError, RetriableError, error_for
 from einmal.client.group_core import GroupCore, MemberStep
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, TopicPartition
+from einmal.wire.api.heartbeat import API as HEARTBEAT
+from einmal.wire.api.join_group import API as JOIN_GROUP
+from einmal.wire.api.leave_group import API as LEAVE_GROUP
+from einmal.wire.api.offset_commit import API as OFFSET_COMMIT
+from einmal.wire.api.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from einmal.wire.api.offset_fetch import API as OFFSET_FETCH
+from einmal.wire.api.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from einmal.wire.api.sync_group import API as SYNC_GROUP
+from einmal.wire.messages import Api, Q, R
 
 _JOIN_GRACE_MS: Final = 5_000
 """A JoinGroup is answered when all members have joined, at the latest some time after the rebalance timeout."""
@@ -63,9 +78,9 @@ class GroupMembership:
     async def _join_once(self) -> tuple[TopicPartition, ...] | None:
         """One JoinGroup and SyncGroup; None: retry."""
         core = self.core
+        timeout_ms = self._settings.max_poll_interval_ms + _JOIN_GRACE_MS
         while True:
-            fields = core.join_fields()
-            joined = await self._call(ApiKey.JOIN_GROUP, fields, self._settings.max_poll_interval_ms + _JOIN_GRACE_MS)
+            joined = await self._call(JOIN_GROUP, core.join_request(), timeout_ms)
             if joined.error_code is ErrorCode.member_id_required:
                 core.joined(joined)
                 continue
@@ -74,18 +89,16 @@ class GroupMembership:
             break
         counts = await self._partition_counts(core.subscribed_by_all(joined) or core.topics)
         core.must_join = False
-        synced = await self._call(
-            ApiKey.SYNC_GROUP, core.sync_fields(joined, counts), self._settings.max_poll_interval_ms + _JOIN_GRACE_MS
-        )
+        synced = await self._call(SYNC_GROUP, core.sync_request(joined, counts), timeout_ms)
         step, assignment = core.synced(synced)
         return assignment if self._goes_on(step, synced.error_code, "SyncGroup") else None
 
-    async def _call(self, api_key: ApiKey, fields: dict[str, Any], timeout_ms: int | None = None) -> Any:
+    async def _call(self, api: Api[Q, R], request: Q, timeout_ms: int | None = None) -> R:
         deadline = self._cluster.deadline()
         node_id = await self._cluster.coordinators.find(GROUP, self.core.group_id, deadline=deadline)
         lane = COORDINATOR_LANE if timeout_ms is None else GROUP_LANE
-        request = self._cluster.call(node_id, api_key, fields, lane=lane, timeout_ms=timeout_ms)
-        return await self._cluster.coordinators.unless_moved(GROUP, self.core.group_id, node_id, request)
+        answer = self._cluster.call(node_id, api, request, lane=lane, timeout_ms=timeout_ms)
+        return await self._cluster.coordinators.unless_moved(GROUP, self.core.group_id, node_id, answer)
 
     def _goes_on(self, step: MemberStep, code: ErrorCode, what: str) -> bool:
         if step is MemberStep.FAIL:
@@ -121,7 +134,7 @@ class GroupMembership:
                 break
             generation = core.generation_id
             try:
-                response = await self._call(ApiKey.HEARTBEAT, core.member_fields())
+                response = await self._call(HEARTBEAT, core.heartbeat_request())
             except RetriableError:
                 # No coordinator is known, or it does not answer. Without heartbeats a member would keep reading
                 # partitions that the group has assigned to others.
@@ -151,7 +164,7 @@ class GroupMembership:
         core = self.core
         if core.member_id and self._settings.group_instance_id is None:
             with contextlib.suppress(KafkaError):
-                await self._call(ApiKey.LEAVE_GROUP, core.leave_fields())
+                await self._call(LEAVE_GROUP, core.leave_request())
         core.left()
 
     async def close(self) -> None:
@@ -168,12 +181,17 @@ class GroupMembership:
             return
         if core.topics and not core.is_member:
             raise CommitFailed(detail=f"group {core.group_id!r}: this consumer is no member at the moment")
-        fields = {**core.member_fields(), "topics": offset_topics(offsets), "retention_time": -1}
+        topics = tuple(
+            OffsetCommitRequestTopic(name=name, partitions=tuple(map(OffsetCommitRequestPartition._make, committed)))
+            for name, committed in offsets_by_topic(offsets).items()
+        )
         request = CoordinatorRequest(
             kind=GROUP,
             key=core.group_id,
-            api_key=ApiKey.OFFSET_COMMIT,
-            fields=fields,
+            api=OFFSET_COMMIT,
+            request=OffsetCommitRequest(
+                core.group_id, core.generation_id, core.member_id, self._settings.group_instance_id, topics
+            ),
             error_of=offset_commit_error,
         )
         answer = await self._cluster.coordinators.call(request, deadline=deadline)
@@ -226,20 +244,12 @@ async def fetch_committed_each(
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
     """A group's offset of each partition, or the partition's error: UNSTABLE_OFFSET_COMMIT while a transaction has an
     undecided one. Raises the group's error."""
-    topics = None
-    if partitions is not None:
-        topics = [{"name": name, "partition_indexes": indexes} for name, indexes in by_topic(partitions).items()]
-    fields = {
-        "group_id": group_id,
-        "topics": topics,
-        "groups": [{"group_id": group_id, "topics": topics}],
-        "require_stable": require_stable,
-    }
+    asked = None if partitions is None else [(name, tuple(each)) for name, each in by_topic(partitions).items()]
     request = CoordinatorRequest(
         kind=GROUP,
         key=group_id,
-        api_key=ApiKey.OFFSET_FETCH,
-        fields=fields,
+        api=OFFSET_FETCH,
+        request=_offset_fetch_request(group_id, asked, require_stable=require_stable),
         error_of=_offset_fetch_error,
     )
     answer = await cluster.coordinators.call(request, deadline=deadline)
@@ -254,16 +264,29 @@ async def fetch_committed_each(
                 what = f"OffsetFetch of {topic_partition} for group {group_id!r}"
                 found[topic_partition] = error_for(each.error_code, what)
             elif each.committed_offset >= 0:
-                epoch = getattr(each, "committed_leader_epoch", -1)
+                epoch = each.committed_leader_epoch
                 found[topic_partition] = OffsetAndMetadata(each.committed_offset, epoch, each.metadata or "")
     return found
 
 
-def _offset_fetch_group(response: Any) -> Any:
-    return response.groups[0] if hasattr(response, "groups") else response
+def _offset_fetch_request(
+    group_id: str, asked: list[tuple[str, tuple[int, ...]]] | None, *, require_stable: bool
+) -> OffsetFetchRequest:
+    """``asked``: topics with partitions; None: all."""
+    of_group = None if asked is None else tuple(OffsetFetchRequestTopics(None, each, name) for name, each in asked)
+    return OffsetFetchRequest(
+        groups=(OffsetFetchRequestGroup(group_id, topics=of_group),),
+        require_stable=require_stable,
+        group_id=group_id,
+        topics=None if asked is None else tuple(OffsetFetchRequestTopic(*each) for each in asked),
+    )
 
 
-def _offset_fetch_error(response: Any) -> ErrorCode:
+def _offset_fetch_group(response: OffsetFetchResponse) -> OffsetFetchResponse | OffsetFetchResponseGroup:
+    return response.groups[0] if response.groups else response
+
+
+def _offset_fetch_error(response: OffsetFetchResponse) -> ErrorCode:
     """The group's error. A coordinator that has moved may report it for each partition."""
     group = _offset_fetch_group(response)
     codes = [group.error_code, *(each.error_code for topic in group.topics for each in topic.partitions)]

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
-from einmal.client.apis import ApiKey
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetAndTimestamp
 from einmal.types import IsolationLevel, TopicPartition
+from einmal.wire.api.list_offsets import API as LIST_OFFSETS
+from einmal.wire.api.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+OffsetsRequest: TypeAlias = LeaderRequest[ListOffsetsRequest, ListOffsetsResponse, ListOffsetsPartitionResponse]
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -43,33 +52,30 @@ async def list_offsets_each(
     return {each: offset_of(answers.found[each]) if each in answers.found else answers.errors[each] for each in wanted}
 
 
-def offsets_request(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> LeaderRequest:
+def offsets_request(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
+) -> OffsetsRequest:
     """ListOffsets for any of the ``wanted``; ``offset_of`` reads its results."""
 
-    def fields_of(partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-        topics: dict[str, list[dict[str, int]]] = {}
+    def request_of(partitions: Sequence[TopicPartition]) -> ListOffsetsRequest:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
         for each in partitions:
             leader = cluster.metadata.leader(each)
             epoch = -1 if leader is None else leader.leader_epoch
-            topics.setdefault(each.topic, []).append(
-                {"partition_index": each.partition, "current_leader_epoch": epoch, "timestamp": wanted[each]}
-            )
-        return {
-            "replica_id": -1,
-            "isolation_level": int(isolation),
-            "topics": [{"name": topic, "partitions": asked} for topic, asked in topics.items()],
-        }
+            topics.setdefault(each.topic, []).append(ListOffsetsPartition(each.partition, epoch, wanted[each]))
+        asked = tuple(ListOffsetsTopic(topic, tuple(each)) for topic, each in topics.items())
+        return ListOffsetsRequest(-1, int(isolation), asked)
 
-    def results(response: Any) -> Iterable[tuple[TopicPartition, Any]]:
+    def results(response: ListOffsetsResponse) -> Iterable[tuple[TopicPartition, ListOffsetsPartitionResponse]]:
         return [
             (TopicPartition(topic.name, each.partition_index), each)
             for topic in response.topics
             for each in topic.partitions
         ]
 
-    return LeaderRequest(ApiKey.LIST_OFFSETS, fields_of, results)
+    return LeaderRequest(LIST_OFFSETS, request_of, results)
 
 
-def offset_of(told: Any) -> OffsetAndTimestamp:
+def offset_of(told: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:
     """A partition's result of ListOffsets."""
-    return OffsetAndTimestamp(told.offset, told.timestamp, getattr(told, "leader_epoch", -1))
+    return OffsetAndTimestamp(told.offset, told.timestamp, told.leader_epoch)

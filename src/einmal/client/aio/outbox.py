@@ -14,16 +14,18 @@ from typing import Any, Final
 from einmal.client.aio.background import Background, end_tasks
 from einmal.client.aio.changes import Changes
 from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.results import error_code
 from einmal.client.aio.sender import Sender
 from einmal.client.aio.tickets import Flush, fail, report
 from einmal.client.aio.unwritten import UnwrittenRecords
-from einmal.client.apis import ApiKey
 from einmal.client.config import ProducerSettings
 from einmal.client.errors import ClientClosed, KafkaError, TransactionAborted, error_for
 from einmal.client.producer_core import Appended, BatchOutcome, ProduceLimits, ProducerCore
 from einmal.client.record_router import RecordRouter, UnroutedRecord
 from einmal.client.transaction_core import TransactionCore, produce_versions
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.wire.api.init_producer_id import API as INIT_PRODUCER_ID
+from einmal.wire.api.init_producer_id import InitProducerIdRequest
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord
 
@@ -190,10 +192,10 @@ class Outbox:
 
     async def _init_producer_id(self) -> ProducerIdAndEpoch:
         response = await self._cluster.call_any(
-            ApiKey.INIT_PRODUCER_ID,
-            {"transactional_id": None, "producer_id": -1, "producer_epoch": -1},
+            INIT_PRODUCER_ID,
+            InitProducerIdRequest(),
             deadline=self._cluster.deadline(self._settings.max_block_ms),
-            error_of=lambda told: told.error_code,
+            error_of=error_code,
         )
         if response.error_code is not ErrorCode.none:
             raise error_for(response.error_code, "InitProducerId")

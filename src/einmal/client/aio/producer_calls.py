@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
-from einmal.client.apis import ApiKey
 from einmal.client.descriptions import ProducerDescription
 from einmal.client.errors import KafkaError
 from einmal.types import TopicPartition
+from einmal.wire.api.describe_producers import API as DESCRIBE_PRODUCERS
+from einmal.wire.api.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicRequest,
+)
 
 
-def _producers_fields(partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+def _producers_request(partitions: Sequence[TopicPartition]) -> DescribeProducersRequest:
     topics = by_topic(partitions)
-    return {"topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]}
+    return DescribeProducersRequest(tuple(TopicRequest(name, tuple(indexes)) for name, indexes in topics.items()))
 
 
-def _producers_results(response: Any) -> list[tuple[TopicPartition, Any]]:
+def _producers_results(response: DescribeProducersResponse) -> list[tuple[TopicPartition, PartitionResponse]]:
     return [
         (TopicPartition(topic.name, each.partition_index), each)
         for topic in response.topics
@@ -26,10 +32,10 @@ def _producers_results(response: Any) -> list[tuple[TopicPartition, Any]]:
     ]
 
 
-_PRODUCERS: Final = LeaderRequest(ApiKey.DESCRIBE_PRODUCERS, _producers_fields, _producers_results)
+_PRODUCERS: Final = LeaderRequest(DESCRIBE_PRODUCERS, _producers_request, _producers_results)
 
 
-def _producers(found: Mapping[TopicPartition, Any]) -> list[ProducerDescription]:
+def _producers(found: Mapping[TopicPartition, PartitionResponse]) -> list[ProducerDescription]:
     return [
         ProducerDescription(
             topic_partition,

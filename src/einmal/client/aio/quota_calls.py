@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from einmal.client.aio.cluster import Cluster
-from einmal.client.apis import ApiKey
+from einmal.client.aio.results import check, retriable_error
 from einmal.client.descriptions import ClientQuota
-from einmal.client.errors import error_for
-from einmal.types import ErrorCode
+from einmal.wire.api.alter_client_quotas import API as ALTER_CLIENT_QUOTAS
+from einmal.wire.api.alter_client_quotas import AlterClientQuotasRequest, OpData, RequestEntryData
+from einmal.wire.api.alter_client_quotas import EntityData as AlteredEntity
+from einmal.wire.api.describe_client_quotas import API as DESCRIBE_CLIENT_QUOTAS
+from einmal.wire.api.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 
 _EXACT: Final = 0
 _DEFAULT: Final = 1
@@ -30,18 +33,16 @@ class QuotaCalls:
         ``strict``: of entities without further types. Raises RequestRefused.
         """
         components = [
-            {"entity_type": kind, "match_type": _DEFAULT if name is None else _EXACT, "match": name}
-            for kind, name in (entity or {}).items()
+            ComponentData(kind, _DEFAULT if name is None else _EXACT, name) for kind, name in (entity or {}).items()
         ]
-        components += [{"entity_type": kind, "match_type": _ANY, "match": None} for kind in types]
+        components += [ComponentData(kind, _ANY) for kind in types]
         response = await self._cluster.call_any(
-            ApiKey.DESCRIBE_CLIENT_QUOTAS,
-            {"components": components, "strict": strict},
+            DESCRIBE_CLIENT_QUOTAS,
+            DescribeClientQuotasRequest(tuple(components), strict),
             deadline=self._cluster.deadline(),
-            error_of=lambda told: _retriable(told.error_code),
+            error_of=lambda told: retriable_error([told]),
         )
-        if response.error_code is not ErrorCode.none:
-            raise error_for(response.error_code, _what("client quotas", response.error_message))
+        check(response, "client quotas")
         return [
             ClientQuota(
                 {part.entity_type: part.entity_name for part in entry.entity},
@@ -54,31 +55,15 @@ class QuotaCalls:
         self, entity: Mapping[str, str | None], values: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
         """Set quotas of an entity; None removes one. Raises RequestRefused."""
-        entry = {
-            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
-            "ops": [
-                {"key": key, "value": 0.0 if value is None else float(value), "remove": value is None}
-                for key, value in values.items()
-            ],
-        }
+        entry = RequestEntryData(
+            tuple(AlteredEntity(kind, name) for kind, name in entity.items()),
+            tuple(OpData(key, 0.0 if value is None else float(value), value is None) for key, value in values.items()),
+        )
         response = await self._cluster.call_any(
-            ApiKey.ALTER_CLIENT_QUOTAS,
-            {"entries": [entry], "validate_only": validate_only},
+            ALTER_CLIENT_QUOTAS,
+            AlterClientQuotasRequest((entry,), validate_only),
             deadline=self._cluster.deadline(),
-            error_of=lambda told: next(filter(None, map(_retriable_of, told.entries)), ErrorCode.none),
+            error_of=lambda told: retriable_error(told.entries),
         )
         for told in response.entries:
-            if told.error_code is not ErrorCode.none:
-                raise error_for(told.error_code, _what("client quota", told.error_message))
-
-
-def _retriable(code: ErrorCode) -> ErrorCode:
-    return code if code.retriable else ErrorCode.none
-
-
-def _retriable_of(entry: Any) -> ErrorCode:
-    return _retriable(entry.error_code)
-
-
-def _what(what: str, message: str | None) -> str:
-    return f"{what}: {message.rstrip('.')}" if message else what
+            check(told, "client quota")

@@ -22,7 +22,7 @@ from einmal.client.errors import (
     error_for,
 )
 from einmal.rpc.connection import Connection
-from einmal.rpc.sasl import SASL_HANDSHAKE, SaslRefused, authenticate, handshake
+from einmal.rpc.sasl import SaslRefused, authenticate, handshake
 from einmal.rpc.strangers import AFTER_THE_FIRST_ANSWER
 from einmal.seams import Network
 from einmal.security.errors import SaslError, SecuritySettingError, TokenError
@@ -33,6 +33,7 @@ from einmal.security.settings import ClientCredentials, SaslSettings, TlsSetting
 from einmal.security.tls import tls_context
 from einmal.security.tokens import Tokens
 from einmal.types import ErrorCode
+from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE
 from einmal.wire.errors import WireError
 
 _log = logging.getLogger("einmal.client")
@@ -139,7 +140,7 @@ class Secured:
         A broker closes such a connection at its first request without an answer, as it might for other reasons. It
         answers SaslHandshake, on a listener without SASL by ILLEGAL_SASL_STATE.
         """
-        if SASL_HANDSHAKE not in connection.versions:
+        if SASL_HANDSHAKE.key not in connection.versions:
             return
         try:
             await handshake(connection, _NO_MECHANISM, timeout_ms)

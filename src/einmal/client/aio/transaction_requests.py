@@ -8,13 +8,12 @@ producer and a driver whose records are written by other processes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorAnswer, CoordinatorRequest
+from einmal.client.aio.results import error_code
 from einmal.client.aio.retry import PERHAPS_DONE, Retry
-from einmal.client.apis import ApiKey
 from einmal.client.errors import CommitFailed, Disconnected, RequestRefused
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
@@ -27,6 +26,27 @@ from einmal.types import (
     TopicPartition,
     TransactionVersion,
 )
+from einmal.wire.api.add_offsets_to_txn import API as ADD_OFFSETS_TO_TXN
+from einmal.wire.api.add_offsets_to_txn import AddOffsetsToTxnRequest
+from einmal.wire.api.add_partitions_to_txn import API as ADD_PARTITIONS_TO_TXN
+from einmal.wire.api.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from einmal.wire.api.end_txn import API as END_TXN
+from einmal.wire.api.end_txn import EndTxnRequest, EndTxnResponse
+from einmal.wire.api.init_producer_id import API as INIT_PRODUCER_ID
+from einmal.wire.api.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from einmal.wire.api.offset_commit import OffsetCommitResponse
+from einmal.wire.api.txn_offset_commit import API as TXN_OFFSET_COMMIT
+from einmal.wire.api.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from einmal.wire.messages import Q, R
 
 _STILL_ENDING: Final = frozenset({ErrorCode.concurrent_transactions})
 _EARLY: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unknown_topic_or_partition})
@@ -96,25 +116,36 @@ class TransactionRequests:
         )
         return KeptTransaction(_identity(response), PreparedTxnState(ongoing))
 
-    async def _init_producer_id(self, previous: ProducerIdAndEpoch | None, *, keeps_prepared: bool) -> Any:
-        fields: dict[str, Any] = {
-            "transactional_id": self._transactional_id,
-            "transaction_timeout": self._timeout_ms,
-            "producer_id": -1 if previous is None else previous.producer_id,
-            "producer_epoch": -1 if previous is None else previous.producer_epoch,
-        }
+    async def _init_producer_id(
+        self, previous: ProducerIdAndEpoch | None, *, keeps_prepared: bool
+    ) -> InitProducerIdResponse:
+        asked = InitProducerIdRequest(
+            transactional_id=self._transactional_id,
+            transaction_timeout=self._timeout_ms,
+            producer_id=-1 if previous is None else previous.producer_id,
+            producer_epoch=-1 if previous is None else previous.producer_epoch,
+        )
         at_least, at_most = 0, INIT_PRODUCER_ID_TWO_PHASE_COMMIT - 1
         detail = f"InitProducerId of {self._transactional_id!r}"
         is_two_phase = self._has_two_phase_commit or keeps_prepared
         if is_two_phase:
-            fields |= {"enable2_pc": self._has_two_phase_commit, "keep_prepared_txn": keeps_prepared}
+            asked = asked._replace(enable2_pc=self._has_two_phase_commit, keep_prepared_txn=keeps_prepared)
             at_least = at_most = INIT_PRODUCER_ID_TWO_PHASE_COMMIT
             detail += ", for two-phase commit"
         elif previous is not None:
             at_least = INIT_PRODUCER_ID_WITH_PREVIOUS
-        request = self._request(ApiKey.INIT_PRODUCER_ID, fields, also_retry=_STILL_ENDING)
+        request = CoordinatorRequest(
+            kind=TRANSACTION,
+            key=self._transactional_id,
+            api=INIT_PRODUCER_ID,
+            request=asked,
+            error_of=error_code,
+            also_retry=_STILL_ENDING,
+            at_least=at_least,
+            at_most=at_most,
+        )
         try:
-            response = (await self._call(replace(request, at_least=at_least, at_most=at_most))).response
+            response = (await self._call(request)).response
         except RequestRefused as error:
             if is_two_phase and error.code is ErrorCode.unsupported_version:
                 raise no_two_phase_commit(error.detail) from error
@@ -127,29 +158,32 @@ class TransactionRequests:
 
     async def add_partitions(self, identity: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """AddPartitionsToTxn, needed before the first record of a partition below TV_2."""
-        fields = {
-            "v3_and_below_transactional_id": self._transactional_id,
-            "v3_and_below_producer_id": identity.producer_id,
-            "v3_and_below_producer_epoch": identity.producer_epoch,
-            "v3_and_below_topics": [
-                {"name": topic, "partitions": indexes} for topic, indexes in by_topic(partitions).items()
-            ],
-        }
-        request = self._request(ApiKey.ADD_PARTITIONS_TO_TXN, fields, also_retry=_EARLY)
-        answer = await self._call(replace(request, error_of=_add_partitions_error))
+        topics = tuple(
+            AddPartitionsToTxnTopic(topic, tuple(indexes)) for topic, indexes in by_topic(partitions).items()
+        )
+        request = CoordinatorRequest(
+            kind=TRANSACTION,
+            key=self._transactional_id,
+            api=ADD_PARTITIONS_TO_TXN,
+            request=AddPartitionsToTxnRequest((), self._transactional_id, *identity, topics),
+            error_of=_add_partitions_error,
+            also_retry=_EARLY,
+        )
+        answer = await self._call(request)
         code = _add_partitions_error(answer.response)
         if code is not ErrorCode.none:
             raise coordinator_error(code, f"AddPartitionsToTxn of {self._transactional_id!r}")
 
     async def add_offsets(self, identity: ProducerIdAndEpoch, group_id: str) -> None:
         """AddOffsetsToTxn, needed before the first TxnOffsetCommit of a group below TV_2."""
-        fields = {
-            "transactional_id": self._transactional_id,
-            "producer_id": identity.producer_id,
-            "producer_epoch": identity.producer_epoch,
-            "group_id": group_id,
-        }
-        request = self._request(ApiKey.ADD_OFFSETS_TO_TXN, fields, also_retry=_STILL_ENDING)
+        request = CoordinatorRequest(
+            kind=TRANSACTION,
+            key=self._transactional_id,
+            api=ADD_OFFSETS_TO_TXN,
+            request=AddOffsetsToTxnRequest(self._transactional_id, *identity, group_id),
+            error_of=error_code,
+            also_retry=_STILL_ENDING,
+        )
         response = (await self._call(request)).response
         if response.error_code is not ErrorCode.none:
             raise coordinator_error(response.error_code, f"AddOffsetsToTxn of group {group_id!r}")
@@ -162,22 +196,26 @@ class TransactionRequests:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
         """TxnOffsetCommit. Raises CommitFailed when the group has rebalanced without this member (KIP-447)."""
-        fields = {
-            "transactional_id": self._transactional_id,
-            "group_id": group.group_id,
-            "producer_id": identity.producer_id,
-            "producer_epoch": identity.producer_epoch,
-            "generation_id": group.generation_id,
-            "member_id": group.member_id,
-            "group_instance_id": group.group_instance_id,
-            "topics": offset_topics(offsets),
-        }
+        topics = tuple(
+            TxnOffsetCommitRequestTopic(name, tuple(map(TxnOffsetCommitRequestPartition._make, committed)))
+            for name, committed in offsets_by_topic(offsets).items()
+        )
+        asked = TxnOffsetCommitRequest(
+            transactional_id=self._transactional_id,
+            group_id=group.group_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=topics,
+        )
         is_tv_2 = version >= TransactionVersion.TV_2
         request = CoordinatorRequest(
             kind=GROUP,
             key=group.group_id,
-            api_key=ApiKey.TXN_OFFSET_COMMIT,
-            fields=fields,
+            api=TXN_OFFSET_COMMIT,
+            request=asked,
             error_of=offset_commit_error,
             also_retry=_STILL_ENDING,
             at_least=TXN_OFFSET_COMMIT_TV_2 if is_tv_2 else TXN_OFFSET_COMMIT_WITH_MEMBER if group.member_id else 0,
@@ -200,15 +238,14 @@ class TransactionRequests:
         Raises UnknownOutcome when the commit may have happened: no answer until the deadline, or an answer was lost
         (or left it open) and the retry was refused.
         """
-        fields = {
-            "transactional_id": self._transactional_id,
-            "producer_id": identity.producer_id,
-            "producer_epoch": identity.producer_epoch,
-            "committed": committed,
-        }
         is_tv_2 = version >= TransactionVersion.TV_2
-        request = replace(
-            self._request(ApiKey.END_TXN, fields, also_retry=_STILL_ENDING),
+        request = CoordinatorRequest(
+            kind=TRANSACTION,
+            key=self._transactional_id,
+            api=END_TXN,
+            request=EndTxnRequest(self._transactional_id, *identity, committed),
+            error_of=error_code,
+            also_retry=_STILL_ENDING,
             perhaps_done=_PERHAPS_ENDED,
             at_least=END_TXN_TV_2 if is_tv_2 else 0,
             at_most=32_767 if is_tv_2 else END_TXN_TV_2 - 1,
@@ -219,45 +256,27 @@ class TransactionRequests:
             raise end_txn_error(code, committed, answer.was_repeated, self._transactional_id)
         return _identity(answer.response) if is_tv_2 else None
 
-    def _request(
-        self, api_key: ApiKey, fields: dict[str, Any], *, also_retry: frozenset[ErrorCode]
-    ) -> CoordinatorRequest:
-        """A request to the transaction's coordinator."""
-        return CoordinatorRequest(
-            kind=TRANSACTION,
-            key=self._transactional_id,
-            api_key=api_key,
-            fields=fields,
-            error_of=_error_code,
-            also_retry=also_retry,
-        )
-
-    async def _call(self, request: CoordinatorRequest) -> CoordinatorAnswer:
+    async def _call(self, request: CoordinatorRequest[Q, R]) -> CoordinatorAnswer[R]:
         return await self._cluster.coordinators.call(request, deadline=self._cluster.deadline(self._max_block_ms))
 
 
-def offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
-    """Offsets as fields of OffsetCommit and TxnOffsetCommit."""
-    topics: dict[str, list[dict[str, Any]]] = {}
+def offsets_by_topic(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> dict[str, list[tuple[int, int, int, str]]]:
+    """The fields of each partition in OffsetCommit and TxnOffsetCommit."""
+    topics: dict[str, list[tuple[int, int, int, str]]] = {}
     for (topic, partition), offset in offsets.items():
         if offset.offset < 0:
             raise RequestRefused(meaning=f"offset {offset.offset} of {topic}-{partition} is negative")
-        topics.setdefault(topic, []).append(
-            {
-                "partition_index": partition,
-                "committed_offset": offset.offset,
-                "committed_leader_epoch": offset.leader_epoch,
-                "committed_metadata": offset.metadata,
-            }
-        )
-    return [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()]
+        topics.setdefault(topic, []).append((partition, offset.offset, offset.leader_epoch, offset.metadata))
+    return topics
 
 
-def offset_commit_error(response: Any) -> ErrorCode:
+def offset_commit_error(response: OffsetCommitResponse | TxnOffsetCommitResponse) -> ErrorCode:
     return _decisive(partition.error_code for topic in response.topics for partition in topic.partitions)
 
 
-def _add_partitions_error(response: Any) -> ErrorCode:
+def _add_partitions_error(response: AddPartitionsToTxnResponse) -> ErrorCode:
     codes = (
         partition.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -272,10 +291,5 @@ def _decisive(codes: Iterable[ErrorCode]) -> ErrorCode:
     return next((code for code in errors if not code.retriable), errors[0] if errors else ErrorCode.none)
 
 
-def _error_code(response: Any) -> ErrorCode:
-    code: ErrorCode = response.error_code
-    return code
-
-
-def _identity(response: Any) -> ProducerIdAndEpoch:
+def _identity(response: InitProducerIdResponse | EndTxnResponse) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))

@@ -6,16 +6,24 @@ The password is salted and hashed here; it is not sent.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from einmal.client.aio.cluster import Cluster
-from einmal.client.apis import ApiKey
-from einmal.client.errors import ConfigError, error_for
+from einmal.client.aio.results import ApiResult, check, retriable_error
+from einmal.client.errors import ConfigError
 from einmal.security.scram import HASHES, salted_password
 from einmal.security.scram_server import SALT_LENGTH, salt_of
 from einmal.security.secret import Secret
-from einmal.types import ErrorCode
+from einmal.wire.api.alter_user_scram_credentials import API as ALTER_USER_SCRAM_CREDENTIALS
+from einmal.wire.api.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from einmal.wire.api.describe_user_scram_credentials import API as DESCRIBE_USER_SCRAM_CREDENTIALS
+from einmal.wire.api.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from einmal.wire.messages import Api, Q, R
 
 ITERATIONS: Final = 16_384
 """The most that Apache Kafka accepts; a client needs some ten milliseconds for them."""
@@ -33,14 +41,14 @@ class UserCalls:
 
         Raises RequestRefused for a user without a credential, NotAuthorized.
         """
-        wanted = [{"name": user} for user in users]
+        request = DescribeUserScramCredentialsRequest(tuple(map(UserName, users)) or None)
         response = await self._call_about_users(
-            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": wanted or None}, lambda told: [told, *told.results]
+            DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda told: [told, *told.results]
         )
-        _check(response, "describing users")
+        check(response, "describing users")
         found = {}
         for told in response.results:
-            _check(told, f"user {told.user!r}")
+            check(told, f"user {told.user!r}")
             found[told.user] = {
                 _NAMES.get(each.mechanism, str(each.mechanism)): each.iterations for each in told.credential_infos
             }
@@ -55,31 +63,29 @@ class UserCalls:
         salt = salt_of(secrets.token_bytes(SALT_LENGTH))
         # More would occupy this thread for long, before the broker refuses them.
         counted = min(max(iterations, 1), ITERATIONS)
-        upsertion = {
-            "name": user,
-            "mechanism": _number(mechanism),
-            "iterations": iterations,
-            "salt": salt,
-            "salted_password": salted_password(HASHES[mechanism], Secret(password), salt, counted),
-        }
-        await self._alter(user, {"deletions": [], "upsertions": [upsertion]})
+        upsertion = ScramCredentialUpsertion(
+            user,
+            _number(mechanism),
+            iterations,
+            salt,
+            salted_password(HASHES[mechanism], Secret(password), salt, counted),
+        )
+        await self._alter(user, AlterUserScramCredentialsRequest(upsertions=(upsertion,)))
 
     async def delete_scram_credential(self, user: str, mechanism: str) -> None:
         """Raises RequestRefused for a user without it, NotAuthorized."""
-        deletion = {"name": user, "mechanism": _number(mechanism)}
-        await self._alter(user, {"deletions": [deletion], "upsertions": []})
+        deletion = ScramCredentialDeletion(user, _number(mechanism))
+        await self._alter(user, AlterUserScramCredentialsRequest((deletion,)))
 
-    async def _alter(self, user: str, fields: dict[str, Any]) -> None:
-        response = await self._call_about_users(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, fields, lambda told: told.results)
+    async def _alter(self, user: str, request: AlterUserScramCredentialsRequest) -> None:
+        response = await self._call_about_users(ALTER_USER_SCRAM_CREDENTIALS, request, lambda told: told.results)
         for told in response.results:
-            _check(told, f"user {user!r}")
+            check(told, f"user {user!r}")
 
-    async def _call_about_users(self, api_key: ApiKey, fields: dict[str, Any], results: Any) -> Any:
-        def error_of(told: Any) -> ErrorCode:
-            codes = (each.error_code for each in results(told))
-            return next((code for code in codes if code.retriable), ErrorCode.none)
-
-        return await self._cluster.call_any(api_key, fields, deadline=self._cluster.deadline(), error_of=error_of)
+    async def _call_about_users(self, api: Api[Q, R], request: Q, results: Callable[[R], Iterable[ApiResult]]) -> R:
+        return await self._cluster.call_any(
+            api, request, deadline=self._cluster.deadline(), error_of=lambda told: retriable_error(results(told))
+        )
 
 
 def _number(mechanism: str) -> int:
@@ -88,9 +94,3 @@ def _number(mechanism: str) -> int:
             meaning=f"{mechanism!r} is no SCRAM mechanism", what_to_do=f"use one of {', '.join(_NUMBERS)}"
         )
     return _NUMBERS[mechanism]
-
-
-def _check(told: Any, what: str) -> None:
-    if told.error_code is not ErrorCode.none:
-        message = told.error_message
-        raise error_for(told.error_code, f"{what}: {message.rstrip('.')}" if message else what)

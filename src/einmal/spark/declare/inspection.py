@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from einmal.client.aio.admin import Admin
 from einmal.client.aio.coordinators import GROUP, TRANSACTION
@@ -17,8 +17,9 @@ from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, dotted
 from einmal.client.errors import KafkaError
-from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.types import ErrorCode
+from einmal.wire.api.metadata import API as METADATA
+from einmal.wire.api.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from einmal.wire.metadata import NO_AUTHORIZED_OPERATIONS
 
 READ: Final = 3
@@ -88,7 +89,7 @@ def inspect(
 class _Inspector(Admin):
     async def inspect(self, topics: list[str], transactional_id: str | None, group_id: str | None) -> ClusterFacts:
         response = await self._metadata(topics)
-        facts = {each.name: _topic(each) for each in response.topics}
+        facts = {each.name: _topic(each.name, each) for each in response.topics if each.name is not None}
         for name, settings in (
             await self._settings([name for name in topics if facts[name].error is ErrorCode.none])
         ).items():
@@ -108,13 +109,13 @@ class _Inspector(Admin):
             refused=tuple(refused),
         )
 
-    async def _metadata(self, topics: list[str]) -> Any:
-        fields = {
-            "topics": [{"name": name, "topic_id": NO_TOPIC_ID} for name in topics],
-            "allow_auto_topic_creation": False,
-            "include_topic_authorized_operations": True,
-        }
-        return await self._cluster.call_any(ApiKey.METADATA, fields, deadline=self._cluster.deadline())
+    async def _metadata(self, topics: list[str]) -> MetadataResponse:
+        request = MetadataRequest(
+            tuple(MetadataRequestTopic(name=name) for name in topics),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        return await self._cluster.call_any(METADATA, request, deadline=self._cluster.deadline())
 
     async def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
         """Settings are good to know: a client without the right to see them goes without."""
@@ -135,11 +136,11 @@ class _Inspector(Admin):
         return None
 
 
-def _topic(told: Any) -> TopicFacts:
+def _topic(name: str, told: MetadataResponseTopic) -> TopicFacts:
     return TopicFacts(
-        name=told.name,
+        name=name,
         error=told.error_code,
         partitions=len(told.partitions),
         replicas=min((len(each.replica_nodes) for each in told.partitions), default=0),
-        operations=getattr(told, "topic_authorized_operations", NO_AUTHORIZED_OPERATIONS),
+        operations=told.topic_authorized_operations,
     )

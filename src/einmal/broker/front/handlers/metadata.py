@@ -29,15 +29,15 @@ from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import BrokerId, ErrorCode
-from einmal.wire.api.metadata import API, MetadataRequest
-from einmal.wire.metadata import (
-    NO_AUTHORIZED_OPERATIONS,
-    MetadataBroker,
-    MetadataPartition,
+from einmal.wire.api.metadata import (
+    API,
+    MetadataRequest,
     MetadataResponse,
-    MetadataTopic,
-    encode_metadata_response,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
 )
+from einmal.wire.metadata import NO_AUTHORIZED_OPERATIONS, encode_metadata_response
 
 _NO_TOPIC_ID: Final = UUID(int=0)
 
@@ -201,9 +201,9 @@ def told_controller_id(quorum: QuorumRuntime, image: ClusterImage, node_id: int)
     return node_id if broker is None or broker.is_fenced else broker.broker_id
 
 
-def _brokers(image: ClusterImage, listener: str) -> list[MetadataBroker]:
+def _brokers(image: ClusterImage, listener: str) -> list[MetadataResponseBroker]:
     return [
-        MetadataBroker(broker.broker_id, point.host, point.port, broker.rack)
+        MetadataResponseBroker(broker.broker_id, point.host, point.port, broker.rack)
         for broker in image.brokers.values()
         if not broker.is_fenced
         for point in (broker.end_point(listener),)
@@ -217,7 +217,7 @@ def _topics(
     asked: _Asked,
     errors: dict[str, ErrorCode],
     operations_of: Callable[[str], int | None],
-) -> list[MetadataTopic]:
+) -> list[MetadataResponseTopic]:
     """``operations_of``: the bits of a topic, by its name; None: the sender may not see whether it exists."""
     alive = alive_on(image, context.listener.name)
     if context.api_version < _LISTENER_NOT_FOUND:
@@ -234,39 +234,39 @@ def _topics(
         operations = None if found is None else operations_of(found)
         topic = None if found is None else image.topics.get(found)
         if found is None:
-            answers.append(MetadataTopic(None, topic_id, (), error_code=ErrorCode.unknown_topic_id))
+            answers.append(MetadataResponseTopic(ErrorCode.unknown_topic_id, None, topic_id))
         elif operations is None:
-            answers.append(MetadataTopic(name, topic_id, (), error_code=ErrorCode.topic_authorization_failed))
+            answers.append(MetadataResponseTopic(ErrorCode.topic_authorization_failed, name, topic_id))
         elif topic is None:
             error = errors.get(found, ErrorCode.unknown_topic_or_partition)
             if error is ErrorCode.topic_authorization_failed:
                 operations = NO_AUTHORIZED_OPERATIONS
-            answers.append(MetadataTopic(found, topic_id, (), error_code=error, topic_authorized_operations=operations))
+            answers.append(MetadataResponseTopic(error, found, topic_id, topic_authorized_operations=operations))
         else:
             answers.append(_topic(topic, alive, operations))
     return answers
 
 
-def _topic(topic: TopicImage, alive: AliveBrokers, operations: int) -> MetadataTopic:
-    return MetadataTopic(
-        topic.name,
-        topic.topic_id,
-        [_partition(index, partition, alive) for index, partition in enumerate(topic.partitions)],
-        topic.is_internal,
+def _topic(topic: TopicImage, alive: AliveBrokers, operations: int) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_partition(index, partition, alive) for index, partition in enumerate(topic.partitions)],
         topic_authorized_operations=operations,
     )
 
 
-def _partition(index: int, partition: PartitionImage, alive: AliveBrokers) -> MetadataPartition:
+def _partition(index: int, partition: PartitionImage, alive: AliveBrokers) -> MetadataResponsePartition:
     is_led = partition.leader in alive.reachable
-    return MetadataPartition(
+    return MetadataResponsePartition(
+        alive.error_of(partition.leader),
         index,
         partition.leader if is_led else NO_LEADER,
         partition.leader_epoch,
         partition.replicas,
         partition.isr,
         offline_replicas(partition, alive.reachable),
-        alive.error_of(partition.leader),
     )
 
 

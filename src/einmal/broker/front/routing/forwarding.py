@@ -13,13 +13,14 @@ from einmal.broker.front.context import Body, HandlerResult, Parked, RequestCont
 from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
+from einmal.wire.api.envelope import API as ENVELOPE
+from einmal.wire.api.envelope import EnvelopeRequest
 from einmal.wire.errors import WireError
 from einmal.wire.messages import response_body_position
 from einmal.wire.principal import encode_principal
 
 log = logging.getLogger(__name__)
 
-_ENVELOPE: Final = 58
 _TIMEOUT_MS: Final = 10_000
 
 
@@ -37,11 +38,11 @@ class Forwarding:
         """The active controller's answer; if none comes, ``handle_here``'s: NOT_CONTROLLER in the API's own form."""
         sender = context.client_address.encode()
         principal = None if context.principal is None else encode_principal(context.principal)
-        fields = {"request_data": frame, "request_principal": principal, "client_host_address": sender}
+        request = EnvelopeRequest(frame, principal, sender)
         try:
-            envelope = await self.channel.ask(_ENVELOPE, 0, fields, timeout_ms=_TIMEOUT_MS)
+            envelope = await self.channel.ask(ENVELOPE, 0, request, timeout_ms=_TIMEOUT_MS)
             if envelope.error_code is ErrorCode.none and envelope.response_data is not None:
-                answer: bytes = envelope.response_data
+                answer = envelope.response_data
                 return answer[response_body_position(context.header.api_key, context.api_version, answer) :]
             log.warning("a request was not passed on to the controller: %s", envelope.error_code.name)
         except (NoAnswer, WireError) as error:

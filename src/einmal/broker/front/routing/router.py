@@ -23,9 +23,10 @@ from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
 from einmal.broker.rpc.authentication import OPEN_APIS
-from einmal.rpc.sasl import SASL_AUTHENTICATE
 from einmal.security.principal import Principal
 from einmal.types import ErrorCode
+from einmal.wire.api.api_versions import API as API_VERSIONS
+from einmal.wire.api.sasl_authenticate import API as SASL_AUTHENTICATE
 from einmal.wire.api.sasl_authenticate import SaslAuthenticateResponse
 from einmal.wire.errors import Malformed, UnknownVersion
 from einmal.wire.messages import RequestHeader, Values, decode_request_header
@@ -33,7 +34,6 @@ from einmal.wire.produce import partition_count
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
-_API_VERSIONS: Final = 18
 _ENVELOPE: Final = 58
 
 Parts: TypeAlias = list[Buffer]
@@ -144,11 +144,11 @@ class Router:
 
     def _authenticate_bare(self, frame: bytearray, client_address: str, origin: Origin) -> Deferred:
         """A message of an exchange that SaslHandshake v0 has begun. A failure has no answer."""
-        header = RequestHeader(SASL_AUTHENTICATE, 0, 0, None)
+        header = RequestHeader(SASL_AUTHENTICATE.key, 0, 0, None)
         principal = origin.authentication.principal
         context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
         request = _LENGTH.pack(len(frame)) + frame
-        running = self._routes[SASL_AUTHENTICATE].prepare(context, request, 0)()
+        running = self._routes[SASL_AUTHENTICATE.key].prepare(context, request, 0)()
 
         async def answer() -> bytes | None:
             response = await cast(Coroutine[Any, Any, SaslAuthenticateResponse], running)
@@ -278,7 +278,7 @@ class Router:
             size = sum(map(len, parts))
         if version == _BARE:
             return [_LENGTH.pack(size), *parts]
-        if version >= route.versions.flexible and api_key != _API_VERSIONS:
+        if version >= route.versions.flexible and api_key != API_VERSIONS.key:
             return [_FLEXIBLE_PREFIX.pack(size + 5, correlation_id, 0), *parts]
         return [_PREFIX.pack(size + 4, correlation_id), *parts]
 
@@ -292,7 +292,7 @@ class Router:
         return version >= route.versions.flexible
 
     def _refuse_version(self, header: RequestHeader) -> Parts:
-        if header.api_key != _API_VERSIONS or self._unsupported is None:
+        if header.api_key != API_VERSIONS.key or self._unsupported is None:
             raise UnknownVersion(f"api key {header.api_key} version {header.api_version}")
         return self.encode(header._replace(api_version=0), self._unsupported())
 
