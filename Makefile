@@ -123,12 +123,12 @@ pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors,
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
 
 postgres-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, workers, sessions and the server under two pipelines into PostgreSQL
-	$(BIN)/python -W ignore -m tests.spark.targets.postgres.campaign --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -W ignore -m tests.sinks.postgres.campaign --kills $(KILLS) --seed $(SEED)
 
 bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC sink, whose driver Maven fetches
-	mvn -q -B -f tests/spark/targets/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
+	mvn -q -B -f tests/sinks/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
 	  dependency:copy-dependencies >&2
-	$(BIN)/python -W ignore -m tests.spark.targets.postgres.bench --jdbc build/jdbc/postgresql-*.jar
+	$(BIN)/python -W ignore -m tests.sinks.postgres.bench --jdbc build/jdbc/postgresql-*.jar
 
 ingest-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of an ingester, its broker and its database, under rotated files and a table with late commits
 	$(BIN)/python -W ignore -m tests.ingest.campaign --kills $(KILLS) --seed $(SEED)
@@ -140,7 +140,7 @@ bank-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, under a bank whose account
 	$(BIN)/python -W ignore -m tests.system.bank.campaign --kills $(KILLS) --seed $(SEED)
 
 target-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
-	$(BIN)/python -W ignore -m tests.spark.targets.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -W ignore -m tests.sinks.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
 
 mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache; 3 for leaderless partitions); PEER=1: MirrorMaker 2, too
 	$(BIN)/python -W ignore -m tests.mirroring.campaign --kills $(KILLS) --seed $(SEED) \

@@ -1,8 +1,10 @@
-"""Claims about the package as a whole: one name means one thing, and functions and classes have a bounded size."""
+"""Claims about the package as a whole: one name means one thing, functions and classes have a bounded size, and one
+package reaches into Spark's JVM."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -69,6 +71,11 @@ LARGER = {
     "client/aio/admin.py:Admin": "public: a method for each request, and no state that they share",
 }
 """What is larger than the limits, and why."""
+
+
+JVM_ACCESS = SOURCE / "spark" / "environment"
+JVM_NAMES = re.compile("_j[a-z]+[A-Za-z0-9_]*|_gateway|java_import|launch_gateway|(py4j|pyspark)\\.java_gateway")
+"""Private attributes by which PySpark's objects lead into the JVM (``_jvm``, ``_jdf``), and what makes a connection."""
 
 
 @cache
@@ -199,6 +206,49 @@ def test_a_class_that_is_two_has_two_groups_of_methods() -> None:
     assert not _is_cohesive(tree(*one, *other))
     assert _is_cohesive(tree(*one, *other, "self.m0() or self.m20()"))
     assert _is_cohesive(tree(*one, *["return self.clock"] * 12))
+
+
+def test_one_package_reaches_into_the_jvm() -> None:
+    found = [
+        f"{path.relative_to(SOURCE).as_posix()}:{name}"
+        for path, tree in modules().items()
+        if not path.is_relative_to(JVM_ACCESS)
+        for name in _jvm_names(tree)
+    ]
+    assert found == [], "spark/environment has the functions for it, or gets another one"
+
+
+def test_each_access_to_the_jvm_is_found() -> None:
+    own = "self._joins = self._job"
+    assert list(_jvm_names(ast.parse(own))) == []
+    for code in (
+        "frame._jdf.queryExecution()",
+        "self._spark._jvm",
+        "context._gateway",
+        "hasattr(spark, '_jsparkSession')",
+        "SparkConf(_jconf=conf)",
+        "from py4j.java_gateway import JavaObject",
+        "from pyspark import java_gateway",
+        "import py4j.java_gateway",
+    ):
+        assert list(_jvm_names(ast.parse(code))), code
+
+
+def _jvm_names(tree: ast.AST) -> Iterator[str]:
+    """Those that a module takes from other objects, or imports."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self")):
+                names = []
+            case ast.Attribute(attr=name) | ast.keyword(arg=str(name)) | ast.Constant(value=str(name)):
+                names = [name]
+            case ast.Import(names=imported):
+                names = [each.name for each in imported]
+            case ast.ImportFrom(module=str(module), names=imported):
+                names = [module, *(name for each in imported for name in (each.name, f"{module}.{each.name}"))]
+            case _:
+                names = []
+        yield from filter(JVM_NAMES.fullmatch, names)
 
 
 def _allowed(name: str) -> int:

@@ -403,7 +403,7 @@ def test_the_check_of_replicated_orders_sees_every_fault_and_an_empty_shop(monke
     """With two databases of the shared server."""
     from examples.replicated_orders import check, databases
 
-    from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+    from tests.sinks.postgres.server import PASSWORD, PostgresServer
     from tests.suite.shared import shared, unique
 
     server: PostgresServer = shared("postgres")

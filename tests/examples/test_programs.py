@@ -166,7 +166,7 @@ def test_a_second_run_is_refused_with_the_way_to_fresh_data(broker: EinmalBroker
 
 @pytest.mark.slow
 def test_tables_of_an_earlier_run_are_refused_with_the_way_to_fresh_data(folder: Path) -> None:
-    from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+    from tests.sinks.postgres.server import PASSWORD, PostgresServer
     from tests.suite.shared import shared, unique
 
     server: PostgresServer = shared("postgres")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.examples.readme import ROOT, Reader
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

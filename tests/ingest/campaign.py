@@ -27,7 +27,7 @@ from einmal.client import Admin, NewTopic
 from tests.ingest.sources import committed
 from tests.ingest.writers import LateRows, RotatedLog, WritingThread
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.sinks.postgres.server import PASSWORD, PostgresServer
 from tests.suite.warm import WarmProcess
 
 SOURCES: Final = ("files", "table")

@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from einmal.ingest import IngestBatch, IngestRecord, SourceFailed, SourceNotice, SourceRefused, table_reader
 from einmal.ingest.tables import TableSource
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
 
 pytestmark = pytest.mark.system
 

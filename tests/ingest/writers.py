@@ -12,7 +12,7 @@ from typing import TextIO
 
 import psycopg
 
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.sinks.postgres.server import PostgresServer
 
 _ROTATED = 0.03
 """Of the steps."""

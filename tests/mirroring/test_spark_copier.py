@@ -17,7 +17,7 @@ from einmal.client.errors import KafkaError
 from einmal.mirror.effects import CopyRecords, ScanHeaders
 from einmal.mirroring.spark_copier import _Copy, split
 from einmal.pipeline.claims import Output
-from einmal.sinks.kafka.claim_client import Claim
+from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.open_transaction import WriteAs
 from einmal.spark.environment import python_worker
 from einmal.spark.output.routing import Turn

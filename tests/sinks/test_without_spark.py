@@ -14,7 +14,7 @@ import pytest
 from einmal.client import Consumer, TopicPartition
 from tests.cli.test_without_extras import PROGRAM
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.sinks.postgres.server import PASSWORD, PostgresServer
 from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from einmal.sinks.kafka.claim_messages import Answer, AskAgain, ClaimPartitions, ClaimsGranted, Question, ReportOutputs
 from einmal.sinks.kafka.claim_service import ClaimService
 
 CLAIM: Final = "claim"
@@ -28,16 +29,16 @@ def watch_claims(reach: Reach) -> Callable[[], None]:
     """Pass every moment of this process's claim services to ``reach``, until what is returned is called."""
     answer = ClaimService.answer
 
-    def watched(self: ClaimService, request: dict[str, Any], connection: Any) -> dict[str, Any]:
+    def watched(self: ClaimService, question: Question, connection: Any) -> Answer:
         port = connection.client_address[1]
-        if request.get("ask") == "claim":
+        if isinstance(question, ClaimPartitions):
             reach(self, CLAIM, port)
-        answered = answer(self, request, connection)
-        if request.get("ask") == "report":
+        answered = answer(self, question, connection)
+        if isinstance(question, ReportOutputs):
             reach(self, REPORTED, port)
-        elif "granted" in answered:
+        elif isinstance(answered, ClaimsGranted):
             reach(self, GRANTED, port)
-        elif "later" in answered:
+        elif isinstance(answered, AskAgain):
             reach(self, LATER, port)
         return answered
 

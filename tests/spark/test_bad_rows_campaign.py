@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.sinks.postgres.server import running
 from tests.spark.bad_rows_campaign.conductor import Conductor
 from tests.spark.bad_rows_campaign.rows import clean, is_bad, repaired, sent
-from tests.spark.targets.postgres.server import running
 
 
 @pytest.mark.parametrize("number", [99, 199, 299, 399, 499, 999_999])

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
+from einmal.spark.environment.hadoop_files import HadoopFiles
+from einmal.spark.protocol.checkpoint import Checkpoint
 
 
 class _Died(Exception):
     pass
 
 
-class _InMemory(Checkpoint):
+class _InMemory(HadoopFiles):
     """Dies before its ``writes``-th file."""
 
     def __init__(self, files: dict[str, str], writes: int) -> None:
         self._files = files
         self._writes = writes
+        self.uri = "memory:/"
 
-    @property
-    def name(self) -> str:
-        return "memory:/"
-
-    def _read(self, name: str) -> str | None:
+    def read(self, name: str) -> str | None:
         return self._files.get(name)
 
-    def _batch_ids(self, directory: str) -> list[int]:
-        return [int(name.removeprefix(f"{directory}/")) for name in self._files if name.startswith(f"{directory}/")]
+    def names(self, directory: str) -> list[str]:
+        return [name.removeprefix(f"{directory}/") for name in self._files if name.startswith(f"{directory}/")]
 
-    def write(self, name: str, text: str) -> None:
+    def create(self, name: str, text: str) -> None:
         if not self._writes:
             raise _Died
         if name in self._files:
-            raise CheckpointError(f"{name} exists already")
+            raise FileExistsError(f"{name} exists already")
         self._writes -= 1
         self._files[name] = text
 
@@ -41,8 +39,8 @@ class _InMemory(Checkpoint):
 def test_a_start_that_dies_while_it_makes_a_checkpoint_leaves_one_that_is_still_fresh(writes: int) -> None:
     files: dict[str, str] = {}
     with pytest.raises(_Died):
-        _InMemory(files, writes).begin_at(({"t": {"0": 5}},), "v1\n{}")
-    again = _InMemory(files, 10)
+        Checkpoint(_InMemory(files, writes)).begin_at(({"t": {"0": 5}},), "v1\n{}")
+    again = Checkpoint(_InMemory(files, 10))
     assert again.latest_batch_id() is None
     again.begin_at(({"t": {"0": 5}},), "v1\n{}")
     planned = again.offsets(0)

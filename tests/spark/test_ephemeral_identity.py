@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_every_query_has_a_key_of_its_own_that_its_claim_service_accepts(spark: SparkSession) -> None:
-    first, second = (ephemeral_identity(spark._jvm) for _ in range(2))
+    first, second = (ephemeral_identity(spark) for _ in range(2))
     assert first.key != second.key
     service = ClaimService(first, "127.0.0.1", "127.0.0.1")
     try:
@@ -29,7 +29,7 @@ def test_every_query_has_a_key_of_its_own_that_its_claim_service_accepts(spark: 
 
 
 def test_the_certificate_is_signed_by_its_own_key_and_does_not_expire(spark: SparkSession) -> None:
-    certificate = x509.load_pem_x509_certificate(ephemeral_identity(spark._jvm).certificate.encode())
+    certificate = x509.load_pem_x509_certificate(ephemeral_identity(spark).certificate.encode())
     certificate.verify_directly_issued_by(certificate)
     assert certificate.not_valid_before_utc.year == 1970
     assert certificate.not_valid_after_utc.year == 9999

@@ -29,8 +29,8 @@ from einmal.ingest import (
 from einmal.ingest.tables import TableSource
 from einmal.wire.murmur2 import partition_for_key
 from tests.ingest.sources import NumbersSource, committed
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
 from tests.spark.conftest import on_both_in_the_long_run
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
 from tests.spark.topics import create
 from tests.suite.shared import unique
 

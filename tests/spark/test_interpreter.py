@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.spark.environment.interpreter import worker_python
-from tests.spark.targets.postgres.server import until
+from tests.sinks.postgres.server import until
 from tests.spark.topics import create
 from tests.suite.shared import unique
 

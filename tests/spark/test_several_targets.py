@@ -31,8 +31,8 @@ from einmal.spark.targets.part import Part
 from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
+from tests.sinks.postgres.rig import record
 from tests.spark.conftest import long
-from tests.spark.targets.postgres.rig import record
 from tests.spark.topics import create, fill, values
 from tests.suite.shared import unique
 

@@ -23,7 +23,7 @@ import psycopg
 import pytest
 
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
 from tests.spark.topics import create, fill, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

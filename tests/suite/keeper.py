@@ -41,7 +41,7 @@ def _secure_apache(directory: Path) -> Any:
 
 
 def _postgres(_directory: Path) -> Any:
-    from tests.spark.targets.postgres.server import SHARED, PostgresServer
+    from tests.sinks.postgres.server import SHARED, PostgresServer
 
     return PostgresServer(settings=SHARED)
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from einmal.client import NewTopic
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.sinks.postgres.server import PostgresServer
 
 ALTERED: Final = {"c": "FULL", "d": "DEFAULT", "e": "FULL"}
 """Tables whose key is renamed, and that are dropped, created again and truncated, with their replica identities."""

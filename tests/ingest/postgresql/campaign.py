@@ -41,7 +41,7 @@ from tests.ingest.postgresql.bookkeeping import (
 )
 from tests.ingest.postgresql.capture import SLOT
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.sinks.postgres.server import PASSWORD, PostgresServer
 from tests.suite.warm import WarmProcess
 
 _FAULTS: Final = {"server": 3, "broker": 3, "ingester": 2, "behind": 3, "second ingester": 1, "session": 2}

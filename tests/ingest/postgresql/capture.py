@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from einmal.ingest.postgresql.options import CaptureOptions, capture_options
 from einmal.ingest.postgresql.source import PostgresSource
 from einmal.ingest.source import IngestBatch, IngestRecord, Position, SourceNotice
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.sinks.postgres.server import PASSWORD, PostgresServer
 
 SLOT = "einmal_slot"
 PUBLICATION = "einmal_publication"

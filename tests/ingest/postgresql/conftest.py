@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.ingest.postgresql.capture import PUBLICATION, Captured, options
-from tests.spark.targets.postgres.server import PostgresServer, running
+from tests.sinks.postgres.server import PostgresServer, running
 
 SETTINGS = {
     "wal_level": "logical",

@@ -14,7 +14,7 @@ from einmal.ingest.postgresql.snapshot import CatalogKeys, catalog_keys
 from einmal.ingest.source import SourceRefused
 from einmal.options.values import OptionError
 from tests.ingest.postgresql.capture import Batch, Captured, options
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.sinks.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.system
 

@@ -9,7 +9,7 @@ from einmal.ingest.postgresql.outbox import template_problem
 from einmal.ingest.source import SourceRefused
 from einmal.types import Header
 from tests.ingest.postgresql.capture import Captured, options
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.sinks.postgres.server import PostgresServer
 
 Client = psycopg.Connection[Any]
 TABLE = "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload {payload})"

@@ -21,7 +21,7 @@ from tests.ingest.postgresql.capture import PUBLICATION
 from tests.ingest.postgresql.test_changes import TABLE, insert, records, transaction
 from tests.ingest.sources import committed
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer
+from tests.sinks.postgres.server import PASSWORD, PostgresServer
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "change-data-capture.md"
 _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -15,7 +15,7 @@ from einmal.ingest.postgresql.source import PostgresSource
 from einmal.ingest.source import IngestBatch, SourceFailed, SourceRefused
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, options
 from tests.ingest.postgresql.conftest import SETTINGS
-from tests.spark.targets.postgres.server import PASSWORD, PostgresServer, running, until
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, running, until
 
 pytestmark = pytest.mark.system
 

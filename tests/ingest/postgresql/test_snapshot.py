@@ -18,7 +18,7 @@ from einmal.ingest.postgresql import source as source_module
 from einmal.ingest.postgresql.source import PostgresSource
 from einmal.ingest.source import IngestBatch, SourceFailed
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, Change, change, options
-from tests.spark.targets.postgres.server import PostgresServer, until
+from tests.sinks.postgres.server import PostgresServer, until
 
 pytestmark = pytest.mark.system
 

@@ -11,7 +11,7 @@ from einmal.ingest.postgresql.envelope import SCHEMA_HEADER
 from einmal.ingest.source import SourceRefused
 from einmal.schemas.debezium_format import UNAVAILABLE
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, Change, change, options
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.sinks.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.system
 

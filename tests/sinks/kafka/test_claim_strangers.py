@@ -17,7 +17,8 @@ import pytest
 from einmal.pipeline.claims import Task
 from einmal.security.shared_identity import SharedIdentity
 from einmal.sinks.kafka import claim_client, claim_service
-from einmal.sinks.kafka.claim_client import Address, Claim, ClaimClient, ClaimRefused
+from einmal.sinks.kafka.claim_client import Address, ClaimClient, ClaimRefused
+from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable
 from einmal.types import TopicPartition

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.interop.einmal_broker import EinmalBroker
+from tests.sinks.postgres.server import running
 from tests.spark.bad_rows_campaign.conductor import Conductor
-from tests.spark.targets.postgres.server import running
 
 
 def main() -> int:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.clusters.kafka_cluster import KafkaCluster
+from tests.sinks.postgres.server import PostgresServer
 from tests.spark.bad_rows import Letter, Payments, letter_of
 from tests.spark.bad_rows_campaign.rows import BAD_IN, TABLE, is_bad, output, reason, sent
-from tests.spark.targets.postgres.server import PostgresServer
 from tests.spark.topics import create
 
 _REPOSITORY: Final = Path(__file__).parents[3]

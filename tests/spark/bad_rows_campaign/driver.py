@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 
 from einmal.pipeline import events
 from einmal.spark import session, write_stream
+from tests.sinks.postgres.server import PASSWORD
 from tests.spark.bad_rows import Payments
 from tests.spark.bad_rows_campaign.rows import repaired
-from tests.spark.targets.postgres.server import PASSWORD
 
 
 def main(settings: dict[str, Any]) -> int:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from einmal.spark import OptionError, PipelineRefused, Written, write
 from einmal.testing.targets.driving import rows_of
-from tests.spark.targets.hooks import HOOKS, frame_of
+from tests.sinks.hooks import HOOKS, frame_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from einmal.testing.targets.spark_tasks import SparkTasks
-from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, SQLiteHooks
-from tests.spark.targets.postgres.test_postgres import PostgresHooks
-from tests.spark.targets.test_own_target import JsonLinesHooks
+from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, SQLiteHooks
+from tests.sinks.postgres.test_postgres import PostgresHooks
+from tests.sinks.test_own_target import JsonLinesHooks
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from einmal.sinks.commit_point import SinkFailed
 from einmal.spark.targets.frame_rows import FrameRows, schema_of
 from einmal.testing.targets.driving import RunUnderTest
-from tests.spark.targets.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
+from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

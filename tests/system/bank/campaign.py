@@ -28,7 +28,7 @@ from typing import Final
 from einmal.client import Admin, Consumer
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
-from tests.spark.targets.postgres.server import PostgresServer
+from tests.sinks.postgres.server import PostgresServer
 from tests.suite.warm import WarmProcess
 from tests.system.bank.database import NAME, Database
 from tests.system.bank.events import PARTITIONS, TOPIC, Event

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from tests.spark.targets.postgres.server import PASSWORD
+from tests.sinks.postgres.server import PASSWORD
 
 NAME: Final = "bank"
 ACCOUNTS: Final = 6

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import ssl
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from einmal.pipeline.claims import Output, Task
 from einmal.security.shared_identity import SharedIdentity
-from einmal.types import TopicPartition
+from einmal.sinks.kafka.claim_messages import (
+    CLAIMS_MAX,
+    LINE_BYTES_MAX,
+    Answer,
+    AskAgain,
+    Claim,
+    ClaimDenied,
+    ClaimingAttempt,
+    ClaimPartitions,
+    ClaimsGranted,
+    LeaveService,
+    LookUpTopic,
+    Noted,
+    Question,
+    ReportOutputs,
+    TopicNumbers,
+    decode_answer,
+    encode,
+)
 
 WELCOME: Final = b"welcome\n"
 """The driver's first line. With TLS 1.3 a client's handshake is over before the driver has verified it."""
-LINE_BYTES_MAX: Final = 64 * 1024
-CLAIMS_MAX: Final = 100
-"""Partitions in one question: questions and answers are lines of bounded length."""
 _CONNECT_S: Final = 10.0
 _AGAIN_S: Final = 0.05
 _ANSWER_S: Final = 120.0
@@ -41,14 +55,6 @@ class Address:
     identity: SharedIdentity
 
 
-class Claim(NamedTuple):
-    """A partition that this task alone may write until it reports. ``sequence``: of its first record there."""
-
-    number: int
-    target: TopicPartition
-    sequence: int
-
-
 class _Connection:
     """To one claim service. Raises OSError."""
 
@@ -58,11 +64,11 @@ class _Connection:
         self._socket.settimeout(_ANSWER_S)
         self._lines = self._socket.makefile("rb")
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+    def ask(self, question: Question) -> Answer | None:
         """None: the driver has closed the connection."""
-        self._socket.sendall(json.dumps(question).encode() + b"\n")
+        self._socket.sendall(encode(question))
         line = self._lines.readline(LINE_BYTES_MAX)
-        return dict(json.loads(line)) if line else None
+        return decode_answer(line) if line else None
 
     def close(self) -> None:
         self._lines.close()
@@ -78,7 +84,7 @@ class ClaimClient:
     in ``with``: the task is done then."""
 
     def __init__(self, address: Address, token: str, task: Task, attempt_id: int) -> None:
-        self._known = {"token": token, "task": [task.job, task.number], "attempt": attempt_id}
+        self._attempt = ClaimingAttempt(token, task, attempt_id)
         self._address = address
         self._connection: _Connection | None = None
 
@@ -91,7 +97,7 @@ class ClaimClient:
         if connection is None:
             return
         try:
-            is_kept = kind is None and connection.ask(self._known | {"ask": "leave"}) == {}
+            is_kept = kind is None and isinstance(connection.ask(LeaveService()), Noted)
         except OSError:
             is_kept = False
         if not is_kept or self._address in _unused:
@@ -101,36 +107,35 @@ class ClaimClient:
             _unused.pop(next(iter(_unused))).close()
         _unused[self._address] = connection
 
-    def topic(self, topic: str) -> tuple[int, int]:
-        """(base, count) of a topic in this batch. Raises ClaimRefused."""
-        answer = self._ask(ask="topic", topic=topic)
-        return answer["base"], answer["count"]
+    def topic(self, topic: str) -> TopicNumbers:
+        """Raises ClaimRefused."""
+        answer = self._ask(LookUpTopic(self._attempt, topic))
+        assert isinstance(answer, TopicNumbers), answer
+        return answer
 
     def claim(self, numbers: Sequence[int], most: int = 1) -> list[Claim]:
         """At least one of these partitions, and not more than ``most``, first those that come first; waits while other
         tasks write them all, or another attempt writes for this one. Raises ClaimRefused."""
-        wanted = list(numbers[:CLAIMS_MAX])
-        while "later" in (answer := self._ask(ask="claim", numbers=wanted, most=most)):
+        question = ClaimPartitions(self._attempt, tuple(numbers[:CLAIMS_MAX]), most)
+        while isinstance(answer := self._ask(question), AskAgain):
             pass
-        return [
-            Claim(number, TopicPartition(topic, partition), sequence)
-            for number, topic, partition, sequence in answer["granted"]
-        ]
+        assert isinstance(answer, ClaimsGranted), answer
+        return list(answer.claims)
 
     def report(self, outputs: Sequence[Output]) -> None:
         """Every acknowledgement for these partitions is in: other tasks may claim them. Raises ClaimRefused."""
         for start in range(0, len(outputs), CLAIMS_MAX):
-            self._ask(ask="report", outputs=[asdict(each) for each in outputs[start : start + CLAIMS_MAX]])
+            self._ask(ReportOutputs(self._attempt, tuple(outputs[start : start + CLAIMS_MAX])))
 
-    def _ask(self, **question: Any) -> dict[str, Any]:
-        answer = self._answer(self._known | question)
+    def _ask(self, question: Question) -> Answer:
+        answer = self._answer(question)
         if answer is None:
             raise ClaimRefused("the driver closed the connection: the query has ended")
-        if "denied" in answer:
-            raise ClaimRefused(answer["denied"])
+        if isinstance(answer, ClaimDenied):
+            raise ClaimRefused(answer.reason)
         return answer
 
-    def _answer(self, question: dict[str, Any]) -> dict[str, Any] | None:
+    def _answer(self, question: Question) -> Answer | None:
         if self._connection is None and (kept := _unused.pop(self._address, None)) is not None:
             # It may have ended since. No question does anything more when it is asked twice.
             with contextlib.suppress(OSError):

@@ -38,16 +38,15 @@ Connections are mutual TLS under a key pair of the query's own, which reaches ta
 the key gets beyond the handshake. A stranger has ten seconds for it, and few can try at once: one more ends the oldest,
 so that those who stay silent do not keep tasks out; a task whose handshake was ended tries again.
 
-One JSON object per line, each answered by one line; an answer always names what was refused. An attempt is at work
-until it leaves or its connection ends; keepalive probes find a machine that died silently. Connections stay for the
-next task of the worker. Knows nothing of Spark: ``open_transaction`` answers, ``pipeline.claims`` decides.
+``claim_messages`` has the questions and answers; a refusal always names what was refused. An attempt is at work until
+it leaves or its connection ends; keepalive probes find a machine that died silently. Connections stay for the next task
+of the worker. Knows nothing of Spark: ``open_transaction`` answers, ``pipeline.claims`` decides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import socket
 import socketserver
@@ -57,7 +56,17 @@ import time
 from typing import Any, Final
 
 from einmal.security.shared_identity import SharedIdentity
-from einmal.sinks.kafka.claim_client import LINE_BYTES_MAX, WELCOME, Address
+from einmal.sinks.kafka.claim_client import WELCOME, Address
+from einmal.sinks.kafka.claim_messages import (
+    LINE_BYTES_MAX,
+    Answer,
+    ClaimDenied,
+    LeaveService,
+    Noted,
+    Question,
+    decode_question,
+    encode,
+)
 from einmal.sinks.kafka.open_transaction import OpenTransaction
 
 _logger = logging.getLogger(__name__)
@@ -107,14 +116,14 @@ class ClaimService:
         self._server.server_close()
         self._server.tasks.close()
 
-    def answer(self, request: dict[str, Any], connection: object) -> dict[str, Any]:
-        if request.get("ask") == "leave":
+    def answer(self, question: Question, connection: object) -> Answer:
+        if isinstance(question, LeaveService):
             self.leave(connection)
-            return {}
+            return Noted()
         transaction = self._transaction
-        if transaction is None or request.get("token") != transaction.token:
-            return {"denied": "the claim belongs to a transaction that has ended"}
-        return transaction.answer(request, connection)
+        if transaction is None or question.attempt.token != transaction.token:
+            return ClaimDenied("the claim belongs to a transaction that has ended")
+        return transaction.answer(question, connection)
 
     def leave(self, connection: object) -> None:
         """Whoever was behind the connection is not any more."""
@@ -269,14 +278,12 @@ class _Handler(socketserver.StreamRequestHandler):
     def _answer(self, line: bytes) -> bool:
         """Whether the connection stays open."""
         try:
-            request = json.loads(line)
+            question = decode_question(line)
         except ValueError:
             return False
-        if not isinstance(request, dict):
-            return False
         try:
-            answer = self.server.service.answer(request, self)
+            answer = self.server.service.answer(question, self)
         except Exception as error:  # noqa: BLE001 - the task must learn why, whatever it is
-            answer = {"denied": f"{type(error).__name__}: {error}"}
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
-        return "denied" not in answer
+            answer = ClaimDenied(f"{type(error).__name__}: {error}")
+        self.wfile.write(encode(answer))
+        return not isinstance(answer, ClaimDenied)

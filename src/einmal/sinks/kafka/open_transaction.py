@@ -11,12 +11,26 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from einmal.options.values import reserved
-from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
+from einmal.pipeline.claims import Claims, Denied, Granted, Output
 from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.sinks.kafka.claim_client import CLAIMS_MAX, ClaimRefused
+from einmal.sinks.kafka.claim_client import ClaimRefused
+from einmal.sinks.kafka.claim_messages import (
+    CLAIMS_MAX,
+    Answer,
+    AskAgain,
+    Claim,
+    ClaimDenied,
+    ClaimingAttempt,
+    ClaimPartitions,
+    ClaimsGranted,
+    LookUpTopic,
+    Noted,
+    ReportOutputs,
+    TopicNumbers,
+)
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 _WAIT_S: Final = 120.0
@@ -45,18 +59,18 @@ class TopicTable:
 
     def __init__(self, count_of: Callable[[str], int]) -> None:
         self._count_of = count_of
-        self._topics: dict[str, tuple[int, int]] = {}
+        self._topics: dict[str, TopicNumbers] = {}
         self._targets: list[TopicPartition] = []
 
-    def look_up(self, topic: str) -> tuple[int, int]:
-        """(base, count). Raises ClaimRefused for an internal topic, and what ``count_of`` raises."""
+    def look_up(self, topic: str) -> TopicNumbers:
+        """Raises ClaimRefused for an internal topic, and what ``count_of`` raises."""
         known = self._topics.get(topic)
         if known is None:
             if topic in RESERVED_TOPICS:
                 raise ClaimRefused(reserved(topic))
-            known = (len(self._targets), self._count_of(topic))
+            known = TopicNumbers(len(self._targets), self._count_of(topic))
             self._topics[topic] = known
-            self._targets += (TopicPartition(topic, index) for index in range(known[1]))
+            self._targets += (TopicPartition(topic, index) for index in range(known.size))
         return known
 
     def target(self, number: int) -> TopicPartition:
@@ -96,7 +110,7 @@ class OpenTransaction:
     def look_up(self, topic: str) -> int:
         """The topic's number of partitions, fixed from now on."""
         with self._lock:
-            return self._topics.look_up(topic)[1]
+            return self._topics.look_up(topic).size
 
     def close(self, collected: Iterable[Output]) -> tuple[Output, ...] | Denied:
         """No claim is granted any more; the outputs, if all claims were reported and ``collected`` agrees."""
@@ -113,65 +127,62 @@ class OpenTransaction:
                     self._left[attempt_id] = time.monotonic()
             self._lock.notify_all()
 
-    def answer(self, request: dict[str, Any], connection: object) -> dict[str, Any]:
+    def answer(self, question: LookUpTopic | ClaimPartitions | ReportOutputs, connection: object) -> Answer:
         # One request at a time: a grant must not overtake the AddPartitionsToTxn it stands for.
         with self._lock:
-            self._at_work.setdefault(request["attempt"], set()).add(connection)
-            match request["ask"]:
-                case "topic":
-                    base, count = self._topics.look_up(request["topic"])
-                    return {"base": base, "count": count}
-                case "claim":
-                    return self._claim(request)
-                case "report":
-                    return self._report(request)
-                case other:
-                    return {"denied": f"unknown question {other!r}"}
+            self._at_work.setdefault(question.attempt.attempt_id, set()).add(connection)
+            match question:
+                case LookUpTopic(_, topic):
+                    return self._topics.look_up(topic)
+                case ClaimPartitions():
+                    return self._claim(question)
+                case ReportOutputs():
+                    return self._report(question)
 
-    def _claim(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _claim(self, question: ClaimPartitions) -> Answer:
         """Those of the wanted partitions that are free, at most as many as asked for; waits a while for the first."""
-        attempt_id = request["attempt"]
-        wanted = [(number, self._topics.target(number)) for number in request["numbers"][:CLAIMS_MAX]]
+        attempt_id = question.attempt.attempt_id
+        wanted = [(number, self._topics.target(number)) for number in question.numbers[:CLAIMS_MAX]]
         if self._claims is not None:
             # If the answer to an earlier question was lost, the attempt must learn what it has already.
             claims = self._claims
             wanted.sort(key=lambda each: claims.holder(each[1]) != attempt_id)
         until = time.monotonic() + _WAIT_STEP_S
         while True:
-            granted, denied = self._granted(Task(*request["task"]), attempt_id, wanted, request["most"])
+            granted, denied = self._granted(question.attempt, wanted, question.most)
             if granted:
                 self._waiting.pop(attempt_id, None)
-                return {"granted": granted}
+                return ClaimsGranted(tuple(granted))
             wait_s = self._may_wait(attempt_id, denied)
             if wait_s <= 0:
                 assert denied is not None, "no partition was asked for"
-                return {"denied": denied.reason}
+                return ClaimDenied(denied.reason)
             if (step_s := min(wait_s, until - time.monotonic())) <= 0:
-                return {"later": True}
+                return AskAgain()
             self._lock.wait(step_s)
 
     def _granted(
-        self, task: Task, attempt_id: int, wanted: list[tuple[int, TopicPartition]], most: int
-    ) -> tuple[list[list[Any]], Denied | None]:
-        """Number, topic, partition and sequence of each, and why another was denied."""
-        granted: list[list[Any]] = []
+        self, attempt: ClaimingAttempt, wanted: list[tuple[int, TopicPartition]], most: int
+    ) -> tuple[list[Claim], Denied | None]:
+        """Return what the attempt may write now, and why another partition was denied."""
+        granted: list[Claim] = []
         denied: Denied | None = None
         for number, target in wanted:
             if len(granted) == most:
                 break
             answer = Granted(0, add=False)
             if self._claims is not None:
-                if denied is not None and self._claims.holder(target) not in (None, attempt_id):
+                if denied is not None and self._claims.holder(target) not in (None, attempt.attempt_id):
                     # Every report wakes all who wait: one refusal is enough for each of them.
                     continue
-                found = self._claims.claim(self.token, task, attempt_id, target)
+                found = self._claims.claim(self.token, attempt.task, attempt.attempt_id, target)
                 if isinstance(found, Denied):
                     denied = denied or found
                     continue
                 answer = found
             if answer.add:
                 self._add_to_transaction(target)
-            granted.append([number, *target, answer.sequence])
+            granted.append(Claim(number, target, answer.sequence))
         return granted, denied
 
     def _add_to_transaction(self, target: TopicPartition) -> None:
@@ -196,12 +207,12 @@ class OpenTransaction:
             patience = min(patience, 0.0 if self._claims.has_claims(denied.by) else counted)
         return patience
 
-    def _report(self, request: dict[str, Any]) -> dict[str, Any]:
-        outputs = [Output(**each) for each in request["outputs"]]
-        for output in outputs:
-            if self._claims is not None and (denied := self._claims.report(self.token, request["attempt"], output)):
-                return {"denied": denied.reason}
+    def _report(self, question: ReportOutputs) -> Answer:
+        attempt_id = question.attempt.attempt_id
+        for output in question.outputs:
+            if self._claims is not None and (denied := self._claims.report(self.token, attempt_id, output)):
+                return ClaimDenied(denied.reason)
             self._reported(output)
         self._reported_at = time.monotonic()
         self._lock.notify_all()
-        return {}
+        return Noted()

@@ -27,7 +27,7 @@ from einmal.sinks.kinds import KAFKA, new_sink, sink_class
 from einmal.sinks.sink import Opening, RowSink
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plan_redaction import redact_plans
-from einmal.spark.output.resources import require_classic_session
+from einmal.spark.environment.spark_session import require_classic_session
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
 from einmal.spark.targets.kafka.destination import KafkaFrameSink

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.declare.pipeline import View
 from einmal.pipeline.errors import PipelineFailed
-from einmal.spark.environment.plan_nodes import iterate
+from einmal.spark.environment.computed_rows import release
+from einmal.spark.environment.plan_nodes import analyzed_plan, iterate, kind_of
 from einmal.spark.environment.row_order import checkpointed
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import is_stateful_node
-from einmal.spark.targets.part import release
 
 Combine = Callable[[Mapping[str, DataFrame]], DataFrame]
 """From the frames of sources and views to the rows of all sinks."""
@@ -30,7 +30,7 @@ def shared_view(frames: dict[str, DataFrame], origins: Sequence[str]) -> str | N
 
     ``frames``: sources and views, in the order in which they were declared.
     """
-    plans = {origin: frames[origin]._jdf.queryExecution().analyzed() for origin in origins}
+    plans = {origin: analyzed_plan(frames[origin]) for origin in origins}
     for name in reversed(frames):
         if all(name == origin or not any(map(_needs_a_stream, _behind(name, plan))) for origin, plan in plans.items()):
             return name
@@ -76,7 +76,7 @@ def needed_behind(name: str, frames: Mapping[str, DataFrame], origins: Sequence[
     """The frames behind a shared one that the origins are made of, themselves among them."""
     found = {origin.lower() for origin in origins}
     for origin in origins:
-        nodes = _behind(name, frames[origin]._jdf.queryExecution().analyzed())
+        nodes = _behind(name, analyzed_plan(frames[origin]))
         found |= {alias for node in nodes if (alias := _alias(node)) is not None}
     return found
 
@@ -91,7 +91,7 @@ def _behind(name: str, node: Any) -> Iterator[Any]:
 
 def _alias(node: Any) -> str | None:
     """The name of a temporary view, where a plan uses one. Spark writes it in lower case."""
-    return str(node.alias()).lower() if str(node.getClass().getSimpleName()) == "SubqueryAlias" else None
+    return str(node.alias()).lower() if kind_of(node) == "SubqueryAlias" else None
 
 
 def _needs_a_stream(node: Any) -> bool:

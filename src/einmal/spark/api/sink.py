@@ -38,18 +38,19 @@ from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.checkpoint_files import local_checkpoint_files
+from einmal.spark.environment.hadoop_files import HadoopFiles
+from einmal.spark.environment.ordering import sorted_in_one_partition
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.environment.row_order import mark_unordered
 from einmal.spark.environment.source_environment import share_environments
+from einmal.spark.environment.spark_session import require_classic_session
 from einmal.spark.errors import reason_of
 from einmal.spark.operate import metrics
-from einmal.spark.output.resources import require_classic_session
 from einmal.spark.protocol.at_least_once import AtLeastOnce
 from einmal.spark.protocol.at_most_once import AtMostOnce
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.execution import divides_partitions, is_stateful, sources
-from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
 from einmal.spark.protocol.run import Kept, Run, Setting
@@ -265,7 +266,7 @@ class StreamWriter:
             frame=self._frame,
             stateful=stateful,
             parts=parts,
-            checkpoint=Checkpoint(self._frame.sparkSession, options.checkpoint),
+            checkpoint=Checkpoint(HadoopFiles(self._frame.sparkSession, options.checkpoint)),
             notify=self._notify,
             letters=letters,
         )

@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame
 
 from einmal.spark.declare.guarantees import PlanFacts
 from einmal.spark.decoding.decode import is_decoder
-from einmal.spark.environment.plan_nodes import iterate, walk
+from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, walk
 from einmal.spark.protocol.execution import is_stateful_node, state_format
 
 
 def plan_facts(frame: DataFrame) -> PlanFacts:
     """Return the facts of a streaming frame that is not started."""
-    nodes = list(walk(frame._jdf.queryExecution().analyzed()))
+    nodes = list(plan_nodes(frame))
     causes: dict[str, None] = {}
     python: dict[str, None] = {}
     for node in nodes:
@@ -27,9 +27,7 @@ def plan_facts(frame: DataFrame) -> PlanFacts:
                     causes[str(each.prettyName())] = None
     spark = frame.sparkSession
     return PlanFacts(
-        stateful=tuple(
-            dict.fromkeys(_words(str(node.getClass().getSimpleName())) for node in nodes if is_stateful_node(node))
-        ),
+        stateful=tuple(dict.fromkeys(_words(kind_of(node)) for node in nodes if is_stateful_node(node))),
         non_deterministic=tuple(causes),
         python=tuple(python),
         state_format=state_format(spark),
@@ -38,7 +36,7 @@ def plan_facts(frame: DataFrame) -> PlanFacts:
 
 
 def _is_python(expression: Any) -> bool:
-    return str(expression.getClass().getSimpleName()).startswith("PythonUD")
+    return kind_of(expression).startswith("PythonUD")
 
 
 def _words(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,9 +22,10 @@ from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.sink import RowSink
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
+from einmal.spark.environment.streaming_query import SparkInternalsMissing, check_streaming, operator_class
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
-from einmal.spark.protocol.execution import FORMAT_SETTING, SparkInternalsMissing, operator_class, sources, state_format
+from einmal.spark.protocol.execution import FORMAT_SETTING, sources, state_format
 from einmal.spark.targets.frame_rows import schema_of
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
 from einmal.spark.targets.part import Part
@@ -314,13 +315,8 @@ def _check_start(query: PlannedQuery, checkpoint: Checkpoint) -> None:
                 "checkpoint, or a copy of it",
                 "stop it first",
             )
-    jvm: Any = spark._jvm
-    catalyst = jvm.org.apache.spark.sql.catalyst
     try:
-        mode = catalyst.streaming.InternalOutputModes.apply(query.output_mode or "append")
-        if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") == "true":
-            plan = query.frame._jdf.queryExecution().analyzed()
-            catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+        check_streaming(query.frame, query.output_mode or "append")
     except (AnalysisException, IllegalArgumentException) as error:
         raise PipelineRefused(f"Spark refuses the query: {str(error).partition(';')[0]}") from error
 

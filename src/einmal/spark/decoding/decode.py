@@ -37,7 +37,7 @@ from einmal.schemas.settings import (
 from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
-from einmal.spark.environment.plan_nodes import walk
+from einmal.spark.environment.plan_nodes import analyzed_plan, kind_of, plan_nodes
 
 _MARK: Final = "einmal_decode_"
 _RELATION: Final = "StreamingRelationV2"
@@ -115,8 +115,8 @@ def decoded_sources(frame: DataFrame) -> list[tuple[int, DecodedSource]]:
     found: dict[str, tuple[int, DecodedSource]] = {}
     number = 0
     pending: str | None = None
-    for node in walk(frame._jdf.queryExecution().analyzed()):
-        kind = str(node.getClass().getSimpleName())
+    for node in plan_nodes(frame):
+        kind = kind_of(node)
         if kind == "MapInArrow":
             function = str(node.functionExpr()).partition("(")[0]
             pending = function if function in _sources else pending
@@ -138,8 +138,8 @@ def is_decoder(function: str) -> bool:
 
 def _source_options(frame: DataFrame) -> dict[str, str] | None:
     """The options of our source, if the frame is nothing but its stream."""
-    plan = frame._jdf.queryExecution().analyzed()
-    if str(plan.getClass().getSimpleName()) != _RELATION or str(plan.sourceName()) != "einmal":
+    plan = analyzed_plan(frame)
+    if kind_of(plan) != _RELATION or str(plan.sourceName()) != "einmal":
         return None
     entries = plan.extraOptions().asCaseSensitiveMap()
     return RedactedDict({str(key).lower(): str(entries[key]) for key in entries})

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from einmal.security.secret import Secret
 from einmal.security.shared_identity import SharedIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CURVE_BITS: Final = 256
 _ECDSA_WITH_SHA256: Final = bytes.fromhex("300a06082a8648ce3d040302")
@@ -29,8 +32,9 @@ _NO_END: Final = b"99991231235959Z"
 """RFC 5280, 4.1.2.5: no well-defined end."""
 
 
-def ephemeral_identity(jvm: Any) -> SharedIdentity:
-    """A new one, on the curve P-256. ``jvm``: py4j's view of the driver's JVM."""
+def ephemeral_identity(spark: SparkSession) -> SharedIdentity:
+    """A new one, on the curve P-256."""
+    jvm: Any = spark._jvm
     pairs = jvm.java.security.KeyPairGenerator.getInstance("EC")
     pairs.initialize(_CURVE_BITS)
     pair = pairs.generateKeyPair()

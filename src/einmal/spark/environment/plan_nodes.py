@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def analyzed_plan(frame: DataFrame) -> Any:
+    """The top node of a frame's plan, whose names are resolved."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def plan_nodes(frame: DataFrame) -> Iterator[Any]:
+    """All nodes of a frame's plan, whose names are resolved."""
+    return walk(analyzed_plan(frame))
 
 
 def walk(node: Any) -> Iterator[Any]:
@@ -18,6 +31,11 @@ def iterate(scala_sequence: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
+def kind_of(node: Any) -> str:
+    """The name of the node's class."""
+    return str(node.getClass().getSimpleName())
+
+
 def sorts_all(node: Any) -> bool:
     """Whether the node sorts all rows, and not those of each partition."""
-    return str(node.getClass().getSimpleName()) == "Sort" and bool(getattr(node, "global")())
+    return kind_of(node) == "Sort" and bool(getattr(node, "global")())

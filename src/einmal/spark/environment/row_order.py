@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from einmal.spark.environment.plan_nodes import iterate, sorts_all, walk
+from einmal.spark.environment.computed_rows import rdd_of
+from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, sorts_all
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,16 +34,15 @@ _WITHOUT_ORDER: Final = frozenset(
 
 def mark_unordered(computed: DataFrame) -> None:
     """``computed``: a micro-batch as Spark hands it over, or a checkpoint."""
-    plan = computed._jdf.queryExecution().logical()
-    if plan.getClass().getSimpleName() == "LogicalRDD":
-        plan.rdd().setName(_UNORDERED)
+    if (rows := rdd_of(computed)) is not None:
+        rows.setName(_UNORDERED)
 
 
 def is_in_order(frame: DataFrame) -> bool:
     """Whether the order of rows in different tasks may matter."""
     has_batch = False
-    for node in walk(frame._jdf.queryExecution().analyzed()):
-        match str(node.getClass().getSimpleName()):
+    for node in plan_nodes(frame):
+        match kind_of(node):
             case "LogicalRDD" if node.rdd().name() == _UNORDERED:
                 has_batch = True
             case "Sort" if sorts_all(node):
@@ -64,4 +64,4 @@ def checkpointed(frame: DataFrame) -> DataFrame:
 
 def _is_by_range(node: Any) -> bool:
     """``repartitionByRange``: each task has greater rows than the one before."""
-    return any(each.getClass().getSimpleName() == "SortOrder" for each in iterate(node.partitionExpressions()))
+    return any(kind_of(each) == "SortOrder" for each in iterate(node.partitionExpressions()))

@@ -20,7 +20,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from einmal.spark.environment.plan_nodes import walk
+from einmal.spark.environment.plan_nodes import kind_of, plan_nodes
 
 _KEYS: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 """Spark sets each of them again, for every worker that it starts."""
@@ -31,10 +31,10 @@ _logger = logging.getLogger(__name__)
 def share_environments(frame: DataFrame) -> None:
     """Add the keys for every Python source of a streaming query; to be called before it starts."""
     with _where_spark_has_it():
-        for node in walk(frame._jdf.queryExecution().analyzed()):
-            if str(node.getClass().getSimpleName()) == "StreamingRelationV2" and node.source().isDefined():
+        for node in plan_nodes(frame):
+            if kind_of(node) == "StreamingRelationV2" and node.source().isDefined():
                 provider = node.source().get()
-                if str(provider.getClass().getSimpleName()) == "PythonDataSourceV2":
+                if kind_of(provider) == "PythonDataSourceV2":
                     _add_keys(provider.source())
 
 

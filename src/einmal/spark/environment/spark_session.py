@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.environment import class_archive
@@ -26,7 +26,7 @@ from einmal.spark.environment.java import use_java
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.errors import reason_of
 
-CONNECT_REFUSED: Final = (
+_CONNECT_REFUSED: Final = (
     "this session is Spark Connect, whose driver runs elsewhere: the sink leads its transactions from the driver",
     "run the program with spark-submit, or with the address of a Spark master (spark://, yarn, k8s://, local[*])",
 )
@@ -92,7 +92,7 @@ def session(
     wanted = {name: str(value) for name, value in (config or {}).items()}
     master = master or wanted.pop("spark.master", None) or "local[*]"
     if master.startswith("sc://") or os.environ.get("SPARK_REMOTE"):
-        raise PipelineRefused(*CONNECT_REFUSED)
+        raise PipelineRefused(*_CONNECT_REFUSED)
     # A session that runs keeps what it was made with.
     settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
     if quiet:
@@ -103,6 +103,19 @@ def session(
     spark = builder.getOrCreate()
     redact_plans(spark)
     return spark
+
+
+def require_classic_session(frame: DataFrame) -> None:
+    """Raises PipelineRefused for a frame of Spark Connect, which has no JVM here."""
+    if not hasattr(frame.sparkSession, "_jvm"):
+        raise PipelineRefused(*_CONNECT_REFUSED)
+
+
+def connection_of(spark: SparkSession) -> object:
+    """PySpark's connection to the JVM: one for all sessions of an application, also those that follow a stopped one."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "a session without a JVM"
+    return gateway
 
 
 def cores_of(spark: SparkSession) -> int:

@@ -19,6 +19,7 @@ from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.kafka.claim_client import Address
 from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
+from einmal.spark.environment.computed_rows import task_count
 from einmal.spark.environment.row_order import is_in_order
 from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
 from einmal.spark.output.routing import (
@@ -75,7 +76,7 @@ class Job:
             )
         )
         rows = prepared(frame, route)
-        tasks_before = _task_count(frame)
+        tasks_before = task_count(frame)
         is_shared = not keyless and tasks_before != 1 and not is_in_order(frame)
         write = writes(WriteTask(turn, self._client, write_as, self._compression, is_shared))
         if keyless:
@@ -87,13 +88,6 @@ class Job:
             # Kafka keeps the order of a key's records, a shuffle does not.
             outputs = sections.sortWithinPartitions(*self._order).mapInArrow(write, OUTPUT_SCHEMA)
         return [Output(**row.asDict()) for row in outputs.collect()]
-
-
-def _task_count(frame: DataFrame) -> int | None:
-    """How many tasks have the rows, if it is known. One is the only writer of every partition."""
-    # The frame that Spark passes to foreachBatch is planned already. To plan another frame could run a part of it.
-    plan = frame._jdf.queryExecution().logical()
-    return int(plan.rdd().getNumPartitions()) if plan.getClass().getSimpleName() == "LogicalRDD" else None
 
 
 _NOT_FOR_TASKS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})

@@ -1,8 +1,5 @@
-"""Resources that a sink keeps in the driver process while it writes: a connection to the cluster, the claim service,
-the job.
-
-A Spark Connect session has its driver elsewhere, where none of this could live: it is refused.
-"""
+"""Resources that a sink keeps in the driver process while it writes: a connection to the cluster, the claim service, the
+job."""
 
 from __future__ import annotations
 
@@ -10,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.spark.environment.ephemeral_identity import ephemeral_identity
-from einmal.spark.environment.spark_session import CONNECT_REFUSED
 from einmal.spark.output.job import Job
 
 CLAIMS_PORT: Final = "spark.einmal.claims.port"
@@ -29,12 +24,6 @@ class SinkResources:
 
     service: ClaimService
     job: Job
-
-
-def require_classic_session(frame: DataFrame) -> None:
-    """Raises PipelineRefused for a frame of Spark Connect, which has no JVM here."""
-    if not hasattr(frame.sparkSession, "_jvm"):
-        raise PipelineRefused(*CONNECT_REFUSED)
 
 
 def open_resources(
@@ -50,5 +39,5 @@ def claim_service(spark: SparkSession) -> ClaimService:
     context = spark.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
     port = int(context.get(CLAIMS_PORT) or 0)
-    identity = ephemeral_identity(spark._jvm)
+    identity = ephemeral_identity(spark)
     return ClaimService(identity, context.get("spark.driver.bindAddress") or advertised, advertised, port)

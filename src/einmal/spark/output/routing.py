@@ -31,6 +31,7 @@ from einmal.pipeline.claims import Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.sinks.batch_rows import RowRefused
 from einmal.sinks.kafka.claim_client import Address, ClaimClient
+from einmal.sinks.kafka.claim_messages import TopicNumbers
 from einmal.spark.source.vectors import Ints, ints, murmur2s, present
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -170,11 +171,11 @@ def _tables(route: BatchRoute, topics: Any, rows: int) -> tuple[Ints, Ints]:
     return tables[which, 0], tables[which, 1]
 
 
-_topics: dict[str, dict[str, tuple[int, int]]] = {}
+_topics: dict[str, dict[str, TopicNumbers]] = {}
 """Topics that this worker knows of one transaction, by its token: they keep their numbers while it lasts."""
 
 
-def _looked_up(turn: Turn, names: list[str]) -> dict[str, tuple[int, int]]:
+def _looked_up(turn: Turn, names: list[str]) -> dict[str, TopicNumbers]:
     if turn.token not in _topics:
         _topics.clear()
     known = _topics.setdefault(turn.token, {})

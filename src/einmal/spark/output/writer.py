@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from einmal.client import PartitionWriter
 from einmal.pipeline.claims import Output
-from einmal.sinks.kafka.claim_client import Claim, ClaimClient
+from einmal.sinks.kafka.claim_client import ClaimClient
+from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.open_transaction import WriteAs
 from einmal.spark.environment.python_worker import partition_writer, settle
 from einmal.spark.output.routing import Turn

@@ -1,7 +1,6 @@
 """A query's checkpoint directory: read as Spark wrote it, and finished in Spark's own format.
 
-All access is through Hadoop's FileSystem, as Spark's: a path may be local, HDFS, or an object store. A file appears
-under its name whole or not at all, and never replaces another. Knows nothing of Kafka.
+A file appears under its name whole or not at all, and never replaces another. Knows nothing of Kafka.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError
-
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from einmal.spark.environment.hadoop_files import HadoopFiles
 
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""
@@ -62,30 +59,19 @@ def parse_offset_log(text: str, name: str) -> OffsetLogEntry:
 class Checkpoint:
     """The directory of one query."""
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
-        jvm = spark._jvm
-        assert jvm is not None
-        # A class is looked up once: each part of a package's name is a question to the JVM.
-        self._new_path: Any = jvm.org.apache.hadoop.fs.Path
-        self._text_of: Any = jvm.org.apache.commons.io.IOUtils
-        self._rename: Any = jvm.org.apache.hadoop.fs.Options.Rename
-        configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        path = self._new_path(location)
-        self._fs = path.getFileSystem(configuration)
-        self._root = self._fs.makeQualified(path)
-        self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri(), configuration)
-        self._gateway: Any = spark.sparkContext._gateway
+    def __init__(self, files: HadoopFiles) -> None:
+        self._files = files
 
     @property
     def name(self) -> str:
         """The directory as a full URI: two spellings of one location are one name."""
-        return str(self._root.toString())
+        return self._files.uri
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def query_id(self) -> str | None:
         """The id that every run of the query on this checkpoint has."""
-        text = self._read("metadata")
+        text = self._files.read("metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     def latest_batch_id(self) -> int | None:
@@ -97,10 +83,10 @@ class Checkpoint:
         return max(self._batch_ids("commits"), default=None)
 
     def has_commit(self, batch_id: int) -> bool:
-        return self._read(f"commits/{batch_id}") is not None
+        return self._files.read(f"commits/{batch_id}") is not None
 
     def commit_text(self, batch_id: int) -> str | None:
-        return self._read(f"commits/{batch_id}")
+        return self._files.read(f"commits/{batch_id}")
 
     def next_batch_id(self) -> int:
         """The batch that Spark runs next: the last that was planned, if it is not committed, else a new one."""
@@ -118,7 +104,7 @@ class Checkpoint:
         if last is None:
             return None
         try:
-            fields = json.loads(self._read(f"{_RUNS}/{last.number}.{last.token}") or "{}")
+            fields = json.loads(self._files.read(f"{_RUNS}/{last.number}.{last.token}") or "{}")
             return DriverRun(last.number, last.token, str(fields["transactional_id"]), fields["cluster_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
@@ -129,12 +115,12 @@ class Checkpoint:
     def keep_commit_text(self, batch_id: int, text: str) -> str:
         """Keep the text of a commit file that is too large for a commit record; its name, with a digest."""
         name = f"{_COMMITS}{batch_id}.{hashlib.sha256(text.encode()).hexdigest()}"
-        if self._read(name) is None:
+        if self._files.read(name) is None:
             self.write(name, text)
-        for kept in self._names_below(_COMMITS):
+        for kept in self._files.names_below(_COMMITS):
             number, _, _ = kept.partition(".")
             if number.isdecimal() and int(number) < batch_id - 1:
-                self._fs.delete(self._path(_COMMITS + kept), False)
+                self._files.delete(_COMMITS + kept)
         return name
 
     def whole_commit_text(self, recorded: str) -> str:
@@ -144,7 +130,7 @@ class Checkpoint:
         """
         if not recorded.startswith(_COMMITS):
             return recorded
-        text = self._read(recorded)
+        text = self._files.read(recorded)
         if text is None or not recorded.endswith(hashlib.sha256(text.encode()).hexdigest()):
             raise CheckpointError(f"{self.name}/{recorded}, which the commit record names, is missing or damaged")
         return text
@@ -156,18 +142,18 @@ class Checkpoint:
             return None
         for operator, partitions in (json.loads(body).get("stateUniqueIds") or {}).items():
             for partition, ids in enumerate(partitions):
-                names = self._names_below(f"state/{operator}/{partition}")
+                names = self._files.names_below(f"state/{operator}/{partition}")
                 for each in ids:
                     if not any(each in name and name.startswith(f"{batch_id + 1}_") for name in names):
                         return f"{self.name}/state/{operator}/{partition}/{batch_id + 1}_{each}"
         return None
 
     def has_state(self) -> bool:
-        return bool(self._fs.exists(self._path("state")))
+        return self._files.exists("state")
 
     def offsets(self, batch_id: int) -> OffsetLogEntry | None:
         """Raises CheckpointError for an unknown format."""
-        text = self._read(f"offsets/{batch_id}")
+        text = self._files.read(f"offsets/{batch_id}")
         if text is None:
             return None
         return parse_offset_log(text, f"{self.name}/offsets/{batch_id}")
@@ -198,7 +184,7 @@ class Checkpoint:
         first = next((run.number for run in runs if run.token == token), 0)
         for run in runs:
             if run.number < first:
-                self._fs.delete(self._path(f"{_RUNS}/{run.number}.{run.token}"), False)
+                self._files.delete(f"{_RUNS}/{run.number}.{run.token}")
 
     def begin_at(self, end: tuple[Any, ...], commit_text: str) -> None:
         """Let a fresh checkpoint have a finished batch 0 that ended at ``end``, so that Spark resumes there."""
@@ -226,69 +212,24 @@ class Checkpoint:
             return False
         for each in begun:
             if each < batch_id:
-                self._fs.delete(self._path(f"begun/{each}"), False)
+                self._files.delete(f"begun/{each}")
         return True
 
     def write(self, name: str, text: str) -> None:
         """Create a file, whole or not at all. Raises CheckpointTaken where it exists."""
-        target = self._path(name)
-        self._fs.mkdirs(target.getParent())
-        temporary = self._new_path(target.getParent(), f".{target.getName()}.{uuid.uuid4()}.tmp")
-        stream = self._fs.create(temporary, True)
         try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
-        if self._fs.exists(target):
-            self._fs.delete(temporary, False)
-            raise CheckpointTaken(f"{target.toString()} exists already")
-        # Without a flag: a file that has appeared since is an error, not replaced.
-        try:
-            self._context.rename(temporary, target, self._gateway.new_array(self._rename, 0))
-        except Py4JJavaError as error:
-            if "FileAlreadyExists" not in str(error):
-                raise
-            self._fs.delete(temporary, False)
-            raise CheckpointTaken(f"{target.toString()} exists already") from error
+            self._files.create(name, text)
+        except FileExistsError as error:
+            raise CheckpointTaken(str(error)) from error
 
-    # --- Hadoop -------------------------------------------------------------------------------------------------
-
-    def _path(self, name: str) -> Any:
-        return self._new_path(self._root, name)
-
-    def _read(self, name: str) -> str | None:
-        path = self._path(name)
-        if not self._fs.exists(path):
-            return None
-        stream = self._fs.open(path)
-        try:
-            return str(self._text_of.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+    # --- names --------------------------------------------------------------------------------------------------
 
     def _runs(self) -> list[DriverRun]:
-        path = self._path(_RUNS)
-        if not self._fs.exists(path):
-            return []
-        names = [str(status.getPath().getName()).partition(".") for status in self._fs.listStatus(path)]
+        names = [name.partition(".") for name in self._files.names(_RUNS)]
         return [DriverRun(int(number), token) for number, _, token in names if number.isdecimal()]
 
-    def _names_below(self, directory: str) -> list[str]:
-        """The names of all files below a directory."""
-        path = self._path(directory)
-        if not self._fs.exists(path):
-            return []
-        found, names = self._fs.listFiles(path, True), []
-        while found.hasNext():
-            names.append(str(found.next().getPath().getName()))
-        return names
-
     def _batch_ids(self, directory: str) -> list[int]:
-        path = self._path(directory)
-        if not self._fs.exists(path):
-            return []
-        names = [str(status.getPath().getName()) for status in self._fs.listStatus(path)]
-        return [int(name) for name in names if name.isdecimal()]
+        return [int(name) for name in self._files.names(directory) if name.isdecimal()]
 
 
 def _parse(line: str) -> Any:

@@ -31,8 +31,9 @@ from einmal.pipeline.run_state import Query
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.source_positions import SELF_CONTAINED
 from einmal.sinks.sink import Opening
+from einmal.spark.environment.streaming_query import offset_metadata
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
-from einmal.spark.protocol.execution import Execution, empty_commit_file, offset_metadata, sources, state_format
+from einmal.spark.protocol.execution import Execution, empty_commit_file, sources, state_format
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.protocol.transaction_run import Additions, NoAdditions, TransactionRun

@@ -1,7 +1,6 @@
 """Facts that Spark knows of the batch that is running, and keeps to itself: the state it has committed, its watermark.
 
-Everything here is public in bytecode and private by contract, and it moved between releases. So it is looked up once
-when a query starts, and what is missing is named together with Spark's version. Read only; nothing of Spark is changed.
+Spark's objects are looked up once, when a query starts. Read only; nothing of Spark is changed.
 
 Why it is needed: ``commits/N`` names the state that belongs to batch N. It is written after ``foreachBatch`` returns,
 so a driver that dies in between would compute the batch, and its state, a second time. With the file's text in the
@@ -13,19 +12,14 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from einmal.spark.environment.plan_nodes import iterate, walk
+from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, walk
+from einmal.spark.environment.streaming_query import execution_of, operator_class
 from einmal.spark.source.source import KafkaDataSource
 
 FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_STATEFUL_OPERATOR: Final = (
-    "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter",
-    # Until Spark 4.0.
-    "org.apache.spark.sql.execution.streaming.StateStoreWriter",
-)
-_OFFSET_METADATA: Final = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
 _STATEFUL_PLANS: Final = frozenset(
     {
         "Aggregate",
@@ -48,24 +42,20 @@ _SECOND_JOB: Final = (
 )
 
 
-class SparkInternalsMissing(Exception):
-    """This release of Spark does not have what the sink depends on for stateful queries."""
-
-
 class StateInDoubt(Exception):
     """The state that Spark would commit is not certain to be that of the output: the batch must not be committed."""
 
 
 def is_stateful(frame: DataFrame) -> bool:
     """Whether a streaming query keeps state from batch to batch."""
-    return any(is_stateful_node(node) for node in walk(frame._jdf.queryExecution().analyzed()))
+    return any(is_stateful_node(node) for node in plan_nodes(frame))
 
 
 def sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
     """(format, options) of every streaming source of a query, in the order of its offsets; options in lower case."""
     found = []
-    for node in walk(frame._jdf.queryExecution().analyzed()):
-        kind = str(node.getClass().getSimpleName())
+    for node in plan_nodes(frame):
+        kind = kind_of(node)
         if kind == "StreamingRelationV2":
             found.append((str(node.sourceName()), _options(node.extraOptions())))
         elif kind == "StreamingRelation":
@@ -82,9 +72,9 @@ def divides_partitions(frame: DataFrame) -> bool:
 class Execution:
     """A running query, seen from inside its own ``foreachBatch``."""
 
-    def __init__(self, spark: SparkSession, query: Any) -> None:
+    def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
         """``query``: what ``start()`` of the writer returned."""
-        self._query = query._jsq.streamingQuery()
+        self._query = execution_of(query)
         self._operator = operator_class(spark)
         self._format = state_format(spark)
 
@@ -122,46 +112,9 @@ def empty_commit_file(version: int) -> str:
     return commit_file(version, 0, {"stateUniqueIds": {}} if version == 2 else {})
 
 
-def offset_metadata(spark: SparkSession) -> str:
-    """The line before the offsets in ``offsets/N``, of a first batch: the settings that a query's state depends on.
-
-    Raises SparkInternalsMissing.
-    """
-    jvm: Any = spark._jvm
-    made: Any = jvm
-    for part in _OFFSET_METADATA.split("."):
-        made = getattr(made, part)
-    try:
-        line: dict[str, Any] = json.loads(made.apply(0, 0, spark._jsparkSession.conf()).json())
-    except (TypeError, Py4JError) as error:
-        raise SparkInternalsMissing(
-            f"Spark {spark.version} has no {_OFFSET_METADATA}: a stateful query cannot be started at a position\n"
-            "hint: reset the pipeline, and set startingOffsets"
-        ) from error
-    # A running query names the number of its state partitions under another, internal setting.
-    line["conf"] = {"spark.sql.shuffle.partitions": spark.conf.get("spark.sql.shuffle.partitions")} | {
-        name: value for name, value in line["conf"].items() if value is not None
-    }
-    return json.dumps(line, separators=(",", ":"))
-
-
 def state_format(spark: SparkSession) -> int:
     """1: state files are named by version alone, and a late task can replace them. 2: every attempt has its own."""
     return int(spark.conf.get(FORMAT_SETTING, "1") or "1")
-
-
-def operator_class(spark: SparkSession) -> Any:
-    """The trait of stateful operators. Raises SparkInternalsMissing."""
-    jvm: Any = spark._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    for name in _STATEFUL_OPERATOR:
-        resource = name.replace(".", "/") + ".class"
-        if loader.getResource(resource) is not None:
-            return jvm.java.lang.Class.forName(name, False, loader)
-    raise SparkInternalsMissing(
-        f"Spark {spark.version} has no {_STATEFUL_OPERATOR[0]}: state and output of a stateful query cannot be shown "
-        "to agree\nhint: use Spark 4.3, or processing.guarantee=at_least_once"
-    )
 
 
 def _checkpoint_ids(node: Any, batch_id: int) -> tuple[str, list[list[str]]]:
@@ -208,7 +161,7 @@ def _state_partitions(node: Any) -> int:
 def is_stateful_node(node: Any) -> bool:
     if not node.isStreaming():
         return False
-    kind = str(node.getClass().getSimpleName())
+    kind = kind_of(node)
     if kind == "Join":
         return all(child.isStreaming() for child in iterate(node.children()))
     return kind in _STATEFUL_PLANS

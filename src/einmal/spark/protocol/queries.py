@@ -6,10 +6,11 @@ Spark, so the queries are found by the session: one ``Queries`` per JVM, which o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from einmal.pipeline.events import Listener
+from einmal.spark.environment.spark_session import connection_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,10 +63,8 @@ class Queries:
 
 def queries_of(spark: SparkSession) -> Queries:
     """The queries of the Spark application that a session belongs to."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None, "a session without a JVM"
-    return _queries_of_jvm.setdefault(gateway, Queries())
+    return _queries_of_jvm.setdefault(connection_of(spark), Queries())
 
 
-_queries_of_jvm: Final[WeakKeyDictionary[Any, Queries]] = WeakKeyDictionary()
+_queries_of_jvm: Final[WeakKeyDictionary[object, Queries]] = WeakKeyDictionary()
 """By PySpark's connection to the JVM."""

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineFenced
+from einmal.spark.environment.ordering import sorted_in_one_partition
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.checkpoint import CheckpointTaken
 from einmal.spark.protocol.execution import Execution
-from einmal.spark.protocol.ordering import sorted_in_one_partition
 from einmal.spark.protocol.run import CurrentBatch, Kept, Run, Setting
 
 RESTARTS_MAX: Final = 3

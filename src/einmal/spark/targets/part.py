@@ -38,8 +38,3 @@ class Part:
         found = schema[self.column].dataType
         assert isinstance(found, StructType), found
         return found
-
-
-def release(checkpointed: DataFrame) -> None:
-    """Let go of the rows that a local checkpoint holds. Otherwise Spark does so at some collection of garbage."""
-    checkpointed._jdf.queryExecution().logical().rdd().unpersist(False)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.two_phase import TwoPhaseSink
+from einmal.spark.environment.computed_rows import release
 from einmal.spark.environment.row_order import checkpointed
 from einmal.spark.targets.frame_rows import FrameRows
 from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.part import Part, release
+from einmal.spark.targets.part import Part
 
 
 class FrameTwoPhaseSink(TwoPhaseSink):

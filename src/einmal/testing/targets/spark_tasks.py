@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import pytest
 
+from einmal.spark.environment.second_driver import joining
 from einmal.spark.targets.frame_rows import FrameRows
 from einmal.testing.targets import TargetTests
 
@@ -36,8 +35,7 @@ class SparkTasks(TargetTests):
     def beginning(self) -> Callable[[], None]:
         from pyspark.sql import SparkSession
 
-        gateway = SparkSession.active().sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
-        return partial(_join, gateway.port, gateway.auth_token)
+        return joining(SparkSession.active())
 
     def settle(self) -> None:
         """The jobs of killed drivers run on for a moment, as they do on a cluster."""
@@ -48,19 +46,3 @@ class SparkTasks(TargetTests):
         while tracker.getActiveJobsIds():
             assert time.monotonic() < deadline, "a job does not end"
             time.sleep(_POLL_S)
-
-
-def _join(port: int, token: str) -> None:
-    """Begin a session in the JVM of another Python process, as spark-submit starts one."""
-    os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": token}
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
-
-    gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    jvm: Any = gateway.jvm
-    java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
-        jvm.org.apache.spark.SparkContext.getOrCreate()
-    )
-    conf = SparkConf(loadDefaults=False, _jvm=jvm, _jconf=java.getConf())
-    SparkSession(SparkContext(gateway=gateway, jsc=java, conf=conf))

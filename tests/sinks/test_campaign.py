@@ -1,0 +1,19 @@
+"""A few kills of the targets' campaign; ``make target-kills`` runs 300 for each target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sinks.campaign import run_campaign
+from tests.sinks.hooks import HOOKS
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_killed_stream_writes_every_row_once(kind: str, tmp_path: Path) -> None:
+    verdict = run_campaign(kind, 4, 7, tmp_path, None)
+    assert verdict.wrong == []
+    assert verdict.kills.total() >= 4

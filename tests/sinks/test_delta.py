@@ -1,0 +1,217 @@
+"""A Delta table keeps what every target must keep, beside other writers and after its log was cleaned."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.sinks.commit_point import OutcomeUnknown
+from einmal.sinks.delta import DeltaLakeTable
+from einmal.sinks.staged_files import directory_of
+from einmal.testing.targets.driving import RunUnderTest, rows_of
+from tests.sinks.files import schema_of
+from tests.sinks.hooks import DeltaHooks
+from tests.sinks.local_tasks import LocalTasks, local_session
+
+pytestmark = pytest.mark.slow
+
+NAME: Final = "words"
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    return local_session(monkeypatch)
+
+
+class TestDelta(LocalTasks, DeltaHooks):
+    """The battery."""
+
+
+def table(location: Path) -> DeltaTable:
+    return DeltaTable(str(location / "words"))
+
+
+def written(location: Path, batches: int = 1) -> CommitRecord:
+    """The record of the last of so many batches."""
+    run = RunUnderTest(DeltaHooks(), location, NAME)
+    run.start()
+    for batch_id in range(batches):
+        record = run.write(batch_id, rows_of(batch_id))
+    run.die()
+    return record
+
+
+def found(location: Path) -> CommitRecord | None:
+    run = RunUnderTest(DeltaHooks(), location, NAME)
+    record = run.start()
+    run.die()
+    return record
+
+
+def test_record_outlives_the_log_that_had_its_commit(tmp_path: Path, spark: SparkSession) -> None:
+    record = written(tmp_path)
+    table(tmp_path).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    delta = table(tmp_path)
+    delta.create_checkpoint()
+    time.sleep(0.01)
+    delta.cleanup_metadata()
+    for path in (tmp_path / "words" / "_delta_log").glob("*.json"):
+        if int(path.stem) < delta.version():
+            path.unlink()
+    assert found(tmp_path) == record
+
+
+def test_vacuum_and_compaction_leave_rows_record_and_staging(tmp_path: Path, spark: SparkSession) -> None:
+    written(tmp_path, 3)
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
+    last = run.start()
+    run.stage(3, rows_of(3))
+    table(tmp_path).optimize.compact()
+    table(tmp_path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert last is not None and run.target.look() == last
+    run.record(3)
+    run.commit()
+    run.die()
+    assert sorted(DeltaHooks().rows(tmp_path)) == sorted(row for batch_id in range(4) for row in rows_of(batch_id))
+
+
+def test_commits_of_other_writers_do_not_stop_ours(tmp_path: Path) -> None:
+    """They come between record and commit, and while the commit is being made."""
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
+    run.start()
+    expected = 0
+    for batch_id in range(3):
+        run.stage(batch_id, rows_of(batch_id))
+        run.record(batch_id)
+        write_deltalake(str(tmp_path / "words"), foreign(10), mode="append")
+        run.commit()
+        expected += 15
+    run.die()
+    assert len(DeltaHooks().rows(tmp_path)) == expected
+
+
+def test_commit_is_made_again_where_another_one_came_after_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
+    run.start()
+    run.stage(0, rows_of(0))
+    run.record(0)
+    commit, others = DeltaLakeTable.commit, iter(range(3))
+
+    def late(self: DeltaLakeTable, *arguments: Any) -> None:
+        if next(others, None) is not None:
+            write_deltalake(str(tmp_path / "words"), foreign(1), mode="append")
+        commit(self, *arguments)
+
+    monkeypatch.setattr(DeltaLakeTable, "commit", late)
+    run.commit()
+    run.die()
+    assert len(DeltaHooks().rows(tmp_path)) == 5 + 3
+    assert next(others, None) is None
+
+
+def test_lost_answer_of_a_commit_is_resolved_by_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
+    run.start()
+    run.stage(0, rows_of(0))
+    record = run.record(0)
+    commit = DeltaLakeTable.commit
+
+    def unanswered(self: DeltaLakeTable, *arguments: Any) -> None:
+        commit(self, *arguments)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(DeltaLakeTable, "commit", unanswered)
+    run.commit()
+    monkeypatch.undo()
+    assert run.target.look() == record
+    run.die()
+    assert sorted(DeltaHooks().rows(tmp_path)) == rows_of(0)
+
+
+def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
+    run.start()
+    run.stage(0, rows_of(0))
+    run.record(0)
+
+    def lost(_self: DeltaLakeTable, *_arguments: Any) -> None:
+        raise OSError("not sent")
+
+    monkeypatch.setattr(DeltaLakeTable, "commit", lost)
+    with pytest.raises(OutcomeUnknown):
+        run.commit()
+    run.die()
+    monkeypatch.undo()
+    assert found(tmp_path) is None
+    assert DeltaHooks().staged(tmp_path) == []
+
+
+def test_missing_record_file_is_reported_and_no_committed_file_is_removed(tmp_path: Path, spark: SparkSession) -> None:
+    written(tmp_path, 2)
+    for path in (tmp_path / "words" / "_einmal" / "records" / directory_of(NAME)).glob("*.json"):
+        path.unlink()
+    run = RunUnderTest(DeltaHooks(), tmp_path, NAME)
+    run.acquire()
+    with pytest.raises(UnreadableCommitRecord):
+        run.read()
+    run.die()
+    assert len(DeltaHooks().rows(tmp_path)) == 10
+
+
+def test_pair_of_delta_shows_the_transactions(tmp_path: Path, spark: SparkSession) -> None:
+    written(tmp_path, 2)
+    assert table(tmp_path).transaction_version(f"einmal/{NAME}") == (1 << 32) + 2
+    assert json.loads(table(tmp_path).history(1)[0]["einmal.record"])["batch_id"] == 1
+
+
+def test_record_files_do_not_pile_up(tmp_path: Path, spark: SparkSession) -> None:
+    written(tmp_path, 4)
+    assert len(list((tmp_path / "words" / "_einmal" / "records" / directory_of(NAME)).glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("id bigint", "never NULL"),
+        ("id bigint, name string, more int", "no column 'more'"),
+        ("id int, name string", "of type long"),
+    ],
+)
+def test_table_that_einmal_cannot_append_to_is_refused(
+    tmp_path: Path, spark: SparkSession, columns: str, problem: str
+) -> None:
+    fields = [pyarrow.field("id", pyarrow.int64()), pyarrow.field("name", pyarrow.string(), nullable=False)]
+    DeltaTable.create(str(tmp_path / "words"), schema=pyarrow.schema(fields))
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema_of(spark, columns))
+    assert any(problem in each for each, _ in problems) and all(hint for _, hint in problems)
+
+
+def test_table_with_a_constraint_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    written(tmp_path)
+    table(tmp_path).alter.add_constraint({"positive": "id >= 0"})
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema_of(spark, "id bigint, name string"))
+    assert any("delta.constraints.positive" in problem for problem, _ in problems)
+
+
+def test_partitioned_table_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pyarrow.schema([pyarrow.field("id", pyarrow.int64()), pyarrow.field("name", pyarrow.string())])
+    DeltaTable.create(str(tmp_path / "words"), schema=schema, partition_by=["name"])
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema_of(spark, "id bigint, name string"))
+    assert any("partitioned by name" in problem for problem, _ in problems)
+
+
+def foreign(count: int) -> pyarrow.Table:
+    """Rows of another writer."""
+    return pyarrow.table({"id": list(range(count)), "name": ["foreign"] * count})

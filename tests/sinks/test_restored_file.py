@@ -1,0 +1,72 @@
+"""Database files and what belongs to them: one that was put back while its pipeline runs, two with one staging
+directory."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from einmal.pipeline.errors import PipelineRefused
+from einmal.sinks.arrow_rows import ArrowRows
+from einmal.sinks.kinds import new_sink
+from einmal.sinks.sink import Opening
+from einmal.testing.targets.driving import RunUnderTest, tables_of
+from tests.sinks.hooks import DuckDBHooks, OwnHooks, SQLiteHooks
+from tests.sinks.postgres.rig import record
+
+
+@pytest.mark.parametrize("hooks", [SQLiteHooks(), DuckDBHooks()], ids=lambda hooks: hooks.kind)
+def test_run_does_not_continue_above_a_file_that_was_restored(hooks: OwnHooks, tmp_path: Path) -> None:
+    """The copy has the epoch of the run, and lacks its last batch."""
+    run = RunUnderTest(hooks, tmp_path, "words", prepares=False)
+    run.start()
+    copy = tmp_path / "copy"
+    shutil.copy(tmp_path / "rows.db", copy)
+    run.record(0)
+    run.commit()
+    for path in tmp_path.glob("rows.db*"):
+        path.unlink()
+    copy.rename(tmp_path / "rows.db")
+    with pytest.raises(PipelineRefused, match="batch 0, and now it is none"):
+        run.record(1)
+    run.die()
+    assert RunUnderTest(hooks, tmp_path, "words", prepares=False).start() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("hooks", [SQLiteHooks(), DuckDBHooks()], ids=lambda hooks: hooks.kind)
+def test_two_databases_with_one_staging_directory_keep_each_others_files(
+    hooks: OwnHooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copied: bool
+) -> None:
+    """Also where one is a copy of the other, and has its identity."""
+    staging, names = tmp_path / "staging", ("first.db", "second.db")
+    destinations = [
+        new_sink(hooks.kind, {"path": str(tmp_path / name), "table": "words", "staging": str(staging)})
+        for name in names
+    ]
+    opening = Opening(name="words")
+    if copied:
+        with closing(destinations[0].commit_point(opening)) as target:
+            target.acquire(None)
+        shutil.copy(tmp_path / names[0], tmp_path / names[1])
+    rows = ArrowRows(tables_of([(1, "a")]))
+    with closing(destinations[0].commit_point(opening)) as first:
+        identity = first.acquire(None)
+        first.read()
+        first.stage(identity, 0, rows)
+        for _ in range(2):
+            # With a later epoch than the first one's.
+            with closing(destinations[1].commit_point(opening)) as second:
+                newer = second.acquire(None)
+                second.read()
+                second.stage(newer, 0, rows)
+        with closing(destinations[1].commit_point(opening)) as following:
+            following.abort(newer)
+        assert len(list(staging.glob("*/*"))) == 1
+        first.record(identity, record(0, 1, "words"))
+        first.commit(identity)
+    assert list(staging.glob("*/*")) == []
