@@ -1,5 +1,4 @@
-"""Resources that a sink keeps in the driver process while it writes: a connection to the cluster, the claim service, the
-job."""
+"""Resources that a sink keeps in the driver process while it writes: connection, claim service, job."""
 
 from __future__ import annotations
 
