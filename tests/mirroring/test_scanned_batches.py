@@ -11,6 +11,7 @@ import pytest
 from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange, WrittenRange
 from einmal.mirror.effects import CopyRecords, ScanHeaders
+from einmal.mirror.offset_map import OffsetMap, OffsetRun
 from einmal.mirror.progress import OFFSETS_TOPIC
 from einmal.mirroring.copier import LocalCopier
 from einmal.mirroring.reading import SourceUnreadable
@@ -120,9 +121,11 @@ def scan(copier: LocalCopier, ranges: Mapping[TopicPartition, tuple[int, int]]) 
     return copier.scan(ScanHeaders(ranges, {"orders": TOPIC_ID})).reached
 
 
-def copy(copier: LocalCopier, target: Target, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+def copy(
+    copier: LocalCopier, target: Target, ranges: Mapping[TopicPartition, tuple[int, int]]
+) -> Mapping[TopicPartition, tuple[OffsetRun, ...]]:
     targets = {each: TopicPartition("A.orders", each.partition) for each in ranges}
-    copier.copy(CopyRecords(IDENTITY, ranges, {"orders": TOPIC_ID}, targets), cast(Any, target))
+    return copier.copy(CopyRecords(IDENTITY, ranges, {"orders": TOPIC_ID}, targets), cast(Any, target)).runs
 
 
 def expected(log: Log, end: int) -> list[bytes]:
@@ -138,6 +141,7 @@ def test_every_committed_record_is_copied_once_whatever_is_kept(bytes_max: int) 
         copier = LocalCopier(cast(Any, reader), ScannedBatches(bytes_max))
         scanned = dict.fromkeys(PLACES, 0)
         copied = dict.fromkeys(PLACES, 0)
+        maps = dict.fromkeys(PLACES, OffsetMap.beginning(0, 0))
         while copied != {each: log.stable for each, log in logs.items()}:
             ends = {each: source.randint(scanned[each], logs[each].end) for each in PLACES}
             ahead = {each: (scanned[each], ends[each]) for each in PLACES if ends[each] > scanned[each]}
@@ -161,13 +165,16 @@ def test_every_committed_record_is_copied_once_whatever_is_kept(bytes_max: int) 
             ranges = {each: (copied[each], cut) for each, cut in cuts.items() if cut > copied[each]}
             target.fails = source.random() < 0.2
             try:
-                copy(copier, target, ranges)
+                runs = copy(copier, target, ranges)
             except SourceUnreadable:
                 continue
             copied |= {each: end for each, (_, end) in ranges.items()}
+            maps |= {each: maps[each].extended(found) for each, found in runs.items()}
         for each in PLACES:
             found = target.values.get(TopicPartition("A.orders", each.partition), [])
             assert found == expected(logs[each], copied[each]), f"seed {seed}"
+            offsets = [offset for offset in sorted(logs[each].committed) if offset < copied[each]]
+            assert [maps[each].translate(offset) for offset in offsets] == list(range(len(offsets))), f"seed {seed}"
 
 
 def test_what_is_kept_is_fetched_once() -> None:
