@@ -224,6 +224,14 @@ class Campaign:
             found = admin.list_group_offsets(_AUDITORS)
         copy = Ledger(self._target.bootstrap, f"A.{TRANSFERS}")
         copy.read()
+        deadline = time.monotonic() + _PROGRESS_S
+        # The markers of the last transaction are written after its commit is answered: until then no reader sees it.
+        while any(copy.ends.get(each, at.offset) < at.offset for each, at in found.items()):
+            if time.monotonic() > deadline:
+                self._report.wrong.append(f"the copy ends at {copy.ends}, and the group stands at {found}")
+                return
+            time.sleep(0.1)
+            copy.read()
         for place, offset in offsets.items():
             there = TopicPartition(f"A.{TRANSFERS}", place.partition)
             if there not in found or copy.before(there, found[there].offset) != origin.before(place, offset):
