@@ -125,7 +125,7 @@ pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors,
 postgres-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, workers, sessions and the server under two pipelines into PostgreSQL
 	$(BIN)/python -W ignore -m tests.sinks.postgres.campaign --kills $(KILLS) --seed $(SEED)
 
-bench-postgres: $(READY)  ## compare PostgreSQL as a target with Spark's JDBC sink, whose driver Maven fetches
+bench-postgres: $(READY)  ## compare PostgreSQL as a sink with Spark's JDBC sink, whose driver Maven fetches
 	mvn -q -B -f tests/sinks/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
 	  dependency:copy-dependencies >&2
 	$(BIN)/python -W ignore -m tests.sinks.postgres.bench --jdbc build/jdbc/postgresql-*.jar
@@ -149,7 +149,7 @@ mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the N
 bench-mirror: $(READY)  ## MB/s of a mirror between two CLUSTERS=einmal (or apache), beside MirrorMaker 2, which Maven fetches
 	$(BIN)/python -W ignore -m tests.mirroring.bench --clusters $(CLUSTERS)
 
-bad-row-kills: $(COMPILED)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the target after it
+bad-row-kills: $(COMPILED)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the sink after it
 	$(BIN)/python -W ignore -m tests.spark.bad_rows_campaign --rows $(ROWS) --kills $(KILLS) --seed $(SEED)
 
 fuzz: $(COMPILED)  ## FRAMES=1000000 requests, by SEED, of every API against a live broker beside a client that measures its latency

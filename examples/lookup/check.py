@@ -77,7 +77,7 @@ def report(all_found: list[Found]) -> None:
         print("\n".join(problems))
         return
     differ = [found.way.name for found in all_found if found.database is not None and found.database != found.topic]
-    print(f"each target has each cart once, at one price; topic and database differ: {', '.join(differ) or 'nowhere'}")
+    print(f"each sink has each cart once, at one price; topic and database differ: {', '.join(differ) or 'nowhere'}")
 
 
 def picture(all_found: list[Found]) -> Drawing:

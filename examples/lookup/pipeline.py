@@ -33,7 +33,7 @@ _LIMIT_S = 300
 
 
 class Way(NamedTuple):
-    """``killed_at``: an event; with two targets that commit apart, that of the first one."""
+    """``killed_at``: an event; with two sinks that commit apart, that of the first one."""
 
     name: str
     has_database: bool
@@ -73,7 +73,7 @@ def priced(spark: SparkSession) -> DataFrame:
 def start(spark: SparkSession, way: Way, listener: Callable[[Any], None]) -> PipelineQuery:
     rows = priced(spark)
     if way.has_database:
-        # A row for both targets, so that a cart is looked up once in an attempt. With a sink for each of two frames it
+        # A row for both sinks, so that a cart is looked up once in an attempt. With a sink for each of two frames it
         # would be looked up for each of them.
         for_database = F.struct(F.col("value").alias("cart_and_price")).alias(TABLE)
         rows = rows.select(F.struct("key", "value").alias("einmal_topics"), for_database)

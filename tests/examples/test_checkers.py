@@ -393,7 +393,7 @@ def test_the_check_of_lookup_sees_every_fault_in_topics_and_databases(
             if way.has_database and status(right, databases | {way.name: rows}) != 1:
                 unseen.append((way.name, what))
     assert not unseen
-    # Two targets of one commit have the same attempt.
+    # Two sinks of one commit have the same attempt.
     assert status(right | {"priced-prepared": at(31)}, databases) == 1
     assert run(monkeypatch, "examples.lookup.check") == 1
 

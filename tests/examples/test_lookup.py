@@ -26,7 +26,7 @@ def two_phase_broker(tmp_path: Path) -> Iterator[EinmalBroker]:
     broker.stop()
 
 
-def test_each_target_has_the_answers_of_one_attempt(two_phase_broker: EinmalBroker, tmp_path: Path) -> None:
+def test_each_sink_has_the_answers_of_one_attempt(two_phase_broker: EinmalBroker, tmp_path: Path) -> None:
     reader = Reader(tmp_path, two_phase_broker.bootstrap)
     reader.follow(EXAMPLE / "README.md")
 

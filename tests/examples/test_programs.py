@@ -56,8 +56,8 @@ NEED_ARGUMENTS: Final = (
     "outbox.kills",
     "outbox.relay",
     "outbox.shop",
-    "own_target.write",
-    "own_target.write folder",
+    "own_sink.write",
+    "own_sink.write folder",
     "replicated_orders.kills",
     "transfers.audit",
     "transfers.transfers",
@@ -187,7 +187,7 @@ def test_every_readme_states_its_duration_a_second_run_and_that_traces_of_spark_
         assert re.search(r"it takes (about|less than) ", text), readme
         if readme.parent.name not in WITHOUT_SPARK:
             assert re.search(r"stack traces of Spark's own .*?harmless", text, re.IGNORECASE), readme
-        assert "rm -r build/examples" in text or readme.parent.name == "own_target", readme
+        assert "rm -r build/examples" in text or readme.parent.name == "own_sink", readme
 
 
 def test_every_loop_of_a_readme_ends() -> None:

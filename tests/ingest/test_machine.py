@@ -19,7 +19,7 @@ BEGIN = {"next": 0}
 
 @dataclass
 class World:
-    """Source and target in memory. ``batches``: positions behind the batches to come; ``answers``: instead of the
+    """Source and sink in memory. ``batches``: positions behind the batches to come; ``answers``: instead of the
     usual ones, by type of effect."""
 
     batches: list[Any] = field(default_factory=list)

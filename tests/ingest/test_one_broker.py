@@ -33,15 +33,15 @@ class MortalIngest(Ingest):
     kill_at = -1
     effects = 0
 
-    def perform(self, effect: IngestEffect, target: KafkaCommitPoint, appender: Appender) -> IngestEvent:
+    def perform(self, effect: IngestEffect, commit_point: KafkaCommitPoint, appender: Appender) -> IngestEvent:
         self.effects += 1
         if self.effects == self.kill_at // 2:
             if self.kill_at % 2:
-                super().perform(effect, target, appender)
+                super().perform(effect, commit_point, appender)
             # A process that is killed aborts nothing.
-            target.abandon = lambda: None  # type: ignore[method-assign]
+            commit_point.abandon = lambda: None  # type: ignore[method-assign]
             raise Killed
-        return super().perform(effect, target, appender)
+        return super().perform(effect, commit_point, appender)
 
 
 @pytest.fixture

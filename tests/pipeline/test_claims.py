@@ -7,14 +7,14 @@ from dataclasses import replace
 from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task, digest
 from einmal.types import SEQUENCE_MAX, TopicPartition
 
-TARGET = TopicPartition("out", 0)
+PARTITION = TopicPartition("out", 0)
 OUTPUT = Output("out", 0, 5, 9, 5, 77)
 TASK, OTHER = Task(3, 0), Task(3, 1)
 
 
 def claimed() -> Claims:
     claims = Claims("now")
-    assert claims.claim("now", TASK, 1, TARGET) == Granted(0, add=True)
+    assert claims.claim("now", TASK, 1, PARTITION) == Granted(0, add=True)
     return claims
 
 
@@ -25,29 +25,29 @@ def reported() -> Claims:
 
 
 def test_the_holder_may_ask_again() -> None:
-    assert claimed().claim("now", TASK, 1, TARGET) == Granted(0, add=False)
+    assert claimed().claim("now", TASK, 1, PARTITION) == Granted(0, add=False)
 
 
 def test_a_second_attempt_gets_no_claim_also_elsewhere_and_after_the_first_ones_report() -> None:
     for claims in (claimed(), reported()):
-        for target in (TARGET, TopicPartition("out", 1)):
-            denied = claims.claim("now", TASK, 2, target)
+        for partition in (PARTITION, TopicPartition("out", 1)):
+            denied = claims.claim("now", TASK, 2, partition)
             assert isinstance(denied, Denied) and "attempt 1" in denied.reason
             assert denied.by == 1
 
 
 def test_a_second_attempt_writes_if_the_first_one_has_no_claim() -> None:
     claims = claimed()
-    assert isinstance(claims.claim("now", OTHER, 2, TARGET), Denied)
+    assert isinstance(claims.claim("now", OTHER, 2, PARTITION), Denied)
     assert claims.claim("now", OTHER, 3, TopicPartition("out", 1)) == Granted(0, add=True)
 
 
 def test_tasks_take_turns_and_sequences_continue() -> None:
     claims = reported()
-    assert claims.claim("now", OTHER, 2, TARGET) == Granted(5, add=False)
+    assert claims.claim("now", OTHER, 2, PARTITION) == Granted(5, add=False)
     second = replace(OUTPUT, first_offset=10, last_offset=12, count=3)
     assert claims.report("now", 2, second) is None
-    assert claims.claim("now", TASK, 1, TARGET) == Granted(8, add=False)
+    assert claims.claim("now", TASK, 1, PARTITION) == Granted(8, add=False)
     third = replace(OUTPUT, first_offset=13, last_offset=13, count=1)
     assert claims.report("now", 1, third) is None
     assert claims.close([third, OUTPUT, second]) == (OUTPUT, second, third)
@@ -56,19 +56,19 @@ def test_tasks_take_turns_and_sequences_continue() -> None:
 def test_who_holds_a_partition_waits_for_no_other_one() -> None:
     claims = claimed()
     claims.claim("now", OTHER, 2, TopicPartition("out", 1))
-    denied = claims.claim("now", OTHER, 2, TARGET)
+    denied = claims.claim("now", OTHER, 2, PARTITION)
     assert isinstance(denied, Denied) and denied.by is None
-    denied = claims.claim("now", Task(3, 2), 3, TARGET)
+    denied = claims.claim("now", Task(3, 2), 3, PARTITION)
     assert isinstance(denied, Denied) and denied.by == 1
 
 
 def test_the_same_task_of_another_job_is_another_task() -> None:
-    assert reported().claim("now", Task(4, 0), 2, TARGET) == Granted(5, add=False)
+    assert reported().claim("now", Task(4, 0), 2, PARTITION) == Granted(5, add=False)
 
 
 def test_a_late_task_of_an_ended_transaction_is_turned_away() -> None:
     claims = claimed()
-    assert isinstance(claims.claim("before", TASK, 1, TARGET), Denied)
+    assert isinstance(claims.claim("before", TASK, 1, PARTITION), Denied)
     assert isinstance(claims.report("before", 1, OUTPUT), Denied)
 
 
@@ -78,14 +78,14 @@ def test_a_claim_without_a_report_prevents_the_commit() -> None:
 
 def test_a_second_claim_without_a_report_prevents_the_commit() -> None:
     claims = reported()
-    claims.claim("now", OTHER, 2, TARGET)
+    claims.claim("now", OTHER, 2, PARTITION)
     assert isinstance(claims.close([OUTPUT]), Denied)
 
 
 def test_a_partition_that_could_not_be_added_ends_the_table_with_the_reason() -> None:
     claims = claimed()
     claims.fail("out-0 could not be added")
-    assert claims.claim("now", TASK, 1, TARGET) == Denied("out-0 could not be added")
+    assert claims.claim("now", TASK, 1, PARTITION) == Denied("out-0 could not be added")
     assert claims.report("now", 1, OUTPUT) == Denied("out-0 could not be added")
     assert isinstance(claims.close([OUTPUT]), Denied)
 
@@ -93,9 +93,9 @@ def test_a_partition_that_could_not_be_added_ends_the_table_with_the_reason() ->
 def test_the_sequence_after_the_largest_is_0() -> None:
     claims = claimed()
     claims.report("now", 1, replace(OUTPUT, count=SEQUENCE_MAX))
-    assert claims.claim("now", OTHER, 2, TARGET) == Granted(SEQUENCE_MAX, add=False)
+    assert claims.claim("now", OTHER, 2, PARTITION) == Granted(SEQUENCE_MAX, add=False)
     claims.report("now", 2, replace(OUTPUT, count=3))
-    assert claims.claim("now", TASK, 1, TARGET) == Granted(2, add=False)
+    assert claims.claim("now", TASK, 1, PARTITION) == Granted(2, add=False)
 
 
 def test_what_spark_collected_must_be_what_was_reported() -> None:
@@ -118,7 +118,7 @@ def test_equal_outputs_without_offsets_count_each() -> None:
     unknown = replace(OUTPUT, first_offset=-1, last_offset=-1)
     claims = claimed()
     claims.report("now", 1, unknown)
-    claims.claim("now", TASK, 1, TARGET)
+    claims.claim("now", TASK, 1, PARTITION)
     claims.report("now", 1, unknown)
     assert claims.close([unknown, unknown]) == (unknown, unknown)
 

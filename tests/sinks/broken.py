@@ -1,4 +1,4 @@
-"""Targets with one defect each, on SQLite: what the battery must catch."""
+"""Sinks with one defect each, on SQLite: what the battery must catch."""
 
 from __future__ import annotations
 

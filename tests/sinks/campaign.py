@@ -1,7 +1,7 @@
-"""Random kills of drivers, executors and Python workers under a stream into a target, and the count of its rows.
+"""Random kills of drivers, executors and Python workers under a stream into a sink, and the count of its rows.
 
 ``python -m tests.sinks.campaign --target delta --kills 300 --seed 1`` has exit code 0 where each row of the
-input is in the target once, the commit record is at the last of them, and nothing is left of what was staged.
+input is in the sink once, the commit record is at the last of them, and nothing is left of what was staged.
 """
 
 from __future__ import annotations
@@ -224,20 +224,20 @@ class Conductor:
             "master": "local[2]" if self._spark is None else self._spark.master,
             "config": config,
             "kind": self._hooks.kind,
-            "options": self._hooks.options(self._directory / "target"),
+            "options": self._hooks.options(self._directory / "sink"),
             "checkpoint": str(self._directory / "checkpoint"),
         }
         return DriverProcess(directory, settings, self._spark)
 
     def _check(self) -> None:
-        location, wrong = self._directory / "target", self.verdict.wrong
-        destination = self._hooks.sink(location)
-        target = destination.commit_point(Opening(name=NAME))
+        location, wrong = self._directory / "sink", self.verdict.wrong
+        sink = self._hooks.sink(location)
+        commit_point = sink.commit_point(Opening(name=NAME))
         # Whatever was staged under an earlier epoch is removed by this.
-        target.acquire(None)
-        record = target.read()
-        target.close()
-        destination.close()
+        commit_point.acquire(None)
+        record = commit_point.read()
+        commit_point.close()
+        sink.close()
         if record is None:
             wrong.append("there is no commit record")
             return
@@ -256,7 +256,7 @@ class Conductor:
 
 
 def run_campaign(kind: str, kills: int, seed: int, directory: Path, spark: StandaloneCluster | None) -> Verdict:
-    (directory / "target").mkdir(parents=True)
+    (directory / "sink").mkdir(parents=True)
     return Conductor(HOOKS[kind](), directory, spark, seed).run(kills)
 
 

@@ -1,4 +1,4 @@
-"""A driver of the targets' campaign: one stream into one target, which reports every event and pauses where ordered.
+"""A driver of the sinks' campaign: one stream into one sink, which reports every event and pauses where ordered.
 
 Run as ``python -m tests.sinks.driver SETTINGS``. Its standard output has JSON lines; its input has orders:
 

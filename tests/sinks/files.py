@@ -1,4 +1,4 @@
-"""What the tests of all targets with staged files do to their staging."""
+"""What the tests of all sinks with staged files do to their staging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from einmal.sinks.row_schema import RowSchema
-from einmal.spark.targets import frame_rows
+from einmal.spark.sinks import frame_rows
 
 COPY: Final = 900_000
 """Added to the id of an attempt."""

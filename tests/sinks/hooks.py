@@ -1,6 +1,6 @@
-"""How the battery and the campaign open einmal's own targets, read their rows, and damage them.
+"""How the battery and the campaign open einmal's own sinks, read their rows, and damage them.
 
-The libraries of the targets are imported by who uses them: every process of a run imports this module.
+The libraries of the sinks are imported by who uses them: every process of a run imports this module.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from einmal.sinks.kinds import new_sink
 from einmal.sinks.sink import RowSink
 from einmal.sinks.staged_files import directory_of
-from einmal.testing.targets import TargetTests
-from einmal.testing.targets.driving import tables_of
+from einmal.testing.sinks import SinkTests
+from einmal.testing.sinks.driving import tables_of
 from tests.sinks import files
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def frame_of(spark: SparkSession, rows: Sequence[tuple[int, str]], tasks: int = 
     return spark.createDataFrame(table).coalesce(tasks)
 
 
-class OwnHooks(TargetTests):
+class OwnHooks(SinkTests):
     """``kind`` and ``options`` as a program would pass them to ``write_stream``."""
 
     kind: ClassVar[str]

@@ -1,7 +1,7 @@
-"""Tasks without Spark: the rows of a frame go through what a target has its tasks do, in the thread that asks for them.
+"""Tasks without Spark: the rows of a frame go through what a sink has its tasks do, in the thread that asks for them.
 
-What a target keeps is decided by its driver and its database, and Spark's part is the same for all of them: which task
-attempts there are, and which of them count. So the battery runs on every target with these tasks, and on one of them
+What a sink keeps is decided by its driver and its database, and Spark's part is the same for all of them: which task
+attempts there are, and which of them count. So the battery runs on every sink with these tasks, and on one of them
 with Spark's; ``make test-long`` runs it with Spark's on all.
 """
 
@@ -34,8 +34,8 @@ from pyspark.sql.types import (
 
 from einmal.sinks.arrow_rows import ArrowRows
 from einmal.sinks.batch_rows import BatchRows, PartReport, WritePart
-from einmal.testing.targets import TargetTests, fencing
-from einmal.testing.targets.campaign import STEPS
+from einmal.testing.sinks import SinkTests, fencing
+from einmal.testing.sinks.campaign import STEPS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ _attempts = itertools.count(os.getpid() * 1_000_000)
 _running = threading.local()
 
 
-class LocalTasks(TargetTests):
+class LocalTasks(SinkTests):
     """The battery, shorter than on SQLite: to be named before the hooks of the sink."""
 
     in_the_long_run: ClassVar[frozenset[str]] = frozenset({"test_older_driver_commits_in_no_order_of_the_verbs"})
@@ -82,10 +82,10 @@ class _SentRows(ArrowRows):
 
 
 def local_session(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """What a target needs of a session, for the duration of a test."""
+    """What a sink needs of a session, for the duration of a test."""
     monkeypatch.setattr(TaskContext, "get", _context)
     # It is for processes of tasks alone.
-    monkeypatch.setattr("einmal.spark.targets.frame_rows.settle", lambda: None)
+    monkeypatch.setattr("einmal.spark.sinks.frame_rows.settle", lambda: None)
     return cast("SparkSession", _LocalSession())
 
 

@@ -24,7 +24,7 @@ from einmal.options.values import Options
 from einmal.sinks.delta import DeltaSink
 from einmal.sinks.sink import Opening
 from einmal.spark import session, write_stream
-from einmal.testing.targets.driving import record_of
+from einmal.testing.sinks.driving import record_of
 
 _BATCHES: Final = 8
 _FIRST: Final = 3
@@ -78,14 +78,14 @@ def price_of_the_record() -> tuple[float, float]:
         import pyarrow
 
         DeltaTable.create(str(path), schema=pyarrow.schema([("id", pyarrow.int64())]))
-        target = DeltaSink(Options({"path": path})).commit_point(Opening(name="rates"))
-        identity = target.acquire(None)
-        target.read()
+        commit_point = DeltaSink(Options({"path": path})).commit_point(Opening(name="rates"))
+        identity = commit_point.acquire(None)
+        commit_point.read()
         with_record, without = [], []
         for number in range(_COMMITS):
             begin = time.perf_counter()
-            target.record(identity, record_of("rates", number))
-            following = target.commit(identity)
+            commit_point.record(identity, record_of("rates", number))
+            following = commit_point.commit(identity)
             assert following is not None
             identity = following
             with_record.append(time.perf_counter() - begin)

@@ -1,4 +1,4 @@
-"""What the preflight of a target accepts, of names and types of columns, is written twice; the rest it refuses."""
+"""What the preflight of a sink accepts, of names and types of columns, is written twice; the rest it refuses."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from einmal.sinks.lake import LakeSink, LakeState
 from einmal.sinks.rejections import RECORD
 from einmal.sinks.sqlite import _values
 from einmal.sinks.staged_files import stage_file
-from einmal.spark.targets.frame_rows import FrameRows, schema_of
-from einmal.testing.targets.driving import RunUnderTest
+from einmal.spark.sinks.frame_rows import FrameRows, schema_of
+from einmal.testing.sinks.driving import RunUnderTest
 from einmal.types import ProducerEpoch, ProducerId
 from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
 from tests.sinks.local_tasks import local_session
 
 pytestmark = pytest.mark.slow
 
-TARGETS: Final = (DeltaHooks(), IcebergHooks(), SQLiteHooks(), DuckDBHooks())
+SINKS: Final = (DeltaHooks(), IcebergHooks(), SQLiteHooks(), DuckDBHooks())
 NAMES: Final = (
     *("a.b", "a b", "a,b", "a;b", "a{b}", "a(b)", "a\nb", "a=b", "`a`", '"a"', "a'b", "%s", "ä", "_x", "select"),
     *("", "\0a", "x" * 300, "rowid", "filename", "file_row_number", "einmal_kept", "a/b"),
@@ -66,7 +66,7 @@ _VALUES: Final[dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=TARGETS, ids=lambda hooks: hooks.kind)
+@pytest.fixture(params=SINKS, ids=lambda hooks: hooks.kind)
 def hooks(request: pytest.FixtureRequest) -> OwnHooks:
     chosen: OwnHooks = request.param
     return chosen
@@ -75,27 +75,27 @@ def hooks(request: pytest.FixtureRequest) -> OwnHooks:
 def is_accepted(hooks: OwnHooks, location: Path, schema: StructType) -> bool:
     """Whether the preflight accepts the columns; two batches are then written and counted."""
     location.mkdir()
-    destination = hooks.sink(location)
+    sink = hooks.sink(location)
     try:
-        if destination.problems("name", schema_of(schema)):
+        if sink.problems("name", schema_of(schema)):
             return False
     except SinkError:
         return False
-    count = sum(written(destination, location, schema, number) for number in range(2))
-    assert count == stored(destination) == 4, schema.simpleString()
-    assert destination.problems("name", schema_of(schema)) == []
+    count = sum(written(sink, location, schema, number) for number in range(2))
+    assert count == stored(sink) == 4, schema.simpleString()
+    assert sink.problems("name", schema_of(schema)) == []
     return True
 
 
-def written(destination: Any, location: Path, schema: StructType, number: int) -> int:
+def written(sink: Any, location: Path, schema: StructType, number: int) -> int:
     arrow = to_arrow_schema(schema, timezone="UTC")
     arrays = [
         pyarrow.array([_VALUES.get(field.dataType.simpleString(), 7 if kind in _INTEGERS else None), None], kind)
         for field, kind in zip(schema, arrow.types, strict=True)
     ]
     batch = pyarrow.RecordBatch.from_arrays(arrays, schema=arrow)
-    if isinstance(destination, LakeSink):
-        table = destination.lake_table
+    if isinstance(sink, LakeSink):
+        table = sink.lake_table
         snapshot = table.load()
         table.data.mkdir(parents=True, exist_ok=True)
         file = stage_file(table.data, number, 0, iter([batch]))
@@ -103,12 +103,12 @@ def written(destination: Any, location: Path, schema: StructType, number: int) -
         state = LakeState(1, Identity(ProducerId(1), ProducerEpoch(number)), None, number)
         table.commit(snapshot, "name", state, [file])
         return file.count
-    assert isinstance(destination, EmbeddedSink)
+    assert isinstance(sink, EmbeddedSink)
     file = stage_file(location, number, 0, iter([batch]))
     assert file is not None
-    with closing(destination._database.connect(creating=True)) as connection:
-        destination._database.begin(connection)
-        count = destination._database.load(connection, destination._table, [file])
+    with closing(sink._database.connect(creating=True)) as connection:
+        sink._database.begin(connection)
+        count = sink._database.load(connection, sink._table, [file])
         connection.execute("COMMIT")
     return count
 
@@ -116,13 +116,13 @@ def written(destination: Any, location: Path, schema: StructType, number: int) -
 _INTEGERS: Final = (pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.int64())
 
 
-def stored(destination: Any) -> int:
-    if isinstance(destination, LakeSink):
-        snapshot = destination.lake_table.load()
+def stored(sink: Any) -> int:
+    if isinstance(sink, LakeSink):
+        snapshot = sink.lake_table.load()
         rows = snapshot.to_pyarrow_table() if hasattr(snapshot, "to_pyarrow_table") else snapshot.scan().to_arrow()
         return int(rows.num_rows)
-    with closing(destination._database.connect()) as connection:
-        ((count,),) = connection.execute(f'SELECT count(*) FROM "{destination._table}"').fetchall()
+    with closing(sink._database.connect()) as connection:
+        ((count,),) = connection.execute(f'SELECT count(*) FROM "{sink._table}"').fetchall()
     return int(count)
 
 
@@ -153,7 +153,7 @@ def test_no_columns_and_columns_of_the_same_name_are_refused(
     assert not is_accepted(hooks, tmp_path / "t", schema)
 
 
-# --- several columns, through the whole target, also into tables that exist -------------------------------------------
+# --- several columns, through the whole sink, also into tables that exist -------------------------------------------
 
 _TIMES: Final = (
     datetime.datetime(1, 1, 1),
@@ -221,7 +221,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    hooks = draw(st.sampled_from(TARGETS))
+    hooks = draw(st.sampled_from(SINKS))
     declared = _DECLARED.get(hooks.kind, ())
     names = st.sampled_from([each for each in NAMES if len(each) < 100]) | st.text(
         st.characters(codec="utf-8"), min_size=1, max_size=20
@@ -244,7 +244,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 class _Tolerant:
-    """A target that tolerates rejected rows."""
+    """A sink that tolerates rejected rows."""
 
     def __init__(self, hooks: OwnHooks) -> None:
         self.hooks = hooks
@@ -263,7 +263,7 @@ def test_tables_that_are_accepted_are_written_twice_and_others_name_the_column(
     try:
         with pytest.MonkeyPatch.context() as monkeypatch:
             if not case.exists or exists(case, location):
-                through_the_target(case, location, local_session(monkeypatch))
+                through_the_sink(case, location, local_session(monkeypatch))
     finally:
         shutil.rmtree(location)
 
@@ -281,7 +281,7 @@ def exists(case: Case, location: Path) -> bool:
     return True
 
 
-def through_the_target(case: Case, location: Path, spark: Any) -> None:
+def through_the_sink(case: Case, location: Path, spark: Any) -> None:
     hooks: Any = _Tolerant(case.hooks) if case.tolerates else case.hooks
     rows = [table_of(case, number) for number in range(2)]
     schema = from_arrow_schema(rows[0].schema)
@@ -302,7 +302,7 @@ def through_the_target(case: Case, location: Path, spark: Any) -> None:
         run.stage_rows(number, FrameRows(spark.createDataFrame(each).coalesce(2)))
         run.record(number)
         run.commit()
-        assert not case.tolerates or not run.target.rejected(number)
+        assert not case.tolerates or not run.commit_point.rejected(number)
     run.die()
     expected = pyarrow.concat_tables(rows).select([name for name, *_ in case.columns])
     assert comparable(read_back(case, location, expected)) == comparable(as_stored(case, expected))

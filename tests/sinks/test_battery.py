@@ -1,4 +1,4 @@
-"""The battery of targets can fail: each of its tests catches the defect that it is for."""
+"""The battery of sinks can fail: each of its tests catches the defect that it is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few kills of the targets' campaign; ``make target-kills`` runs 300 for each target."""
+"""A few kills of the sinks' campaign; ``make target-kills`` runs 300 for each sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Delta table keeps what every target must keep, beside other writers and after its log was cleaned."""
+"""A Delta table keeps what every sink must keep, beside other writers and after its log was cleaned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.sinks.commit_point import OutcomeUnknown
 from einmal.sinks.delta import DeltaLakeTable
 from einmal.sinks.staged_files import directory_of
-from einmal.testing.targets.driving import RunUnderTest, rows_of
+from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import DeltaHooks
 from tests.sinks.local_tasks import LocalTasks, local_session
@@ -76,7 +76,7 @@ def test_vacuum_and_compaction_leave_rows_record_and_staging(tmp_path: Path, spa
     run.stage(3, rows_of(3))
     table(tmp_path).optimize.compact()
     table(tmp_path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert last is not None and run.target.look() == last
+    assert last is not None and run.commit_point.look() == last
     run.record(3)
     run.commit()
     run.die()
@@ -133,7 +133,7 @@ def test_lost_answer_of_a_commit_is_resolved_by_reading(tmp_path: Path, monkeypa
     monkeypatch.setattr(DeltaLakeTable, "commit", unanswered)
     run.commit()
     monkeypatch.undo()
-    assert run.target.look() == record
+    assert run.commit_point.look() == record
     run.die()
     assert sorted(DeltaHooks().rows(tmp_path)) == rows_of(0)
 

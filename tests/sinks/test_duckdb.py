@@ -1,4 +1,4 @@
-"""DuckDB keeps what every target must keep, and refuses rows that it would round."""
+"""DuckDB keeps what every sink must keep, and refuses rows that it would round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Iceberg table keeps what every target must keep, beside other writers and after its snapshots have expired."""
+"""An Iceberg table keeps what every sink must keep, beside other writers and after its snapshots have expired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from einmal.sinks.commit_point import OutcomeUnknown
 from einmal.sinks.iceberg import IcebergSink
 from einmal.sinks.lake import LakeState, SnapshotSuperseded
-from einmal.testing.targets.driving import RunUnderTest, rows_of
+from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import IcebergHooks, table_at
 from tests.sinks.local_tasks import LocalTasks, local_session
@@ -43,9 +43,9 @@ def started(location: Path) -> RunUnderTest:
 def test_commit_is_refused_by_the_catalog_after_a_snapshot_without_files(tmp_path: Path, spark: SparkSession) -> None:
     """Two copies of one snapshot: what the second requires is gone, and pyiceberg does not try again."""
     started(tmp_path).die()
-    destination = IcebergHooks().sink(tmp_path)
-    assert isinstance(destination, IcebergSink)
-    table = destination.lake_table
+    sink = IcebergHooks().sink(tmp_path)
+    assert isinstance(sink, IcebergSink)
+    table = sink.lake_table
     first, second = table.load(), table.load()
     table.commit(first, "one", LakeState(epoch=1), ())
     with pytest.raises(SnapshotSuperseded):
@@ -106,7 +106,7 @@ def test_lost_answer_of_a_commit_is_resolved_before_any_other_try(
     monkeypatch.setattr(SqlCatalog, "commit_table", unanswered)
     run.commit()
     monkeypatch.undo()
-    assert run.target.look() == record
+    assert run.commit_point.look() == record
     run.die()
     assert sorted(IcebergHooks().rows(tmp_path)) == rows_of(0)
 

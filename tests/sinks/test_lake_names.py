@@ -14,8 +14,8 @@ from einmal.sinks.delta import DeltaLakeTable
 from einmal.sinks.lake import LakeSink, LakeState, LakeTable, SnapshotSuperseded
 from einmal.sinks.sink import Opening
 from einmal.sinks.staged_files import directory_of
-from einmal.spark.targets.frame_rows import schema_of
-from einmal.testing.targets.driving import RunUnderTest
+from einmal.spark.sinks.frame_rows import schema_of
+from einmal.testing.sinks.driving import RunUnderTest
 from tests.sinks.hooks import DeltaHooks, IcebergHooks, OwnHooks
 
 NAME = "words"
@@ -31,9 +31,9 @@ def hooks(request: pytest.FixtureRequest, tmp_path: Path) -> OwnHooks:
 
 
 def table_of(hooks: OwnHooks, location: Path) -> LakeTable:
-    destination = hooks.sink(location)
-    assert isinstance(destination, LakeSink)
-    return destination.lake_table
+    sink = hooks.sink(location)
+    assert isinstance(sink, LakeSink)
+    return sink.lake_table
 
 
 def test_drivers_that_acquire_a_name_at_once_are_granted_different_epochs(

@@ -13,7 +13,7 @@ from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.arrow_rows import ArrowRows
 from einmal.sinks.kinds import new_sink
 from einmal.sinks.sink import Opening
-from einmal.testing.targets.driving import RunUnderTest, tables_of
+from einmal.testing.sinks.driving import RunUnderTest, tables_of
 from tests.sinks.hooks import DuckDBHooks, OwnHooks, SQLiteHooks
 from tests.sinks.postgres.rig import record
 
@@ -44,27 +44,27 @@ def test_two_databases_with_one_staging_directory_keep_each_others_files(
 ) -> None:
     """Also where one is a copy of the other, and has its identity."""
     staging, names = tmp_path / "staging", ("first.db", "second.db")
-    destinations = [
+    sinks = [
         new_sink(hooks.kind, {"path": str(tmp_path / name), "table": "words", "staging": str(staging)})
         for name in names
     ]
     opening = Opening(name="words")
     if copied:
-        with closing(destinations[0].commit_point(opening)) as target:
-            target.acquire(None)
+        with closing(sinks[0].commit_point(opening)) as commit_point:
+            commit_point.acquire(None)
         shutil.copy(tmp_path / names[0], tmp_path / names[1])
     rows = ArrowRows(tables_of([(1, "a")]))
-    with closing(destinations[0].commit_point(opening)) as first:
+    with closing(sinks[0].commit_point(opening)) as first:
         identity = first.acquire(None)
         first.read()
         first.stage(identity, 0, rows)
         for _ in range(2):
             # With a later epoch than the first one's.
-            with closing(destinations[1].commit_point(opening)) as second:
+            with closing(sinks[1].commit_point(opening)) as second:
                 newer = second.acquire(None)
                 second.read()
                 second.stage(newer, 0, rows)
-        with closing(destinations[1].commit_point(opening)) as following:
+        with closing(sinks[1].commit_point(opening)) as following:
             following.abort(newer)
         assert len(list(staging.glob("*/*"))) == 1
         first.record(identity, record(0, 1, "words"))

@@ -1,4 +1,4 @@
-"""SQLite keeps what every target must keep, and every value of its rows."""
+"""SQLite keeps what every sink must keep, and every value of its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from einmal.options.values import OptionError, Options
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.sqlite import SQLiteSink
-from einmal.testing.targets.driving import RunUnderTest
+from einmal.testing.sinks.driving import RunUnderTest
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import SQLiteHooks
 from tests.sinks.local_tasks import LocalTasks, local_session
@@ -138,7 +138,7 @@ def test_internal_table_is_no_output(table: str) -> None:
         SQLiteSink(Options({"path": "/tmp/rows.db", "table": table}))
 
 
-def test_destination_needs_no_spark() -> None:
+def test_sink_needs_no_spark() -> None:
     """`einmal pipeline status` runs where Spark is not installed."""
     program = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"

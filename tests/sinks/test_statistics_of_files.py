@@ -236,13 +236,13 @@ def test_iceberg_has_the_bounds_that_pyiceberg_writes_and_its_reader_skips_files
     # Of a name with a dot pyiceberg finds no bounds in a file that it has not written; its rows are all read.
     titles = ["text" if name == "a.b" else name for name in names]
     files = [table_of(chance, 20).select(names).rename_columns(titles) for _ in range(4)]
-    destination = IcebergHooks().sink(tmp_path)
-    catalog = destination.lake_table._catalog  # type: ignore[attr-defined]
+    sink = IcebergHooks().sink(tmp_path)
+    catalog = sink.lake_table._catalog  # type: ignore[attr-defined]
     catalog.create_namespace_if_not_exists("lake")
     table = catalog.create_table("lake.words", schema=files[0].schema)
     theirs = catalog.create_table("lake.theirs", schema=files[0].schema)
     for number, rows in enumerate(files):
-        committed(destination.lake_table, rows, number)  # type: ignore[attr-defined]
+        committed(sink.lake_table, rows, number)  # type: ignore[attr-defined]
         theirs.append(rows)
     wanted = sorted(_iceberg_statistics(theirs))
     assert sorted(_iceberg_statistics(table_at(tmp_path))) == wanted

@@ -160,7 +160,7 @@ def test_a_query_that_writes_no_dead_letters_drops_no_row(spark: SparkSession, p
         query.start().awaitTermination()
 
 
-# --- other targets, registries ------------------------------------------------------------------------------------
+# --- other sinks, registries ------------------------------------------------------------------------------------
 
 
 def test_dead_letters_of_a_query_into_a_database_go_to_a_topic(

@@ -47,7 +47,7 @@ def reported(found: DecodedSource) -> None:
 
 
 def test_rows_that_were_kept_are_not_written_after_a_schema_was_registered_meanwhile() -> None:
-    """Rows for several targets are persisted: the second attempt at the batch reports nothing."""
+    """Rows for several sinks are persisted: the second attempt at the batch reports nothing."""
     decoded = source()
     rows = BadRows([(0, decoded)], NoOffsets(), column="einmal_topics")
     reported(decoded)

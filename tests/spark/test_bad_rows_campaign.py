@@ -19,7 +19,7 @@ def test_every_kind_of_bad_row_can_be_repaired(number: int) -> None:
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_each_bad_row_is_one_dead_letter_and_a_repair_makes_the_target_whole_whatever_is_killed(
+def test_each_bad_row_is_one_dead_letter_and_a_repair_makes_the_sink_whole_whatever_is_killed(
     bootstrap: str, tmp_path: Path
 ) -> None:
     with running() as server:

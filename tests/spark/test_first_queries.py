@@ -123,7 +123,7 @@ class Place:
 
     bootstrap: str
     source: str
-    target: str
+    sink: str
     checkpoint: Path
 
     def events(self, spark: SparkSession) -> DataFrame:
@@ -141,8 +141,8 @@ class Place:
         return (
             write_stream(frame)
             .option("kafka.bootstrap.servers", self.bootstrap)
-            .option("topic", self.target)
-            .option("transactional.id", self.target)
+            .option("topic", self.sink)
+            .option("transactional.id", self.sink)
             .option("checkpointLocation", str(self.checkpoint))
             .outputMode(mode)
             .trigger(availableNow=True)
@@ -151,7 +151,7 @@ class Place:
     def written(self) -> list[list[str]]:
         """The values of each partition, in order."""
         found: dict[int, list[str]] = {0: [], 1: []}
-        for where, record in records(self.bootstrap, self.target):
+        for where, record in records(self.bootstrap, self.sink):
             found[where.partition].append((record.value or b"").decode())
         return list(found.values())
 
@@ -159,7 +159,7 @@ class Place:
 @pytest.fixture
 def place(bootstrap: str, tmp_path: Path) -> Place:
     place = Place(bootstrap, unique("first-in"), unique("first-out"), tmp_path / "checkpoint")
-    create(bootstrap, place.source, place.target)
+    create(bootstrap, place.source, place.sink)
     return place
 
 

@@ -15,8 +15,8 @@ from einmal.spark.declare.guarantees import (
     Hop,
     PipelineFacts,
     PlanFacts,
+    SinkFacts,
     SourceFacts,
-    TargetFacts,
     explain,
     overall,
 )
@@ -63,40 +63,40 @@ def test_a_safe_pipeline_is_exactly_once_on_every_hop_and_only_its_readers_have_
     assert not any(said(each, HopVerdict.UNKNOWN) or said(each, HopVerdict.NOT) for each in hops)
 
 
-ROWS = TargetFacts("sqlite", "rows", (Reason(HopVerdict.IF, "the disk is the driver's"),))
+ROWS = SinkFacts("sqlite", "rows", (Reason(HopVerdict.IF, "the disk is the driver's"),))
 
 
 def test_a_database_has_a_sink_positions_and_readers_of_its_own() -> None:
-    hops = explain(replace(FACTS, topics=(), targets=(ROWS,), cluster=None))
+    hops = explain(replace(FACTS, topics=(), sinks=(ROWS,), cluster=None))
     assert [each.kind for each in hops] == ["source", "transformation", "sink", "positions", "readers"]
     assert {each.guarantee for each in hops} == {EXACTLY_ONCE}
     assert "the disk is the driver's" in said(hops[2], HopVerdict.IF)
 
 
 def test_what_becomes_of_a_rejected_row_is_part_of_the_promise() -> None:
-    def sink(target: TargetFacts) -> str:
-        return said(hop(replace(FACTS, topics=(), targets=(target,)), "sink"), HopVerdict.HOLDS)
+    def promise(sink: SinkFacts) -> str:
+        return said(hop(replace(FACTS, topics=(), sinks=(sink,)), "sink"), HopVerdict.HOLDS)
 
-    assert "rejects stops the pipeline" in sink(ROWS)
-    assert "is a dead letter in bad, once" in sink(replace(ROWS, letters="bad"))
+    assert "rejects stops the pipeline" in promise(ROWS)
+    assert "is a dead letter in bad, once" in promise(replace(ROWS, letters="bad"))
 
 
-def test_two_targets_are_two_commit_points_unless_they_are_committed_together() -> None:
-    apart = replace(FACTS, targets=(ROWS,))
+def test_two_sinks_are_two_commit_points_unless_they_are_committed_together() -> None:
+    apart = replace(FACTS, sinks=(ROWS,))
     assert "one after the other" in said(hop(apart, "commit points"), HopVerdict.IF)
     together = hop(replace(apart, together=True), "commit points")
     assert "KIP-939" in said(together, HopVerdict.HOLDS)
     assert not said(together, HopVerdict.IF)
 
 
-def test_a_target_that_does_not_hold_its_promise_is_at_least_once() -> None:
+def test_a_sink_that_does_not_hold_its_promise_is_at_least_once() -> None:
     weak = replace(ROWS, promises=(Reason(HopVerdict.NOT, "a file that is written again"),))
-    assert overall(explain(replace(FACTS, targets=(weak,)))) == AT_LEAST_ONCE
+    assert overall(explain(replace(FACTS, sinks=(weak,)))) == AT_LEAST_ONCE
 
 
-def test_each_of_several_targets_has_its_record_under_a_name_of_its_own() -> None:
+def test_each_of_several_sinks_has_its_record_under_a_name_of_its_own() -> None:
     others = (replace(ROWS, record="p/a"), replace(ROWS, record="p/b"))
-    text = str(explain(replace(FACTS, topics=(), targets=others, cluster=None)))
+    text = str(explain(replace(FACTS, topics=(), sinks=others, cluster=None)))
     assert "under 'p/a'" in text and "under 'p/b'" in text
 
 
@@ -106,8 +106,8 @@ def test_a_pipeline_into_each_type_of_database_is_exactly_once(kind: str) -> Non
         "url": "postgresql://h/d", "path": "/d", "table": "a.b", "catalog": "c", "catalog.uri": "sqlite:////c",
     }  # fmt: skip
     own = {name: value for name, value in options.items() if name in sink_class(kind).OPTIONS}
-    facts = TargetFacts(kind, "rows", new_sink(kind, own).promises())
-    assert overall(explain(replace(FACTS, topics=(), targets=(facts,), cluster=None))) == EXACTLY_ONCE
+    facts = SinkFacts(kind, "rows", new_sink(kind, own).promises())
+    assert overall(explain(replace(FACTS, topics=(), sinks=(facts,), cluster=None))) == EXACTLY_ONCE
 
 
 def test_a_source_that_reads_aborted_records_is_no_better_than_at_least_once() -> None:

@@ -14,9 +14,9 @@ from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.sink import Opening
 from einmal.spark import PipelineFenced
 from einmal.spark.protocol import query as query_module
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
-from einmal.testing.targets.driving import record_of
+from einmal.spark.sinks.kafka.commit_point import KafkaFrameCommitPoint
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+from einmal.testing.sinks.driving import record_of
 from tests.interop.apache_kafka import in_the_long_run
 from tests.spark.conftest import KINDS, TV1_KINDS
 from tests.spark.pipelines import BATCH, Pipeline
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("bootstrap", [*KINDS, TV1_KINDS[0], in_the_long_run(TV1_KINDS[1])], indirect=True)
 def test_the_coordinator_reports_a_successor_and_no_transaction_of_ones_own(bootstrap: str) -> None:
     name = unique("idle")
-    with closing(KafkaFrameSink({"bootstrap.servers": bootstrap})) as destination:
-        destination.cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
-        with closing(destination.commit_point(Opening(name=name))) as older:
+    with closing(KafkaFrameSink({"bootstrap.servers": bootstrap})) as sink:
+        sink.cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
+        with closing(sink.commit_point(Opening(name=name))) as older:
             identity = older.acquire(None)
             older.read()
             for batch_id in range(3):
@@ -40,7 +40,7 @@ def test_the_coordinator_reports_a_successor_and_no_transaction_of_ones_own(boot
                 older.record(identity, record_of(name, batch_id))
                 identity = _next(older.abort(identity) if batch_id == 1 else older.commit(identity), identity)
             older.check(identity)
-            with closing(destination.commit_point(Opening(name=name))) as newer:
+            with closing(sink.commit_point(Opening(name=name))) as newer:
                 newer.acquire(None)
             with pytest.raises(SinkFenced, match="another instance has acquired"):
                 older.check(identity)
@@ -74,8 +74,8 @@ def test_a_pipeline_without_batches_ends_when_a_second_instance_starts(
     query.processAllAvailable()
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH))
     with (
-        closing(KafkaFrameSink({"bootstrap.servers": pipeline.bootstrap})) as destination,
-        closing(destination.commit_point(Opening(name=pipeline.name))) as newer,
+        closing(KafkaFrameSink({"bootstrap.servers": pipeline.bootstrap})) as sink,
+        closing(sink.commit_point(Opening(name=pipeline.name))) as newer,
     ):
         newer.acquire(None)
     with pytest.raises(PipelineFenced, match="PRODUCER_FENCED: another instance"):

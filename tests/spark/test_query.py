@@ -181,7 +181,7 @@ def test_an_idle_query_ends_soon_after_another_instance_has_started(monkeypatch:
 
 
 def test_a_query_that_writes_a_batch_is_not_asked_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target is used by one thread at a time."""
+    """A sink is used by one thread at a time."""
     monkeypatch.setattr(query_module, "_IDLE_CHECK_S", 0.01)
     monkeypatch.setattr(query_module, "Execution", lambda *_: None)
     is_writing, together, asked = threading.Event(), [], threading.Semaphore(0)

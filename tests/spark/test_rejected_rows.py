@@ -109,7 +109,7 @@ class Loading:
 
 
 class Crash(Exception):
-    """Raised by a listener, which is outside of every target: nothing takes it for an answer."""
+    """Raised by a listener, which is outside of every sink: nothing takes it for an answer."""
 
 
 def crash_between(loading: Loading, spark: SparkSession) -> None:
@@ -408,5 +408,5 @@ def test_each_sink_of_a_declaration_has_dead_letters_of_its_own(
     assert sorted(values(sqlite.bootstrap, other)) == sorted(f"secret {number}" for number in range(1, 30, 2))
     assert {record.headers for _, record in records(sqlite.bootstrap, other)} == {HEADERS}
     assert len(values(sqlite.bootstrap, out)) == 30
-    sinks = {each.table: each.letters for each in facts_of(program.declaration, None).targets}
+    sinks = {each.table: each.letters for each in facts_of(program.declaration, None).sinks}
     assert sorted(sinks.values()) == sorted([sqlite.letters, other])

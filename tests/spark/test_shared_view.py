@@ -1,7 +1,7 @@
-"""Claims about a query that draws random values for two targets, on two executors of a Spark cluster.
+"""Claims about a query that draws random values for two sinks, on two executors of a Spark cluster.
 
-What the targets share is computed once per batch. An executor that dies takes its part of that with it: then the batch
-fails, and nothing is computed again for the second target alone.
+What the sinks share is computed once per batch. An executor that dies takes its part of that with it: then the batch
+fails, and nothing is computed again for the second sink alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.programs.two_targets import LAST
+from tests.spark.programs.two_sinks import LAST
 from tests.spark.standalone import StandaloneCluster, die_with_parent, session_of
 from tests.spark.topics import create, fill, values
 from tests.suite.shared import unique
@@ -89,7 +89,7 @@ class Drawn:
         plan_path.write_text(json.dumps(plan))
         with log_path.open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.programs.two_targets", str(plan_path), str(result_path)],
+                [sys.executable, "-m", "tests.spark.programs.two_sinks", str(plan_path), str(result_path)],
                 stdout=log,
                 stderr=log,
                 cwd=_REPOSITORY,

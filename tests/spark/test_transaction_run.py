@@ -1,4 +1,4 @@
-"""What a user reads of a run's end, by the target that it wrote to."""
+"""What a user reads of a run's end, by the sink that it wrote to."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from einmal.sinks.sink import Opening
 from einmal.sinks.sqlite import SQLiteSink
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
-from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
+from einmal.spark.sinks.kafka.commit_point import KafkaFrameCommitPoint
 
 
 def test_a_run_that_a_database_has_fenced_does_not_hear_of_the_brokers_timeouts(tmp_path: Path) -> None:
-    destination = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
+    sink = SQLiteSink(Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"}))
     query = Query(
         transactional_id="rows", query_id=BATCH_WRITES, checkpoint="", is_fresh=False, stateful=False, version=1
     )
-    older = TransactionRun(destination.commit_point(Opening(name="rows")), query, NoAdditions(), lambda _: None)
+    older = TransactionRun(sink.commit_point(Opening(name="rows")), query, NoAdditions(), lambda _: None)
     older.start()
-    with closing(destination.commit_point(Opening(name="rows"))) as newer:
+    with closing(sink.commit_point(Opening(name="rows"))) as newer:
         newer.acquire(None)
     with pytest.raises(PipelineFenced) as caught:
         # It is fenced before it looks at the rows.

@@ -38,7 +38,7 @@ class BenchRun:
 
     workload: PipelineWorkload
     source: str
-    target: str
+    sink: str
     checkpoint: str
     trigger: dict[str, Any]
     records_per_batch: int | None = None
@@ -80,15 +80,15 @@ class Contenders:
 
     def delete_output(self, run: BenchRun) -> None:
         """Raises BenchRefused."""
-        self._topics.delete(run.workload.names(run.target))
+        self._topics.delete(run.workload.names(run.sink))
 
     def new_run(
         self, workload: PipelineWorkload, source: str, trigger: dict[str, Any], records_per_batch: int | None = None
     ) -> BenchRun:
         """With output topics and a checkpoint of its own. Raises BenchRefused."""
         self._runs += 1
-        target = self.topic(f"output-{self._runs}", workload)
-        return BenchRun(workload, source, target, f"{self._folder}/checkpoint-{self._runs}", trigger, records_per_batch)
+        sink = self.topic(f"output-{self._runs}", workload)
+        return BenchRun(workload, source, sink, f"{self._folder}/checkpoint-{self._runs}", trigger, records_per_batch)
 
     def start(self, contender: str, run: BenchRun, listener: Callable[[events.Event], None] | None = None) -> Any:
         """The query, running. ``listener``: of einmal's sink. See ``failures_refused`` for what it raises."""
@@ -97,7 +97,7 @@ class Contenders:
         writer = (
             write_stream(self._rows("einmal", run))
             .options(**self._sink(run))
-            .option("transactional.id", run.target)
+            .option("transactional.id", run.sink)
             .option("processing.guarantee", contender)
             .outputMode(run.workload.output_mode)
             .trigger(**run.trigger)
@@ -117,7 +117,7 @@ class Contenders:
     def _sink(self, run: BenchRun) -> dict[str, str]:
         options = {"kafka.bootstrap.servers": self.bootstrap, "checkpointLocation": run.checkpoint}
         options |= {f"kafka.{name}": value for name, value in run.workload.settings.items()}
-        return options if run.workload.topics > 1 else options | {"topic": run.target}
+        return options if run.workload.topics > 1 else options | {"topic": run.sink}
 
     def _rows(self, kind: str, run: BenchRun) -> DataFrame:
         reader = self._spark.readStream.format(kind).option("kafka.bootstrap.servers", self.bootstrap)
@@ -126,7 +126,7 @@ class Contenders:
         reader = reader.option("kafka.isolation.level", "read_committed")
         if run.records_per_batch is not None:
             reader = reader.option("maxOffsetsPerTrigger", run.records_per_batch)
-        return run.workload.query(reader.load(), f"{run.target}-")
+        return run.workload.query(reader.load(), f"{run.sink}-")
 
 
 def turns(

@@ -59,7 +59,7 @@ def _latencies(contenders: Contenders, contender: str, trigger: dict[str, Any], 
     with failures_refused(f"{contender} did not copy {run.source}"):
         query = contenders.start(contender, run)
         try:
-            with closing(_LatencyReader(contenders.bootstrap, run.target, query)) as reader:
+            with closing(_LatencyReader(contenders.bootstrap, run.sink, query)) as reader:
                 _send(contenders.bootstrap, run.source, _SETTLE_S, settled=False)
                 reader.wait_for_any()
                 sent = _send(contenders.bootstrap, run.source, seconds, settled=True)

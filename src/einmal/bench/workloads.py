@@ -38,7 +38,7 @@ class PipelineWorkload:
         """The topics behind one name."""
         return [topic] if self.topics == 1 else [f"{topic}-{number}" for number in range(self.topics)]
 
-    def query(self, source: DataFrame, target: str) -> DataFrame:
+    def query(self, source: DataFrame, sink: str) -> DataFrame:
         """The rows to write, from those of a Kafka source."""
         # Only here: the names of workloads are checked without Spark.
         from pyspark.sql import functions as F
@@ -48,7 +48,7 @@ class PipelineWorkload:
             return counts.count().selectExpr("key", "cast(count as string) as value")
         columns = ["key", "value"] if self.has_keys else ["value"]
         if self.topics > 1:
-            columns.append(f"concat('{target}', substring_index(topic, '-', -1)) as topic")
+            columns.append(f"concat('{sink}', substring_index(topic, '-', -1)) as topic")
         return source.selectExpr(*columns)
 
     @property

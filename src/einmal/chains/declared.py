@@ -38,12 +38,12 @@ Systems = Callable[[Mapping[str, str]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLink:
-    """``record``: the name of its commit record, which is where ``target`` leads. ``source``: settings of a client of
+    """``record``: the name of its commit record, which is where ``sink`` leads. ``source``: settings of a client of
     the cluster that it reads; None where it reads no topics."""
 
     link: Link
     record: str
-    target: Callable[[], Sink]
+    sink: Callable[[], Sink]
     source: Mapping[str, str] | None = None
 
 
@@ -97,7 +97,7 @@ def _sections(
 
 def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
     options = declaration.options
-    target = options.client if isinstance(options, SinkOptions) else None
+    client = options.client if isinstance(options, SinkOptions) else None
     inputs: list[Location] = []
     patterns: list[tuple[str, str]] = []
     source, reads_uncommitted = None, False
@@ -118,14 +118,14 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
         kind=LinkKind.PIPELINE,
         inputs=tuple(inputs),
         patterns=tuple(patterns),
-        outputs=tuple(_output(sink, target, systems) for sink in declaration.sinks if sink.topic or not sink.is_topic),
+        outputs=tuple(_output(sink, client, systems) for sink in declaration.sinks if sink.topic or not sink.is_topic),
         guarantee=options.guarantee,
         reads_uncommitted=reads_uncommitted,
     )
-    return DeclaredLink(link=link, record=declaration.name, target=_target(declaration, target), source=source)
+    return DeclaredLink(link=link, record=declaration.name, sink=_record_sink(declaration, client), source=source)
 
 
-def _target(declaration: Declaration, client: Mapping[str, str] | None) -> Callable[[], Sink]:
+def _record_sink(declaration: Declaration, client: Mapping[str, str] | None) -> Callable[[], Sink]:
     """Where the commit record is: of several databases each has its own, and the first is asked."""
     others = [sink for sink in declaration.sinks if not sink.is_topic]
     if client is None or len(others) == len(declaration.sinks):
@@ -140,9 +140,9 @@ def _other_source(source: Source) -> Location:
     return Location(_HERE, path, LocationKind.FILES)
 
 
-def _output(sink: DeclaredSink, target: Mapping[str, str] | None, systems: Systems) -> Location:
-    if sink.topic is not None and target is not None:
-        return Location(systems(target), sink.topic)
+def _output(sink: DeclaredSink, client: Mapping[str, str] | None, systems: Systems) -> Location:
+    if sink.topic is not None and client is not None:
+        return Location(systems(client), sink.topic)
     with closing(new_sink(sink.kind, sink.options)) as found:
         name = next((value for key, value in sink.options.items() if key.lower() == "table"), str(found.table))
         return Location(_address(sink.options, sink.kind), name, LocationKind.TABLE)
@@ -172,8 +172,8 @@ def _ingester(declared: IngestDeclaration, systems: Systems) -> DeclaredLink:
         # One topic for each table that has changed.
         writes=((cluster, re.escape(prefix) + r"\..*"),) if prefix else (),
     )
-    target = partial(KafkaSink, dict(declared.client))
-    return DeclaredLink(link=link, record=transactional_id(declared.name), target=target)
+    sink = partial(KafkaSink, dict(declared.client))
+    return DeclaredLink(link=link, record=transactional_id(declared.name), sink=sink)
 
 
 def _flow(name: str, declaration: MirrorDeclaration, systems: Systems) -> DeclaredLink:
@@ -186,7 +186,7 @@ def _flow(name: str, declaration: MirrorDeclaration, systems: Systems) -> Declar
         copies=partial(_copy, flow, systems(target)),
     )
     leads = partial(KafkaSink, dict(target))
-    return DeclaredLink(link=link, record=flow.transactional_id, target=leads, source=source)
+    return DeclaredLink(link=link, record=flow.transactional_id, sink=leads, source=source)
 
 
 def _copy(flow: Flow, target: str, location: Location) -> Location | None:

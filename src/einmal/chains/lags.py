@@ -43,8 +43,8 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
     if declared.source is None:
         return LinkLag(why="lag unknown: it reads no topics")
     try:
-        with closing(declared.target()) as target:
-            committed = target.committed().get(declared.record)
+        with closing(declared.sink()) as sink:
+            committed = sink.committed().get(declared.record)
     except (KafkaError, SinkError) as error:
         return LinkLag(why=f"lag unknown: {str(error).partition(chr(10))[0]}")
     if committed is None or committed.record is None:

@@ -216,14 +216,14 @@ def _parsed(file: Path) -> Declaration:
 def _declared(
     file: Path, brokers: str | None, settings: list[str] | None, command_config: Path | None, sink: str
 ) -> Ownership:
-    """Return the ownership of a target that a file declares."""
+    """Return the ownership of a sink that a file declares."""
     from einmal.clusters.kafka_cluster import KafkaCluster
     from einmal.options.values import client_settings
     from einmal.sinks.kinds import new_sink
     from einmal.spark.operate.ownership import KafkaOwnership, Ownership
-    from einmal.spark.targets.kafka.destination import KafkaFrameSink
-    from einmal.spark.targets.part import Part
-    from einmal.spark.targets.two_phase import FrameTwoPhaseSink
+    from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+    from einmal.spark.sinks.part import Part
+    from einmal.spark.sinks.two_phase import FrameTwoPhaseSink
 
     if brokers or settings or command_config:
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")

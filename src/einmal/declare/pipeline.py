@@ -86,7 +86,7 @@ class View:
 class DeclaredSink:
     """Rows of ``origin`` to ``topic``; None: each row names its own. ``origin`` is None where code makes the rows.
 
-    ``kind``: the type of the target; of other targets than topics ``options`` are their own."""
+    ``kind``: the type of the sink; of other sinks than topics ``options`` are their own."""
 
     name: str
     origin: str | None
@@ -263,10 +263,10 @@ def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[s
     if kind in KAFKA:
         refuse_unknown(where, options, ("type", *names, "topic"), problems)
         return DeclaredSink(name, origin, options.get("topic"))
-    return _target(where, DeclaredSink(name, origin, None, kind, RedactedDict(options)), ("type", *names), problems)
+    return _checked(where, DeclaredSink(name, origin, None, kind, RedactedDict(options)), ("type", *names), problems)
 
 
-def _target(where: str, sink: DeclaredSink, common: tuple[str, ...], problems: list[str]) -> DeclaredSink:
+def _checked(where: str, sink: DeclaredSink, common: tuple[str, ...], problems: list[str]) -> DeclaredSink:
     """A sink that is no topic, checked as far as its options alone can be."""
     try:
         own = sink_class(sink.kind)

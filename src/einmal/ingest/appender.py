@@ -26,7 +26,7 @@ class Appender(Protocol):
     SourceRefused, and what iterating the records raises."""
 
     def append(
-        self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
+        self, batch: IngestBatch, commit_point: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]: ...
 
     def close(self) -> None: ...
@@ -51,11 +51,11 @@ class LocalAppender:
         """The broker has refused such records."""
 
     def append(
-        self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
+        self, batch: IngestBatch, commit_point: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]:
         batches = TransactionBatches(identity)
         try:
-            written = target.append(identity, self._encoder.encode(batch, batches, now_ms))
+            written = commit_point.append(identity, self._encoder.encode(batch, batches, now_ms))
         except SinkError as error:
             cause = error.__cause__
             is_invalid = isinstance(cause, KafkaError) and cause.code is ErrorCode.invalid_record

@@ -89,7 +89,7 @@ class Ingest:
         self._batch: IngestBatch | None = None
         """Found last, and not written yet."""
         self._restarts = 0
-        """Since the source or the target has last done what it was asked for."""
+        """Since the source or the sink has last done what it was asked for."""
         self._ends_when_idle = False
         self.stop = threading.Event()
 
@@ -142,11 +142,11 @@ class Ingest:
 
     def _run_once(self, cluster: KafkaCluster, appender: Appender, held: Held | None) -> Held | None:
         """One run of the machine; the identity that the next one inherits."""
-        target = self._opened(cluster)
+        commit_point = self._opened(cluster)
         machine = IngestMachine(self._name, uuid4().hex, held)
         try:
             cluster.create_topic(COMMIT_TOPIC, commit_log.PARTITIONS, commit_log.TOPIC_CONFIG)
-            self._converse(machine, target, appender)
+            self._converse(machine, commit_point, appender)
         except KafkaError as error:
             if self._restarts == 0:
                 raise
@@ -157,8 +157,8 @@ class Ingest:
             raise IngestStopped(str(error), _HINT_UNREADABLE) from error
         finally:
             self._close_parts()
-            target.abandon()
-            target.close()
+            commit_point.abandon()
+            commit_point.close()
         return machine.held
 
     def _opened(self, cluster: KafkaCluster) -> KafkaCommitPoint:
@@ -170,7 +170,7 @@ class Ingest:
             )
         )
 
-    def _converse(self, machine: IngestMachine, target: KafkaCommitPoint, appender: Appender) -> None:
+    def _converse(self, machine: IngestMachine, commit_point: KafkaCommitPoint, appender: Appender) -> None:
         effect = machine.start()
         while not self.stop.is_set():
             if isinstance(effect, effects.IngestStops):
@@ -181,7 +181,7 @@ class Ingest:
                 else:
                     raise IngestStopped(effect.reason, effect.hint)
                 return
-            event = self.perform(effect, target, appender)
+            event = self.perform(effect, commit_point, appender)
             if isinstance(effect, protocol.EndTxn) and effect.committed and isinstance(event, protocol.Ended):
                 self._restarts = 0
             effect = machine.step(event)
@@ -200,7 +200,7 @@ class Ingest:
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def perform(self, effect: IngestEffect, target: KafkaCommitPoint, appender: Appender) -> IngestEvent:
+    def perform(self, effect: IngestEffect, commit_point: KafkaCommitPoint, appender: Appender) -> IngestEvent:
         """One effect, and its answer."""
         if isinstance(effect, effects.Idle):
             self._restarts = 0
@@ -210,9 +210,9 @@ class Ingest:
             return effects.Resumed()
         try:
             if isinstance(effect, VERBS):
-                return answered(effect, lambda: perform(effect, target), _HINT_FENCED)
+                return answered(effect, lambda: perform(effect, commit_point), _HINT_FENCED)
             if isinstance(effect, effects.AppendRecords):
-                return answered(effect, lambda: self._append(effect, target, appender), _HINT_FENCED)
+                return answered(effect, lambda: self._append(effect, commit_point, appender), _HINT_FENCED)
             if isinstance(effect, effects.RestoreKeys):
                 return self._restore_keys(effect)
             return self._ask_source(effect)
@@ -222,7 +222,7 @@ class Ingest:
             return effects.SourceStops(error.reason, error.hint)
 
     def _append(
-        self, effect: effects.AppendRecords, target: KafkaCommitPoint, appender: Appender
+        self, effect: effects.AppendRecords, commit_point: KafkaCommitPoint, appender: Appender
     ) -> effects.RecordsAppended:
         batch, self._batch = self._batch, None
         assert batch is not None, "a batch is appended once"
@@ -230,7 +230,7 @@ class Ingest:
         if self._deduplicator is not None:
             batch = self._deduplicator.without_duplicates(batch, now_ms)
         try:
-            outputs = appender.append(batch, target, effect.identity, now_ms)
+            outputs = appender.append(batch, commit_point, effect.identity, now_ms)
         except SinkError as error:
             if isinstance(error.__cause__, RecordTooLarge):
                 raise SourceRefused(str(error), error.__cause__.what_to_do) from error

@@ -45,7 +45,7 @@ class SparkAppender:
         self._number = 0
 
     def append(
-        self, batch: IngestBatch, target: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
+        self, batch: IngestBatch, commit_point: KafkaCommitPoint, identity: ProducerIdAndEpoch, now_ms: int
     ) -> tuple[Output, ...]:
         """The time of writing is the tasks' driver's."""
         self._number += 1
@@ -54,7 +54,7 @@ class SparkAppender:
             return ()
         try:
             frame = self._job.frame([partial(_rows, part) for part in batch.parts])
-            return target.stage_by_tasks(
+            return commit_point.stage_by_tasks(
                 identity,
                 self._resources.service,
                 lambda claims, write_as: self._resources.job.run(frame, claims, self._number, write_as),

@@ -50,7 +50,7 @@ QUERY_OPTIONS: Final = ("transactional.id", "processing.guarantee", "checkpointL
 
 
 def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOptions:
-    """Return the options of a stream to a target other than topics. ``own``: names of the target's options. Raises
+    """Return the options of a stream to a sink other than topics. ``own``: names of the sink's options. Raises
     OptionError."""
     options = Options(given)
     options.refuse_unknown((*QUERY_OPTIONS, *own), kafka=False)
@@ -66,7 +66,7 @@ def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOption
 
 
 def error_options(options: Options) -> decoding_settings.ErrorSettings:
-    """Return what happens to rows that a sink's target rejects: the options ``errors.*`` of a source. Raises
+    """Return what happens to rows that a sink rejects: the options ``errors.*`` of a source. Raises
     OptionError."""
     given = {name: text for name in decoding_settings.ERRORS if (text := options.text(name)) is not None}
     try:
@@ -81,7 +81,7 @@ def error_options(options: Options) -> decoding_settings.ErrorSettings:
 def _need_transactions(guarantee: str) -> None:
     if guarantee != EXACTLY_ONCE:
         raise OptionError(
-            f'option "processing.guarantee" is {EXACTLY_ONCE} for targets other than topics, not {guarantee}: they '
+            f'option "processing.guarantee" is {EXACTLY_ONCE} for sinks other than topics, not {guarantee}: they '
             "commit rows and record together"
         )
 
@@ -99,7 +99,7 @@ _CHECKPOINT: Final = "/data/checkpoints/wordcount"
 
 
 def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
-    """Return the options of a stream to topics, and to so many other targets. Raises OptionError."""
+    """Return the options of a stream to topics, and to so many other sinks. Raises OptionError."""
     options = Options(given)
     options.refuse_unknown(("topic", *QUERY_OPTIONS, *_SINK_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
@@ -179,7 +179,7 @@ VERSION_OPTIONS: Final = ("transactional.id", "txnVersion")
 
 
 def version_options(given: Mapping[str, Any], own: Collection[str], new_name: Callable[[], str]) -> VersionOptions:
-    """Return the options of a batch write to a target other than topics. ``own``: names of the target's options;
+    """Return the options of a batch write to a sink other than topics. ``own``: names of the sink's options;
     ``new_name`` makes a name for a write that has none. Raises OptionError."""
     options = Options(given)
     _refuse_checkpoint(options)

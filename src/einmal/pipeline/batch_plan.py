@@ -73,7 +73,7 @@ _HINT_ADOPT = (
     "otherwise set a transactional.id of its own"
 )
 _HINT_NO_RECORD = (
-    "check transactional.id and the address of the target (kafka.bootstrap.servers; url or path of a database), and "
+    "check transactional.id and the address of the sink (kafka.bootstrap.servers; url or path of a database), and "
     "that its commit records (topic __einmal_commits, table einmal_commits) were not deleted; " + _HINT_ADOPT
 )
 _HINT_BEHIND = (

@@ -1,4 +1,4 @@
-"""One writer of a target partition at a time, and one per task: the driver's table of claims.
+"""One writer of a partition at a time, and one per task: the driver's table of claims.
 
 All executors write under the same producer id and epoch, so sequences do not keep two writers of a partition apart:
 the second one's records would be acknowledged without being written. Hence a task must claim a partition before it
@@ -77,7 +77,7 @@ class Claims:
     _closed: str = ""
     """Why no claim is granted and no report is accepted any more."""
 
-    def claim(self, token: str, task: Task, attempt_id: int, target: TopicPartition) -> Granted | Denied:
+    def claim(self, token: str, task: Task, attempt_id: int, partition: TopicPartition) -> Granted | Denied:
         """Idempotent for the attempt that has the partition; denied to every other one until it has reported."""
         if refusal := self._refusal(token):
             return refusal
@@ -88,20 +88,20 @@ class Claims:
                 "copy or a re-run of it, and the batch has to be written again as a whole",
                 by=writer,
             )
-        holder = self._holders.setdefault(target, attempt_id)
+        holder = self._holders.setdefault(partition, attempt_id)
         if holder != attempt_id:
             return Denied(
-                f"{target} is being written by task attempt {holder}, which does not report the end of it to attempt "
-                f"{attempt_id}; the batch has to be written again as a whole",
+                f"{partition} is being written by task attempt {holder}, which does not report the end of it to "
+                f"attempt {attempt_id}; the batch has to be written again as a whole",
                 by=None if self.has_claims(attempt_id) else holder,
             )
         self._writers[task] = attempt_id
-        is_new = target not in self._sequences
-        return Granted(self._sequences.setdefault(target, Sequence(0)), is_new)
+        is_new = partition not in self._sequences
+        return Granted(self._sequences.setdefault(partition, Sequence(0)), is_new)
 
-    def holder(self, target: TopicPartition) -> int | None:
+    def holder(self, partition: TopicPartition) -> int | None:
         """The attempt that has claimed the partition, and has not reported yet."""
-        return self._holders.get(target)
+        return self._holders.get(partition)
 
     def has_claims(self, attempt_id: int) -> bool:
         """Whether the attempt has a partition that it has not reported."""
@@ -111,13 +111,15 @@ class Claims:
         """The holder of a partition has every acknowledgement for it: the next one may claim it."""
         if refusal := self._refusal(token):
             return refusal
-        target = TopicPartition(output.topic, output.partition)
-        if self._holders.get(target) != attempt_id:
+        partition = TopicPartition(output.topic, output.partition)
+        if self._holders.get(partition) != attempt_id:
             if self._outputs[output, attempt_id]:
                 return None
-            return Denied(f"{target} is not claimed by task attempt {attempt_id}, or was reported with other offsets")
-        del self._holders[target]
-        self._sequences[target] = next_sequence(self._sequences[target], output.count)
+            return Denied(
+                f"{partition} is not claimed by task attempt {attempt_id}, or was reported with other offsets"
+            )
+        del self._holders[partition]
+        self._sequences[partition] = next_sequence(self._sequences[partition], output.count)
         self._outputs[output, attempt_id] += 1
         return None
 

@@ -46,7 +46,7 @@ def converse(
             case protocol.WriteBatch(identity):
                 event = yield from write(identity)
             case protocol.CommitSourcePositions():
-                # No group of the target's has offsets in a source that is not one of its topics.
+                # No group of the sink's has offsets in a source that is not one of its topics.
                 event = protocol.Done()
             case _:
                 event = yield effect

@@ -3,7 +3,7 @@
 A dead letter has the raw key and value, the timestamp and all headers of its record, and, before ``replay`` removes
 them again, the headers below, whose values are text. Connect's names and stages, with these differences: there is no
 ``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the pipeline's source, or the
-name of the commit record where a target has rejected the row.
+name of the commit record where a sink has rejected the row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MESSAGE: Final = PREFIX + "exception.message"
 KEY_CONVERTER: Final = "KEY_CONVERTER"
 VALUE_CONVERTER: Final = "VALUE_CONVERTER"
 TASK_PUT: Final = "TASK_PUT"
-"""A target has rejected the row."""
+"""A sink has rejected the row."""
 STAGES: Final = (KEY_CONVERTER, VALUE_CONVERTER, TASK_PUT)
 _MESSAGE_MAX: Final = 1_000
 
@@ -65,7 +65,7 @@ class FailedRecord:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that a target has rejected, by the record that it was made of. ``exception``: the target's kind and its
+    """A row that a sink has rejected, by the record that it was made of. ``exception``: the sink's kind and its
     name for the error, such as postgres.unique_violation; ``message``: without values of the row."""
 
     topic: str

@@ -90,7 +90,7 @@ class WriteCommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class CommitSourcePositions:
-    """TxnOffsetCommit of the batch's end under the pipeline's group, for lag tools, where the target cluster knows
+    """TxnOffsetCommit of the batch's end under the pipeline's group, for lag tools, where the sink's cluster knows
     those topics. Answer: as for WriteCommitRecord."""
 
     identity: ProducerIdAndEpoch
@@ -205,7 +205,7 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Fenced:
     """PRODUCER_FENCED or INVALID_PRODUCER_EPOCH from a coordinator, a later epoch in a database. ``hint``: what may
-    have happened in this kind of target."""
+    have happened in this kind of sink."""
 
     reason: str
     hint: str = ""

@@ -1,8 +1,8 @@
 """The interface of everything that a pipeline writes to: the verbs of ``pipeline/committer``, on one commit point.
 
-Theory of operation. A target keeps two things beside the rows, under the pipeline's name: an *epoch*, and the *commit
+Theory of operation. A sink keeps two things beside the rows, under the pipeline's name: an *epoch*, and the *commit
 record* (which batch, up to which source positions). Both are changed in the transaction that makes the rows visible, so
-"is batch N committed?" has one answer, and it is in the target.
+"is batch N committed?" has one answer, and it is in the sink.
 
     look     the record, as anybody may read it: nothing is fenced
     acquire  the next epoch of the name: whoever had the one before can commit nothing more
@@ -12,7 +12,7 @@ record* (which batch, up to which source positions). Both are changed in the tra
     commit   rows and record become visible together
     abort    what was staged is removed
 
-Invariants that every target keeps (``einmal.testing.targets`` tests them):
+Invariants that every sink keeps (``einmal.testing.sinks`` tests them):
 
 1. *Only the driver commits.* Tasks stage, and a task that runs twice, or lives longer than its batch, changes nothing:
    the driver takes the rows of the attempts that Spark counts, and compares their number with what they reported.
@@ -45,7 +45,7 @@ name, and ``producer_epoch`` counts the transactions under it. Every transaction
 
 
 class SinkError(Exception):
-    """Raised by the verbs of a target; the message is the reason that the user reads."""
+    """Raised by the verbs of a sink; the message is the reason that the user reads."""
 
 
 class SinkFenced(SinkError):
@@ -53,7 +53,7 @@ class SinkFenced(SinkError):
 
 
 class IdentityExpired(SinkError):
-    """The target has forgotten the identity. Nothing is open under it, and another instance may have acquired the
+    """The sink has forgotten the identity. Nothing is open under it, and another instance may have acquired the
     name."""
 
 
@@ -89,7 +89,7 @@ def event_of(error: SinkError, effect: protocol.Effect, fenced_hint: str) -> pro
 
 
 def following(identity: Identity) -> Identity:
-    """The identity of the next transaction under the same epoch of a name, for targets other than Kafka."""
+    """The identity of the next transaction under the same epoch of a name, for sinks other than Kafka."""
     return Identity(identity.producer_id, ProducerEpoch(identity.producer_epoch + 1))
 
 
@@ -134,11 +134,11 @@ class CommitPoint(ABC):
         one left open under a held identity. Raises SinkFailed if nothing is open, SinkFenced, OutcomeUnknown."""
 
     def positions(self, identity: Identity, batch_id: int, end: tuple[Any, ...]) -> None:
-        """Show the source positions to tools that look for them in the target. By default there are none."""
+        """Show the source positions to tools that look for them in the sink. By default there are none."""
         return
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
-        """The rows of a committed batch that the target has rejected, as its transaction has recorded them; also for
+        """The rows of a committed batch that the sink has rejected, as its transaction has recorded them; also for
         the next driver. By default a row that is rejected fails the batch. Raises SinkError."""
         return ()
 

@@ -1,4 +1,4 @@
-"""A Delta Lake table as a target, by delta-rs: no jar, and no JVM for the commit.
+"""A Delta Lake table as a sink, by delta-rs: no jar, and no JVM for the commit.
 
 Delta's own pair of an application's id and version (the action ``txn``) is the fence and the pointer to the record:
 

@@ -1,4 +1,4 @@
-"""DuckDB as a target: the driver loads the staged Parquet files by SQL, in the transaction that has the record.
+"""DuckDB as a sink: the driver loads the staged Parquet files by SQL, in the transaction that has the record.
 
 One process at a time can open a DuckDB file, so it is open only while a verb needs it: readers come between. Inside of
 one process two transactions that change one column of one row conflict, and the second fails at once. That is the

@@ -1,4 +1,4 @@
-"""A database in one file as a target: tasks stage Parquet files, the driver loads them and the record in one
+"""A database in one file as a sink: tasks stage Parquet files, the driver loads them and the record in one
 transaction. What SQLite and DuckDB share; each of them is a ``Database``.
 
 The table ``einmal_commits`` has one row for each pipeline, and one for the database itself, under the empty name: its
@@ -313,7 +313,7 @@ class EmbeddedCommitPoint(RowCommitPoint):
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of the database as those of a target; an open transaction is rolled back."""
+        """Errors of the database as those of a sink; an open transaction is rolled back."""
         try:
             yield
         except self._database.errors as error:

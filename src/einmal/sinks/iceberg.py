@@ -1,4 +1,4 @@
-"""An Iceberg table as a target, by pyiceberg: data files, record and fence in one commit of the catalog.
+"""An Iceberg table as a sink, by pyiceberg: data files, record and fence in one commit of the catalog.
 
 The state of a name is in table properties, because snapshots expire; the record is in the snapshot's summary, too, for
 those who look there. What makes it a fence is the requirement of each commit that the current snapshot is the one whose

@@ -37,27 +37,27 @@ def sink_class(kind: str) -> type[RowSink]:
     if not name:
         if kind.lower() in _SPARKS_FILES:
             raise OptionError(
-                f"there is no target type {kind!r}: a directory of files has no transaction for rows and record\n"
-                f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/targets.md, '
+                f"there is no sink type {kind!r}: a directory of files has no transaction for rows and record\n"
+                f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/sinks.md, '
                 "Parquet directories); or use delta"
             )
         near = nearest_name(kind, (*KINDS, *KAFKA))
         known = ", ".join(sorted((*KINDS, KAFKA[0])))
         raise OptionError(
-            f"there is no target type {kind!r}\n"
+            f"there is no sink type {kind!r}\n"
             f"hint: {f'did you mean {near!r}?' if near else f'there are {known}; or the import path of your own'}"
         )
     if kind in _PACKAGES and find_spec(_PACKAGES[kind]) is None:
-        raise OptionError(f"target type {kind!r} needs {_PACKAGES[kind]}\nhint: {install_command(kind)}")
+        raise OptionError(f"sink type {kind!r} needs {_PACKAGES[kind]}\nhint: {install_command(kind)}")
     try:
         found = getattr(import_module(module), name)
     except ImportError as error:
         extra = install_command(kind) if kind in KINDS else f"{module} must be importable by the driver"
-        raise OptionError(f"target type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
+        raise OptionError(f"sink type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
     except AttributeError as error:
-        raise OptionError(f"target type {kind!r}: {module} has no {name}") from error
+        raise OptionError(f"sink type {kind!r}: {module} has no {name}") from error
     if not (isinstance(found, type) and issubclass(found, RowSink)):
-        raise OptionError(f"target type {kind!r} is no einmal.sinks.sink.RowSink")
+        raise OptionError(f"sink type {kind!r} is no einmal.sinks.sink.RowSink")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A lake table as a target: data files first, then one commit of the table that has them and the record.
+"""A lake table as a sink: data files first, then one commit of the table that has them and the record.
 
 What Delta Lake and Iceberg share; each of them is a ``LakeTable``. A commit of the table names the snapshot that it was
 prepared on, and fails if there is a later one. So the epoch is compared on the very snapshot that the commit follows:
@@ -398,7 +398,7 @@ def _compare(name: str, state: LakeState, identity: Identity) -> None:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Errors of a library as those of a target."""
+    """Errors of a library as those of a sink."""
     try:
         yield
     except (SinkError, PipelineRefused, UnreadableCommitRecord, AssertionError):

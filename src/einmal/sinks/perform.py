@@ -29,19 +29,19 @@ def answered(effect: object, act: Callable[[], _E], fenced_hint: str) -> _E | pr
         return event_of(unknown, effect, fenced_hint)  # type: ignore[arg-type]
 
 
-def perform(effect: object, target: CommitPoint) -> protocol.Event:
+def perform(effect: object, commit_point: CommitPoint) -> protocol.Event:
     """One of ``VERBS``. Raises SinkError, KafkaError, UnreadableCommitRecord, PipelineRefused."""
     match effect:
         case protocol.ReadRecord(certain):
-            return protocol.RecordRead(target.read() if certain else target.look())
+            return protocol.RecordRead(commit_point.read() if certain else commit_point.look())
         case protocol.InitProducerId(previous):
-            return protocol.IdentityGranted(target.acquire(previous))
+            return protocol.IdentityGranted(commit_point.acquire(previous))
         case protocol.AbortHeld(identity):
-            return protocol.Ended(target.abort(identity))
+            return protocol.Ended(commit_point.abort(identity))
         case protocol.WriteCommitRecord(identity, record):
-            target.record(identity, record)
+            commit_point.record(identity, record)
             return protocol.Done()
         case protocol.EndTxn(identity, committed):
-            return protocol.Ended(target.commit(identity) if committed else target.abort(identity))
+            return protocol.Ended(commit_point.commit(identity) if committed else commit_point.abort(identity))
         case _:
             raise AssertionError(effect)

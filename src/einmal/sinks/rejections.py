@@ -1,8 +1,8 @@
-"""The rows of a batch that a target rejects: which they are, and how many there may be. Pure.
+"""The rows of a batch that a sink rejects: which they are, and how many there may be. Pure.
 
 A database reports that one of many rows breaks a rule, and not which. So a statement that has failed is tried again
 with each half of its rows, down to single ones: some ``2 k log2(n / k)`` statements for ``k`` rejected rows of ``n``.
-A target that can make many attempts with one message narrows few rows down by itself (``Narrow``).
+A sink that can make many attempts with one message narrows few rows down by itself (``Narrow``).
 What has succeeded stays in the open transaction, so the halves see each other's rows: of two rows that cannot both be
 in a table, the later one is rejected.
 """
@@ -23,7 +23,7 @@ RECORD_FIELDS: Final = {"topic": "string", "partition": "int", "offset": "bigint
 REFUSAL: Final = "einmal_refused"
 """The column of staged rows that no table could take: why. Of such a row only the record is staged."""
 REJECTED: Final = "einmal_rejected"
-"""The table of rejected rows, in the target's database: an outbox, from which dead letters are made once the batch is
+"""The table of rejected rows, in the sink's database: an outbox, from which dead letters are made once the batch is
 committed. It has those of the last batch of each pipeline."""
 REJECTED_MAX: Final = 10_000
 """Rejected rows of a batch, whatever its limit: each costs statements, and is in the driver's memory."""
@@ -148,7 +148,7 @@ class Rejections:
             return
         raise ToleranceExceeded(
             f"{self._sink}: {count:,} or more of {self._rows:,} rows of batch {self._batch_id} are rejected by the "
-            f"target, which is more than {limit}\nhint: correct the rows or the table, or raise the limit"
+            f"sink, which is more than {limit}\nhint: correct the rows or the table, or raise the limit"
         )
 
     def add(self, record: Sequence[Any], exception: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Targets that a pipeline writes to, as they are named and configured; ``commit_point`` has what one run does with
+"""Sinks that a pipeline writes to, as they are named and configured; ``commit_point`` has what one run does with
 one."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sink(ABC):
     @property
     @abstractmethod
     def table(self) -> str:
-        """Target of the writes, for a reader: a table's name, a directory."""
+        """Name of the sink for a reader: a table's name, a directory."""
 
     @property
     def errors(self) -> ErrorSettings:

@@ -1,4 +1,4 @@
-"""SQLite as a target: rows and record in one transaction of one file, with the modules of Python alone.
+"""SQLite as a sink: rows and record in one transaction of one file, with the modules of Python alone.
 
 The transaction begins with BEGIN IMMEDIATE, which takes the lock that every writer needs: nobody can acquire the name
 between the comparison of the epoch and COMMIT. ``synchronous=EXTRA`` makes a commit durable before it is answered, also

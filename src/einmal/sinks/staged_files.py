@@ -14,7 +14,7 @@ Invariants:
 2. *A staged file is durable before it is reported*: the file and its directory entry are flushed.
 3. *Only directories of this pipeline and of epochs that can commit no more are removed*, and in them only staged files.
 
-Text that is not UTF-8 is found here, for all targets that load files: no table could be read with it. Where rejected
+Text that is not UTF-8 is found here, for all sinks that load files: no table could be read with it. Where rejected
 rows are tolerated, which rows with the column of their record are, such a row is staged as a refusal.
 
 Supported are local file systems, and shared ones that the driver and all executors mount at the same path.

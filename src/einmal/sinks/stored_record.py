@@ -1,4 +1,4 @@
-"""The commit record as a target keeps it: encoded, as text."""
+"""The commit record as a sink keeps it: encoded, as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def committed(name: str, text: str, timestamp_ms: int) -> Committed:
 
 
 def compare(name: str, known: Known | None, found: str | None, place: str, cause: str) -> None:
-    """A target that was restored lacks batches that a run goes by, and may have its epoch.
+    """A sink that was restored lacks batches that a run goes by, and may have its epoch.
 
     ``known``: None where the run has neither read nor committed a record. Raises PipelineRefused.
     """

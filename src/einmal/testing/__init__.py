@@ -1,4 +1,4 @@
-"""For tests of programs that build on einmal: ``targets`` checks a sink of your own and needs pytest, and
+"""For tests of programs that build on einmal: ``sinks`` checks a sink of your own and needs pytest, and
 ``registry_server`` is a schema registry in this process."""
 
 import contextlib
@@ -6,4 +6,4 @@ import contextlib
 with contextlib.suppress(ImportError):
     import pytest
 
-    pytest.register_assert_rewrite("einmal.testing.targets")
+    pytest.register_assert_rewrite("einmal.testing.sinks")

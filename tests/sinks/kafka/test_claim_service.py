@@ -88,8 +88,8 @@ def test_a_partition_is_added_to_the_transaction_before_its_claim_is_granted(dri
 
 
 def test_a_partition_that_could_not_be_added_is_not_granted_to_whoever_asks_again() -> None:
-    def fail(target: TopicPartition) -> None:
-        raise OSError(f"no answer about {target}")
+    def fail(partition: TopicPartition) -> None:
+        raise OSError(f"no answer about {partition}")
 
     transaction = OpenTransaction(TopicTable(lambda topic: 2), add=fail, reported=lambda output: None)
     transaction.look_up("a")
@@ -253,7 +253,7 @@ def test_a_task_may_claim_and_report_more_partitions_than_one_line_holds() -> No
         while waiting:
             claimed += task.claim(waiting, len(waiting))
             waiting = [number for number in waiting if number > claimed[-1].number]
-        outputs = [Output(*each.target, 1, 1, 1, 1) for each in claimed]
+        outputs = [Output(*each.partition, 1, 1, 1, 1) for each in claimed]
         task.report(outputs)
     assert transaction.close(outputs) == tuple(outputs)
 

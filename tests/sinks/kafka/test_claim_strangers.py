@@ -30,7 +30,7 @@ CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303")
 """The beginning of one, which announces more than follows."""
 
 
-class RowCommitPoint:
+class Driver:
     """A driver with an open transaction, and who was granted what."""
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ class RowCommitPoint:
 
 
 @pytest.fixture
-def target() -> Iterator[RowCommitPoint]:
-    target = RowCommitPoint()
-    yield target
-    target.service.close()
+def driver() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.service.close()
 
 
 def sent(place: tuple[str, int], data: bytes) -> bytes:
@@ -105,11 +105,11 @@ def the_line(caplog: pytest.LogCaptureFixture) -> str:
     ids=["http", "question", "huge record", "noise", "half a hello", "endless record", "nothing"],
 )
 def test_a_stranger_that_sends_anything_but_tls_is_disconnected_and_learns_nothing(
-    target: RowCommitPoint, caplog: pytest.LogCaptureFixture, data: bytes
+    driver: Driver, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        answer = sent(target.place, data)
-        target.still_serves()
+        answer = sent(driver.place, data)
+        driver.still_serves()
     # At most an alert of TLS.
     assert len(answer) <= 7
     assert "127.0.0.1:" in the_line(caplog)
@@ -117,7 +117,7 @@ def test_a_stranger_that_sends_anything_but_tls_is_disconnected_and_learns_nothi
 
 @pytest.mark.parametrize("has_a_key", [False, True])
 def test_a_stranger_that_speaks_tls_without_the_querys_key_is_not_welcomed(
-    target: RowCommitPoint, caplog: pytest.LogCaptureFixture, has_a_key: bool
+    driver: Driver, caplog: pytest.LogCaptureFixture, has_a_key: bool
 ) -> None:
     context = shared_identity().context(is_server=False) if has_a_key else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -125,7 +125,7 @@ def test_a_stranger_that_speaks_tls_without_the_querys_key_is_not_welcomed(
     received = b""
     with (
         caplog.at_level(logging.WARNING),
-        socket.create_connection(target.place, timeout=60) as plain,
+        socket.create_connection(driver.place, timeout=60) as plain,
         pytest.raises(OSError),
         context.wrap_socket(plain) as stranger,
     ):
@@ -133,35 +133,35 @@ def test_a_stranger_that_speaks_tls_without_the_querys_key_is_not_welcomed(
         while True:
             received += stranger.recv(4096) or pytest.fail("the connection ended without an alert")
     assert received == b""
-    target.still_serves()
+    driver.still_serves()
     line = the_line(caplog)
     assert "127.0.0.1:" in line
     assert "no task of this query" in line
 
 
-def test_a_task_of_one_query_cannot_claim_in_another(target: RowCommitPoint) -> None:
-    host, port = target.place
+def test_a_task_of_one_query_cannot_claim_in_another(driver: Driver) -> None:
+    host, port = driver.place
     with (
-        ClaimClient(Address(host, port, shared_identity()), target.transaction.token, Task(0, 0), 1) as foreign,
+        ClaimClient(Address(host, port, shared_identity()), driver.transaction.token, Task(0, 0), 1) as foreign,
         pytest.raises(ClaimRefused, match="belongs to another query"),
     ):
         foreign.claim([0])
-    assert target.granted == []
+    assert driver.granted == []
 
 
-def test_a_version_of_tls_without_encrypted_certificates_is_not_accepted(target: RowCommitPoint) -> None:
-    context = target.service.address.identity.context(is_server=False)
+def test_a_version_of_tls_without_encrypted_certificates_is_not_accepted(driver: Driver) -> None:
+    context = driver.service.address.identity.context(is_server=False)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_connection(target.place, timeout=60) as plain, pytest.raises(ssl.SSLError):
+    with socket.create_connection(driver.place, timeout=60) as plain, pytest.raises(ssl.SSLError):
         context.wrap_socket(plain)
 
 
 def test_a_stranger_that_sends_a_byte_now_and_then_has_the_time_of_one_handshake(
-    target: RowCommitPoint, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_service._Handler, "timeout", 0.5)
     # All these bytes are half a minute, and no whole hello.
-    with socket.create_connection(target.place, timeout=60) as stranger, pytest.raises(OSError):
+    with socket.create_connection(driver.place, timeout=60) as stranger, pytest.raises(OSError):
         for byte in CLIENT_HELLO + bytes(500):
             stranger.sendall(bytes((byte,)))
             stranger.settimeout(0.05)
@@ -171,7 +171,7 @@ def test_a_stranger_that_sends_a_byte_now_and_then_has_the_time_of_one_handshake
 
 
 def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
-    target: RowCommitPoint, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_service, "_STRANGERS_MAX", 8)
     # None of them leaves by itself.
@@ -179,15 +179,15 @@ def test_many_silent_strangers_keep_no_task_out_and_occupy_few_threads(
     threads = threading.active_count()
     with contextlib.ExitStack() as strangers:
         for _ in range(100):
-            strangers.enter_context(socket.create_connection(target.place, timeout=60))
-        target.still_serves()
+            strangers.enter_context(socket.create_connection(driver.place, timeout=60))
+        driver.still_serves()
         deadline = time.monotonic() + patient(10)
         while threading.active_count() > threads + 8:
             assert time.monotonic() < deadline, "threads of strangers that were ended"
             time.sleep(0.01)
 
 
-def test_a_task_whose_handshake_was_ended_tries_again(target: RowCommitPoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_whose_handshake_was_ended_tries_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it happens while many strangers connect: here the first two connections end."""
     count = 0
     do_handshake = ssl.SSLSocket.do_handshake
@@ -201,14 +201,14 @@ def test_a_task_whose_handshake_was_ended_tries_again(target: RowCommitPoint, mo
         do_handshake(connection, block)
 
     monkeypatch.setattr(ssl.SSLSocket, "do_handshake", ended)
-    target.still_serves()
+    driver.still_serves()
     assert count == 3
 
 
-def test_lines_about_strangers_are_bounded(target: RowCommitPoint, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_about_strangers_are_bounded(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(60):
-            sent(target.place, b"\n")
+            sent(driver.place, b"\n")
     assert 1 <= len(caplog.records) <= claim_service._LOGGED_MAX
 
 
@@ -244,30 +244,30 @@ class Wire:
         self._listener.close()
 
 
-def test_whoever_records_a_connection_learns_nothing_and_cannot_replay_it(target: RowCommitPoint) -> None:
-    wire = Wire(target.place)
-    with target.task(7, wire.port) as task:
+def test_whoever_records_a_connection_learns_nothing_and_cannot_replay_it(driver: Driver) -> None:
+    wire = Wire(driver.place)
+    with driver.task(7, wire.port) as task:
         assert task.topic(TOPIC) == (0, 3)
         assert task.claim([0]) == [Claim(0, TopicPartition(TOPIC, 0), 0)]
     # It is kept for the next task of this process.
     claim_client._unused.pop(task._address).close()
     wire.join()
-    identity = target.service.address.identity
-    for text in (TOPIC, target.transaction.token, "attempt", "welcome", "einmal query"):
+    identity = driver.service.address.identity
+    for text in (TOPIC, driver.transaction.token, "attempt", "welcome", "einmal query"):
         assert text.encode() not in wire.from_task + wire.from_driver
-    target.granted.clear()
-    answer = sent(target.place, wire.from_task)
-    assert target.granted == []
+    driver.granted.clear()
+    answer = sent(driver.place, wire.from_task)
+    assert driver.granted == []
     assert b"welcome" not in answer
     assert isinstance(identity, SharedIdentity)
-    target.still_serves()
+    driver.still_serves()
 
 
-def test_the_key_travels_with_a_task_and_shows_in_no_text_of_it(target: RowCommitPoint) -> None:
-    address = target.service.address
+def test_the_key_travels_with_a_task_and_shows_in_no_text_of_it(driver: Driver) -> None:
+    address = driver.service.address
     key = address.identity.key.reveal()
     assert pickle.loads(pickle.dumps(address)) == address
     assert "PRIVATE KEY" in key
     secret = key.splitlines()[1]
-    for shown in (repr(address), str(address.identity), f"{address.identity.key}", repr(target.task())):
+    for shown in (repr(address), str(address.identity), f"{address.identity.key}", repr(driver.task())):
         assert secret not in shown

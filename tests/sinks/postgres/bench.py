@@ -1,4 +1,4 @@
-"""Rows per second into PostgreSQL: einmal's target beside Spark's JDBC sink, in turns, on one server.
+"""Rows per second into PostgreSQL: einmal's sink beside Spark's JDBC sink, in turns, on one server.
 
     python -m tests.sinks.postgres.bench --jdbc build/jdbc/postgresql-42.7.7.jar
 
@@ -36,7 +36,7 @@ from einmal.sinks.postgres.session import Session
 from einmal.sinks.postgres.staging import Staged
 from einmal.sinks.postgres.table import find_table
 from einmal.spark import session, write_stream
-from einmal.spark.targets.frame_rows import FrameRows, schema_of
+from einmal.spark.sinks.frame_rows import FrameRows, schema_of
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
 
 _ROW = """
@@ -128,7 +128,7 @@ def _jdbc(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
 
 
 def _copy(frame: DataFrame, checkpoint: str, server: PostgresServer) -> None:
-    """The tasks of the target, whose staging table is the table itself."""
+    """The tasks of the sink, whose staging table is the table itself."""
     options = postgres_options(Options({"url": server.url, "password": PASSWORD, "table": "public.orders"}))
     session = Session(options.connecting, options.schema, "bench")
     shape = session.in_transaction("reading the table", lambda: find_table(session, options.table))

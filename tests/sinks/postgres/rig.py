@@ -18,7 +18,7 @@ from einmal.sinks.commit_point import Identity, SinkFailed
 from einmal.sinks.postgres.commit_point import PostgresCommitPoint
 from einmal.sinks.postgres.sink import PostgresSink
 from einmal.sinks.sink import Opening
-from einmal.spark.targets.frame_rows import FrameRows
+from einmal.spark.sinks.frame_rows import FrameRows
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, Standby
 
 NAME = "pipeline"
@@ -27,39 +27,39 @@ NAME = "pipeline"
 class Driver:
     """One process that runs the pipeline, as far as the database can see it."""
 
-    def __init__(self, destination: PostgresSink, name: str = NAME) -> None:
-        self.destination = destination
+    def __init__(self, sink: PostgresSink, name: str = NAME) -> None:
+        self.sink = sink
         self.name = name
-        self.target: PostgresCommitPoint = destination.commit_point(Opening(name=name))
+        self.commit_point: PostgresCommitPoint = sink.commit_point(Opening(name=name))
         self.identity: Identity | None = None
         self.outputs: tuple[Output, ...] = ()
 
     def start(self) -> CommitRecord | None:
-        self.target.look()
-        self.identity = self.target.acquire(self.identity)
-        return self.target.read()
+        self.commit_point.look()
+        self.identity = self.commit_point.acquire(self.identity)
+        return self.commit_point.read()
 
     def restart(self) -> CommitRecord | None:
         """A new run in the same process."""
-        self.target.close()
-        self.target = self.destination.commit_point(Opening(name=self.name))
+        self.commit_point.close()
+        self.commit_point = self.sink.commit_point(Opening(name=self.name))
         return self.start()
 
     def stage(self, batch_id: int, frame: DataFrame) -> None:
         assert self.identity is not None
-        self.outputs = self.target.stage(self.identity, batch_id, FrameRows(frame))
+        self.outputs = self.commit_point.stage(self.identity, batch_id, FrameRows(frame))
 
     def record(self, batch_id: int) -> None:
         assert self.identity is not None
-        self.target.record(self.identity, record(batch_id, sum(each.count for each in self.outputs), self.name))
+        self.commit_point.record(self.identity, record(batch_id, sum(each.count for each in self.outputs), self.name))
 
     def commit(self) -> None:
         assert self.identity is not None
-        self.identity = self.target.commit(self.identity)
+        self.identity = self.commit_point.commit(self.identity)
 
     def abort(self) -> None:
         assert self.identity is not None
-        self.identity = self.target.abort(self.identity)
+        self.identity = self.commit_point.abort(self.identity)
 
     def batch(self, batch_id: int, frame: DataFrame) -> None:
         self.stage(batch_id, frame)
@@ -83,7 +83,7 @@ class Rig:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for each in self._drivers:
-            each.target.close()
+            each.commit_point.close()
 
     def options(self, port: int | None = None, **options: str) -> dict[str, str]:
         url = self.server.url_of(self.database, port)

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.rejections import RECORD
-from einmal.spark.targets.frame_rows import schema_of
+from einmal.spark.sinks.frame_rows import schema_of
 from tests.sinks.local_tasks import local_session
 from tests.sinks.postgres.rig import NAME, Driver, Rig
 from tests.sinks.postgres.server import PostgresServer
@@ -229,7 +229,7 @@ def test_columns_that_are_accepted_are_written_twice_and_others_are_named(rig: R
     driver = rig.driver(None, NAME, table=quoted, **options)
     try:
         try:
-            found = driver.destination.problems(NAME, schema_of(from_arrow_schema(frame(case, key, []).schema)))
+            found = driver.sink.problems(NAME, schema_of(from_arrow_schema(frame(case, key, []).schema)))
         except SinkError as error:
             found = [(str(error), "")]
         if found:
@@ -240,7 +240,7 @@ def test_columns_that_are_accepted_are_written_twice_and_others_are_named(rig: R
         event(f"accepted by {case.mode}")
         written_twice(rig, case, key, driver)
     finally:
-        driver.target.close()
+        driver.commit_point.close()
 
 
 def key_of(case: Case) -> Column:
@@ -274,7 +274,7 @@ def written_twice(rig: Rig, case: Case, key: Column, driver: Driver) -> None:
     for number, batch in enumerate(batches):
         driver.batch(number, rig.spark.createDataFrame(frame(case, key, batch, number * 10)))
         if case.tolerates:
-            assert not driver.target.rejected(number)
+            assert not driver.commit_point.rejected(number)
     table, names = sql.Identifier(case.table), [key.name, *(each.name for each in case.columns)]
     # As PostgreSQL itself writes and reads the values.
     run(rig, sql.SQL("CREATE TABLE expected (LIKE {})").format(table))

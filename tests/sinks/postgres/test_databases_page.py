@@ -118,7 +118,7 @@ def test_the_permissions_of_the_page_suffice_for_append_and_less_does_not(rig: R
     assert isinstance(caught.value, psycopg.errors.InsufficientPrivilege)
 
 
-def test_the_events_of_a_batch_are_those_of_every_target(rig: Rig) -> None:
+def test_the_events_of_a_batch_are_those_of_every_sink(rig: Rig) -> None:
     heard: list[events.Event] = []
     write(rig.spark.range(5)).format("postgres").options(**rig.options()).listener(heard.append).save()
     kinds = [type(each).__name__ for each in heard if not isinstance(each, events.PartitionWritten)]

@@ -1,4 +1,4 @@
-"""Options of a PostgreSQL destination, and the names that follow from them."""
+"""Options of a PostgreSQL sink, and the names that follow from them."""
 
 from __future__ import annotations
 

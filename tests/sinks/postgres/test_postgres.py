@@ -1,4 +1,4 @@
-"""PostgreSQL keeps what every target must keep: the battery, on a real server, with a database for each location."""
+"""PostgreSQL keeps what every sink must keep: the battery, on a real server, with a database for each location."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psycopg import sql
 
 from einmal.options.values import Options
 from einmal.sinks.postgres.sink import PostgresSink
-from einmal.testing.targets import TargetTests
+from einmal.testing.sinks import SinkTests
 from tests.sinks.local_tasks import LocalTasks
 from tests.sinks.postgres.server import PASSWORD, PostgresServer
 from tests.suite.shared import shared
@@ -20,7 +20,7 @@ from tests.suite.shared import shared
 pytestmark = pytest.mark.slow
 
 
-class PostgresHooks(TargetTests):
+class PostgresHooks(SinkTests):
     def sink(self, location: Path) -> PostgresSink:
         return PostgresSink(
             Options({"url": self._url(location), "password": PASSWORD, "table": "words", "lock_timeout": "900ms"})

@@ -9,7 +9,7 @@ import pytest
 
 from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.sinks.commit_point import SinkFailed
-from einmal.spark.targets.frame_rows import schema_of
+from einmal.spark.sinks.frame_rows import schema_of
 from tests.sinks.postgres.rig import Query, Rig
 from tests.sinks.postgres.server import PASSWORD
 from tests.suite.shared import unique
@@ -29,7 +29,7 @@ class Tolerant(Query):
     def rejected(self, query: str) -> dict[int, str]:
         """Write a batch; why each record was rejected."""
         self.write(f"SELECT * EXCEPT (at), {RECORD} FROM ({query})")
-        found = self.driver.target.rejected(self.batch_id - 1)
+        found = self.driver.commit_point.rejected(self.batch_id - 1)
         self.messages = [each.message for each in found]
         assert {(each.topic, each.partition) for each in found} <= {("in", 0)}
         assert len({each.offset for each in found}) == len(found)
@@ -256,7 +256,7 @@ def test_more_rejected_rows_than_the_limit_abort_the_batch_and_nothing_is_there(
         query.rejected("SELECT id, id AS at FROM range(100)")
     query.driver.abort()
     assert query.rows("count(*)") == [(81,)]
-    assert len(query.driver.target.rejected(0)) == 9
+    assert len(query.driver.commit_point.rejected(0)) == 9
     assert rig.rows("SELECT count(*), min(batch_id) FROM einmal_rejected") == [(9, 0)]
     assert rig.staging() == []
 
@@ -265,11 +265,11 @@ def test_the_outbox_has_the_rejected_rows_of_the_last_batch_of_each_pipeline(rig
     rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 9))")
     query = Tolerant(rig)
     query.rejected("SELECT id, id AS at FROM range(30)")
-    assert [each.offset for each in query.driver.target.rejected(0)] == [9, 19, 29]
+    assert [each.offset for each in query.driver.commit_point.rejected(0)] == [9, 19, 29]
     query.rejected("SELECT id, id AS at FROM range(15)")
-    assert query.driver.target.rejected(0) == ()
+    assert query.driver.commit_point.rejected(0) == ()
     query.driver.restart()
-    (found,) = query.driver.target.rejected(1)
+    (found,) = query.driver.commit_point.rejected(1)
     assert found == RejectedRow("in", 0, 9, "postgres.check_violation", found.message)
     query.rejected("SELECT id, id AS at FROM range(5)")
     assert rig.rows("SELECT * FROM einmal_rejected") == []

@@ -13,7 +13,7 @@ from einmal.options.values import Options
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.postgres.copying import copy_rows
 from einmal.sinks.postgres.options import postgres_options
-from einmal.spark.targets.frame_rows import FrameRows
+from einmal.spark.sinks.frame_rows import FrameRows
 from tests.sinks.postgres.rig import NAME, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -27,7 +27,7 @@ def test_rows_of_attempts_that_spark_does_not_count_are_never_inserted(rig: Rig)
     driver = rig.driver()
     driver.start()
     driver.stage(0, rig.frame(range(10)))
-    staged = driver.target._staged
+    staged = driver.commit_point._staged
     assert staged is not None
     # The same tasks again, as a stage that is retried, or a speculative copy: other attempts.
     options = postgres_options(Options(rig.options()))
@@ -43,7 +43,7 @@ def test_an_attempt_that_outlives_its_batch_finds_no_table(rig: Rig) -> None:
     driver = rig.driver()
     driver.start()
     driver.stage(0, rig.frame(range(10)))
-    staged = driver.target._staged
+    staged = driver.commit_point._staged
     assert staged is not None
     driver.record(0)
     driver.commit()

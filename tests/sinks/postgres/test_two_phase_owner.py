@@ -18,11 +18,11 @@ from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening
 from einmal.sinks.two_phase import TwoPhaseCommitPoint
 from einmal.spark.operate.ownership import KafkaOwnership
-from einmal.spark.targets.frame_rows import FrameRows
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.kafka.target import KafkaFrameCommitPoint
-from einmal.spark.targets.part import Part
-from einmal.spark.targets.two_phase import FrameTwoPhaseSink
+from einmal.spark.sinks.frame_rows import FrameRows
+from einmal.spark.sinks.kafka.commit_point import KafkaFrameCommitPoint
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+from einmal.spark.sinks.part import Part
+from einmal.spark.sinks.two_phase import FrameTwoPhaseSink
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.sinks.postgres.rig import Rig, record
@@ -91,11 +91,11 @@ class Decided:
     def opened(self) -> TwoPhaseCommitPoint:
         client = {"bootstrap.servers": self.broker.bootstrap, TWO_PHASE_COMMIT: "true"}
         topics = Part(KafkaFrameSink(client, self.name), "topics")
-        target = FrameTwoPhaseSink(topics, Part(self.rig.sink(), "rows")).commit_point(
+        commit_point = FrameTwoPhaseSink(topics, Part(self.rig.sink(), "rows")).commit_point(
             Opening(name=self.name, runtime=self.rig.spark)
         )
-        assert isinstance(target, TwoPhaseCommitPoint)
-        return target
+        assert isinstance(commit_point, TwoPhaseCommitPoint)
+        return commit_point
 
     def in_topic(self) -> list[str]:
         return values(self.broker.bootstrap, self.name)
@@ -178,9 +178,9 @@ def test_after_a_reset_of_the_database_a_reset_forgets_the_batch_that_the_topics
     topics = Part(KafkaFrameSink(client | {TWO_PHASE_COMMIT: "true"}, name), "topics")
 
     def acquire() -> None:
-        destination = FrameTwoPhaseSink(topics, Part(rig.sink(), "rows"))
-        with closing(destination.commit_point(Opening(name=name, runtime=rig.spark))) as target:
-            target.acquire(None)
+        sink = FrameTwoPhaseSink(topics, Part(rig.sink(), "rows"))
+        with closing(sink.commit_point(Opening(name=name, runtime=rig.spark))) as commit_point:
+            commit_point.acquire(None)
 
     with pytest.raises(PipelineRefused) as refused:
         acquire()

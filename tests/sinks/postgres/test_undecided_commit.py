@@ -138,17 +138,17 @@ def test_a_lost_answer_to_acquire_does_not_fence_the_query_itself(rig: Rig) -> N
         driver.batch(0, rig.frame(range(10)))
         held = driver.identity
         assert isinstance(held, PostgresIdentity)
-        driver.target.close()
+        driver.commit_point.close()
         for fault in (Fault.LOSE_ANSWER, Fault.CUT_BEFORE):
-            target = driver.destination.commit_point(Opening(name=NAME))
-            target.look()
+            commit_point = driver.sink.commit_point(Opening(name=NAME))
+            commit_point.look()
             # The table is looked for in a transaction of its own.
-            target._session.in_transaction("waiting", target._prepared)
+            commit_point._session.in_transaction("waiting", commit_point._prepared)
             proxy.fault = fault
             with pytest.raises(SinkError):
-                target._raise(held, held.holder, 30_000)
+                commit_point._raise(held, held.holder, 30_000)
             assert proxy.fault is Fault.NONE, "COMMIT met it"
-            target.close()
+            commit_point.close()
         assert driver.restart() == record(0, 10)
         driver.batch(1, rig.frame(range(10, 20)))
     assert rig.numbers() == list(range(20))
@@ -160,14 +160,14 @@ def test_a_write_that_is_given_up_forgets_its_name_only_if_it_has_committed_noth
     with Proxy(rig.server.port) as proxy:
         for name, fault, left in (("lost", Fault.LOSE_ANSWER, [("lost", 0)]), ("cut", Fault.CUT_BEFORE, [])):
             driver = rig.driver(proxy.port, name)
-            driver.target = driver.destination.commit_point(Opening(name=name, is_new=True))
+            driver.commit_point = driver.sink.commit_point(Opening(name=name, is_new=True))
             driver.start()
             driver.record(0)
             proxy.fault = fault
             with pytest.raises(OutcomeUnknown):
                 driver.commit()
-            driver.target.abandon()
-            driver.target.close()
+            driver.commit_point.abandon()
+            driver.commit_point.close()
             assert rig.rows("SELECT pipeline, batch_id FROM einmal_commits WHERE pipeline = %s", (name,)) == left
 
 

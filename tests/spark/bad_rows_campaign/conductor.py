@@ -162,7 +162,7 @@ class Conductor:
             self.report.wrong.append("a position has two dead letters")
 
     def _check_last(self) -> None:
-        """After the repair the target equals that of clean input."""
+        """After the repair the sink equals that of clean input."""
         repaired = list(self._records(f"{self._payments.name}-repair"))
         self.report.replayed = len(repaired)
         if len(repaired) != self._rows // BAD_IN:

@@ -30,7 +30,7 @@ from einmal.spark import PipelineError, PipelineQuery, PipelineRefused, register
 from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.spark_commit import SparkCommit
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 from tests.spark.campaign.pipelines import NAMES, Place
 from tests.spark.claim_moments import watch_claims
 
@@ -95,9 +95,9 @@ def watch(stage: Stage) -> None:
     run_batch, finish = ExactlyOnce.batch, SparkCommit.finish_spark_commit
 
     def watched_batch(self: ExactlyOnce, batch: CurrentBatch) -> None:
-        destination = self._setting.destination
-        assert isinstance(destination, KafkaFrameSink)
-        pipelines[id(destination.resources(self._setting.spark).service)] = self._id
+        sink = self._setting.sink
+        assert isinstance(sink, KafkaFrameSink)
+        pipelines[id(sink.resources(self._setting.spark).service)] = self._id
         run_batch(self, batch)
 
     def watched_finish(self: SparkCommit, record: Any) -> Any:

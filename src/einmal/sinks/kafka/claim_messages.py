@@ -60,7 +60,7 @@ class Claim(NamedTuple):
     """A partition that this task alone may write until it reports. ``sequence``: of its first record there."""
 
     number: int
-    target: TopicPartition
+    partition: TopicPartition
     sequence: int
 
 

@@ -150,15 +150,15 @@ class KafkaCommitPoint(CommitPoint):
         service: ClaimService,
         run: Callable[[OpenTransaction, WriteAs], list[Output]],
         *,
-        claimed: Callable[[TopicPartition], None] = lambda target: None,
+        claimed: Callable[[TopicPartition], None] = lambda partition: None,
         reported: Callable[[Output], None] = lambda output: None,
     ) -> tuple[Output, ...]:
         """``run`` is a job whose tasks claim partitions at ``service`` before they write, and returns what they have
         written."""
 
-        def add(target: TopicPartition) -> None:
-            self._transactions.add(identity, target)
-            claimed(target)
+        def add(partition: TopicPartition) -> None:
+            self._transactions.add(identity, partition)
+            claimed(partition)
 
         claims = OpenTransaction(TopicTable(self._cluster.partition_count), add=add, reported=reported)
         self._begin(identity)

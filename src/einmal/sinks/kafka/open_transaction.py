@@ -60,7 +60,7 @@ class TopicTable:
     def __init__(self, count_of: Callable[[str], int]) -> None:
         self._count_of = count_of
         self._topics: dict[str, TopicNumbers] = {}
-        self._targets: list[TopicPartition] = []
+        self._partitions: list[TopicPartition] = []
 
     def look_up(self, topic: str) -> TopicNumbers:
         """Raises ClaimRefused for an internal topic, and what ``count_of`` raises."""
@@ -68,15 +68,15 @@ class TopicTable:
         if known is None:
             if topic in RESERVED_TOPICS:
                 raise ClaimRefused(reserved(topic))
-            known = TopicNumbers(len(self._targets), self._count_of(topic))
+            known = TopicNumbers(len(self._partitions), self._count_of(topic))
             self._topics[topic] = known
-            self._targets += (TopicPartition(topic, index) for index in range(known.size))
+            self._partitions += (TopicPartition(topic, index) for index in range(known.size))
         return known
 
-    def target(self, number: int) -> TopicPartition:
-        if not 0 <= number < len(self._targets):
+    def partition(self, number: int) -> TopicPartition:
+        if not 0 <= number < len(self._partitions):
             raise ClaimRefused(f"no partition has the number {number} in this batch")
-        return self._targets[number]
+        return self._partitions[number]
 
 
 class OpenTransaction:
@@ -142,7 +142,7 @@ class OpenTransaction:
     def _claim(self, question: ClaimPartitions) -> Answer:
         """Those of the wanted partitions that are free, at most as many as asked for; waits a while for the first."""
         attempt_id = question.attempt.attempt_id
-        wanted = [(number, self._topics.target(number)) for number in question.numbers[:CLAIMS_MAX]]
+        wanted = [(number, self._topics.partition(number)) for number in question.numbers[:CLAIMS_MAX]]
         if self._claims is not None:
             # If the answer to an earlier question was lost, the attempt must learn what it has already.
             claims = self._claims
@@ -167,31 +167,31 @@ class OpenTransaction:
         """Return what the attempt may write now, and why another partition was denied."""
         granted: list[Claim] = []
         denied: Denied | None = None
-        for number, target in wanted:
+        for number, partition in wanted:
             if len(granted) == most:
                 break
             answer = Granted(0, add=False)
             if self._claims is not None:
-                if denied is not None and self._claims.holder(target) not in (None, attempt.attempt_id):
+                if denied is not None and self._claims.holder(partition) not in (None, attempt.attempt_id):
                     # Every report wakes all who wait: one refusal is enough for each of them.
                     continue
-                found = self._claims.claim(self.token, attempt.task, attempt.attempt_id, target)
+                found = self._claims.claim(self.token, attempt.task, attempt.attempt_id, partition)
                 if isinstance(found, Denied):
                     denied = denied or found
                     continue
                 answer = found
             if answer.add:
-                self._add_to_transaction(target)
-            granted.append(Claim(number, target, answer.sequence))
+                self._add_to_transaction(partition)
+            granted.append(Claim(number, partition, answer.sequence))
         return granted, denied
 
-    def _add_to_transaction(self, target: TopicPartition) -> None:
+    def _add_to_transaction(self, partition: TopicPartition) -> None:
         """Raises what ``add`` raises; then the transaction grants nothing any more."""
         try:
-            self._add(target)
+            self._add(partition)
         except Exception as error:
             assert self._claims is not None, "only claims add"
-            self._claims.fail(f"{target} could not be added to the transaction: {error}")
+            self._claims.fail(f"{partition} could not be added to the transaction: {error}")
             self._lock.notify_all()
             raise
 

@@ -96,12 +96,12 @@ class KafkaTransactions:
         self._began = None
         self._open = identity
 
-    def add(self, identity: ProducerIdAndEpoch, target: TopicPartition) -> None:
+    def add(self, identity: ProducerIdAndEpoch, partition: TopicPartition) -> None:
         """To be called before the first record of every partition."""
         self._is_empty = False
         if self._began is None:
             self._began = time.monotonic()
-        self._requests.add_partitions(identity, [target])
+        self._requests.add_partitions(identity, [partition])
 
     def commit_offsets(
         self, identity: ProducerIdAndEpoch, group_id: str, positions: Mapping[TopicPartition, int]

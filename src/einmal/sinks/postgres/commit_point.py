@@ -1,4 +1,4 @@
-"""The verbs of a target on PostgreSQL: one run of a pipeline under one name.
+"""The verbs of a sink on PostgreSQL: one run of a pipeline under one name.
 
     look     SELECT
     acquire  the next epoch, for this holder; waits for a COMMIT under way; removes what earlier epochs staged

@@ -1,4 +1,4 @@
-"""The options of a PostgreSQL destination. Pure, but for libpq's parser of connection strings."""
+"""The options of a PostgreSQL sink. Pure, but for libpq's parser of connection strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's errors as the verbs of a target report them. Pure."""
+"""PostgreSQL's errors as the verbs of a sink report them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of a PostgreSQL database as a destination: options, checks before a run, and the records of all pipelines."""
+"""A table of a PostgreSQL database as a sink: options, checks before a run, and the records of all pipelines."""
 
 from __future__ import annotations
 

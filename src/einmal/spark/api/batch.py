@@ -1,4 +1,4 @@
-"""``write(frame)``: a batch DataFrame to a target as one transaction, in the words of Spark's DataFrameWriter.
+"""``write(frame)``: a batch DataFrame to a sink as one transaction, in the words of Spark's DataFrameWriter.
 
 ``df.write.format("kafka")`` becomes ``write(df)``. All rows become visible together, or none. A batch that has a name
 and a number (``transactional.id``, ``txnVersion``) is written once, however often its scheduler runs it: the number is
@@ -30,7 +30,7 @@ from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.environment.spark_session import require_classic_session
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 
 _RUNS_MAX: Final = 3
 """Attempts at a write with an unknown outcome: each reads the record and, if the write is not committed, begins it
@@ -49,7 +49,7 @@ class Written:
 
 def write(frame: DataFrame) -> BatchWriter:
     """A writer for a batch DataFrame. To topics, its default, columns are those of Spark's Kafka sink: value; optional:
-    key, topic, partition, headers, timestamp. To other targets they are those of the table."""
+    key, topic, partition, headers, timestamp. To other sinks they are those of the table."""
     return BatchWriter(frame)
 
 
@@ -65,7 +65,7 @@ class BatchWriter:
         self._listeners: list[events.Listener] = []
 
     def format(self, source: str) -> Self:
-        """The type of the target, as for ``write_stream``."""
+        """The type of the sink, as for ``write_stream``."""
         if source not in KAFKA:
             sink_class(source)
         self._kind = source
@@ -74,7 +74,7 @@ class BatchWriter:
     def mode(self, saveMode: str | None) -> Self:
         """Only "append": existing rows stay. Spark's default, "error", means the same here."""
         if saveMode is not None and saveMode.lower() not in _MODES:
-            raise OptionError(f"a target can be appended to, not written with mode {saveMode!r}")
+            raise OptionError(f"a sink can be appended to, not written with mode {saveMode!r}")
         return self
 
     def option(self, key: str, value: Any) -> Self:
@@ -94,32 +94,32 @@ class BatchWriter:
     def save(self) -> Written:
         """Write all rows in one transaction; returns when it is committed. Raises OptionError, PipelineError."""
         require_classic_session(self._frame)
-        options, target = self._parsed()
+        options, sink = self._parsed()
         redact_plans(self._frame.sparkSession)
         try:
-            preflight_write(self._frame, options, target)
-            return self._save(options, target)
+            preflight_write(self._frame, options, sink)
+            return self._save(options, sink)
         finally:
-            target.close()
+            sink.close()
 
     def _parsed(self) -> tuple[VersionOptions, RowSink]:
         """Raises OptionError."""
         if self._kind not in KAFKA:
             own = sink_class(self._kind).OPTIONS
-            options, target = version_options(self._options, own, _new_name), new_sink(self._kind, self._options)
-            if target.errors.tolerates:
+            options, sink = version_options(self._options, own, _new_name), new_sink(self._kind, self._options)
+            if sink.errors.tolerates:
                 raise OptionError(
                     f"{TOLERANCE}=all is of a stream: a batch write has no dead letters\nhint: leave it out"
                 )
-            return options, target
+            return options, sink
         to_topics = write_options(self._options, _new_name)
         if to_topics.without_effect:
             _logger.warning("options without effect here: %s", ", ".join(to_topics.without_effect))
         return to_topics, KafkaFrameSink(to_topics.client, to_topics.topic)
 
-    def _save(self, options: VersionOptions, target: RowSink) -> Written:
+    def _save(self, options: VersionOptions, sink: RowSink) -> Written:
         for attempt in range(_RUNS_MAX):
-            run = self._new_run(options, target)
+            run = self._new_run(options, sink)
             try:
                 ready = self._run(run, options.version or 0)
                 if options.version is None:
@@ -136,7 +136,7 @@ class BatchWriter:
                 run.close()
         raise AssertionError("the last run returns or raises")
 
-    def _new_run(self, options: VersionOptions, target: RowSink) -> TransactionRun:
+    def _new_run(self, options: VersionOptions, sink: RowSink) -> TransactionRun:
         """A later run reads the outcome of this one from the commit record."""
         name = options.transactional_id
         query = Query(
@@ -150,7 +150,7 @@ class BatchWriter:
         opening = Opening(
             name=name, runtime=self._frame.sparkSession, notify=self._notify, is_new=options.version is None
         )
-        return TransactionRun(target.commit_point(opening), query, NoAdditions(), self._notify)
+        return TransactionRun(sink.commit_point(opening), query, NoAdditions(), self._notify)
 
     def _run(self, run: TransactionRun, version: int) -> Ready:
         """Acquire the transactional.id, and write the batch unless its version is committed. Raises PipelineError."""

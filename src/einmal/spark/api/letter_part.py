@@ -1,7 +1,7 @@
-"""Where the dead letters of a query go: to its topics, or to topics of the source's cluster beside other targets.
+"""Where the dead letters of a query go: to its topics, or to topics of the source's cluster beside other sinks.
 
-Those of rows that targets reject have a commit point of their own in the source's cluster: they are known only when the
-targets have committed, which is after the topics of the query.
+Those of rows that sinks reject have a commit point of their own in the source's cluster: they are known only when the
+sinks have committed, which is after the topics of the query.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from einmal.options.values import OptionError, client_settings
 from einmal.schemas.settings import TOLERANCE
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.rows import LETTER_SCHEMA
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+from einmal.spark.sinks.part import Part
+from einmal.spark.sinks.rejected_letters import RejectedLetters, RejectingSink
+from einmal.spark.sinks.two_phase import FrameTwoPhaseSink
 from einmal.spark.source.source import KafkaDataSource
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.part import Part
-from einmal.spark.targets.rejected_letters import RejectedLetters, RejectingSink
-from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 
 TOPICS_COLUMN: Final = "einmal_topics"
-"""The struct column of rows for topics, in a query that has other targets, too."""
+"""The struct column of rows for topics, in a query that has other sinks, too."""
 _ROWS_COLUMN: Final = "einmal_rows"
 _LETTERS: Final = f"struct<{', '.join(each.strip().replace(' ', ':', 1) for each in LETTER_SCHEMA.split(', '))}>"
 
@@ -52,7 +52,7 @@ def topics_with_letters(options: QueryOptions, decoded: Decoded) -> list[str]:
 
 def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decoded) -> LetterPart:
     """How the rows of a query get beside them a part that dead letters can go to. Raises OptionError."""
-    if len(parts) == 1 and isinstance(parts[0].destination, KafkaFrameSink):
+    if len(parts) == 1 and isinstance(parts[0].sink, KafkaFrameSink):
         assert isinstance(options, SinkOptions)
         # Each row names its topic, as dead letters do.
         topics = Part(KafkaFrameSink(options.client, None, options.group_id))
@@ -63,12 +63,12 @@ def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decode
     letters = Part(KafkaFrameSink(_client(options.transactional_id, tolerant)), TOPICS_COLUMN)
     if len(parts) > 1:
         return LetterPart((letters, *parts), TOPICS_COLUMN, _beside_letters)
-    rows = Part(parts[0].destination, _ROWS_COLUMN)
+    rows = Part(parts[0].sink, _ROWS_COLUMN)
     return LetterPart((letters, rows), TOPICS_COLUMN, lambda frame: _beside_letters(_in_one_column(frame)))
 
 
 def _has_topics(part: Part) -> bool:
-    return part.column == TOPICS_COLUMN or isinstance(part.destination, FrameTwoPhaseSink)
+    return part.column == TOPICS_COLUMN or isinstance(part.sink, FrameTwoPhaseSink)
 
 
 def _unchanged(frame: DataFrame) -> DataFrame:
@@ -105,13 +105,13 @@ def _client(name: str | None, sources: Sequence[Mapping[str, str]]) -> dict[str,
 def rejected_letters(
     options: QueryOptions, parts: Sequence[Part], sources: Sequence[tuple[str, Mapping[str, str]]]
 ) -> RejectedLetters | None:
-    """Where the dead letters go of rows that targets reject; None where no sink tolerates them. ``sources``: format and
+    """Where the dead letters go of rows that sinks reject; None where no sink tolerates them. ``sources``: format and
     options of each, in the order of its positions. Raises OptionError."""
     name = options.transactional_id
     sinks = {
         number: RejectingSink(part.name or str(name), errors, _class_of(part))
         for number, part in enumerate(parts)
-        if (errors := part.destination.errors).tolerates
+        if (errors := part.sink.errors).tolerates
     }
     if not sinks:
         return None
@@ -123,7 +123,7 @@ def rejected_letters(
         )
     own_name = f"{name}/rejected"
     return RejectedLetters(
-        destination=KafkaFrameSink(_client(own_name, list(ours.values()))),
+        sink=KafkaFrameSink(_client(own_name, list(ours.values()))),
         name=own_name,
         sources={number: source_options(given, streaming=True) for number, given in ours.items()},
         sinks=sinks,
@@ -131,7 +131,7 @@ def rejected_letters(
 
 
 def _class_of(part: Part) -> str:
-    destination = part.destination
-    if isinstance(destination, FrameTwoPhaseSink):
-        destination = destination.parts[1].destination
-    return f"{type(destination).__module__}.{type(destination).__qualname__}"
+    sink = part.sink
+    if isinstance(sink, FrameTwoPhaseSink):
+        sink = sink.parts[1].sink
+    return f"{type(sink).__module__}.{type(sink).__qualname__}"

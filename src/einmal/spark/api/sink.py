@@ -2,7 +2,7 @@
 writer.
 
 ``df.writeStream.format("kafka")`` becomes ``write_stream(df)``, with one option more: ``transactional.id``. Output, and
-the source positions, of each micro-batch are one transaction of the target.
+the source positions, of each micro-batch are one transaction of the sink.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from einmal.spark.protocol.execution import divides_partitions, is_stateful, sou
 from einmal.spark.protocol.queries import queries_of
 from einmal.spark.protocol.query import PipelineQuery, Transform
 from einmal.spark.protocol.run import Kept, Run, Setting
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+from einmal.spark.sinks.part import Part
+from einmal.spark.sinks.rejected_letters import RejectedLetters
+from einmal.spark.sinks.two_phase import FrameTwoPhaseSink
 from einmal.spark.source.source import KafkaDataSource
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.part import Part
-from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.two_phase import FrameTwoPhaseSink
 
 _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     EXACTLY_ONCE: ExactlyOnce,
@@ -71,7 +71,7 @@ _logger = logging.getLogger(__name__)
 
 def write_stream(frame: DataFrame) -> StreamWriter:
     """A writer for a streaming DataFrame. To topics, its default, columns are those of Spark's Kafka sink: value;
-    optional: key, topic, partition, headers, timestamp. To other targets they are those of the table."""
+    optional: key, topic, partition, headers, timestamp. To other sinks they are those of the table."""
     return StreamWriter(frame)
 
 
@@ -97,7 +97,7 @@ class StreamWriter:
         self._takes_topics = False
 
     def format(self, source: str) -> Self:
-        """The type of the target: "kafka" by default, another of ``sinks.kinds``, or the import path of your own."""
+        """The type of the sink: "kafka" by default, another of ``sinks.kinds``, or the import path of your own."""
         if source not in KAFKA:
             sink_class(source)
         self._kind = source
@@ -167,7 +167,7 @@ class StreamWriter:
         return self
 
     def sinks(self, others: Mapping[str, tuple[str, Mapping[str, str]]], *, topics: bool) -> Self:
-        """Several targets: type and options by the name of a struct column, which holds the rows for it and is null in
+        """Several sinks: type and options by the name of a struct column, which holds the rows for it and is null in
         the rows of others. ``topics``: whether there are rows for topics, too, in ``TOPICS_COLUMN``."""
         self._others, self._takes_topics = others, topics
         return self
@@ -182,11 +182,11 @@ class StreamWriter:
         require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
         options, parts = self._parsed()
-        name = options.transactional_id or parts[0].destination.table
+        name = options.transactional_id or parts[0].sink.table
         stateful = is_stateful(self._frame)
         decoded = decoded_sources(self._frame)
         has_letters = any(each.settings.tolerates for _, each in decoded)
-        has_letters |= any(each.destination.errors.tolerates for each in parts)
+        has_letters |= any(each.sink.errors.tolerates for each in parts)
         _log_without_effect(options, self._frame, has_letters=has_letters)
         letters: LetterPart | None = None
         if any(each.settings.tolerates for _, each in decoded):
@@ -225,7 +225,7 @@ class StreamWriter:
         return query
 
     def _written(self, letters: LetterPart | None) -> StructType | None:
-        """The schema of the rows that the targets get, if it is known."""
+        """The schema of the rows that the sinks get, if it is known."""
         frame = self._frame
         if self._transform is not None:
             if self._transformed is None:

@@ -18,7 +18,7 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.schemas import settings as decoding_settings
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.kinds import new_sink
-from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SourceFacts, TargetFacts
+from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SinkFacts, SourceFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
 
 _PATIENCE_MS: Final = "3000"
@@ -39,7 +39,7 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
         name=declaration.name,
         sources=tuple(_source(source) for source in declaration.sources),
         topics=topics,
-        targets=_targets(declaration),
+        sinks=_sinks(declaration),
         together=declaration.writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true",
         plan=plan,
         plan_problem=plan_problem,
@@ -48,15 +48,15 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
     )
 
 
-def _targets(declaration: Declaration) -> tuple[TargetFacts, ...]:
+def _sinks(declaration: Declaration) -> tuple[SinkFacts, ...]:
     sinks = [sink for sink in declaration.sinks if not sink.is_topic]
-    return tuple(_target(sink, f"{declaration.name}/{sink.name}" if len(sinks) > 1 else None) for sink in sinks)
+    return tuple(_sink(sink, f"{declaration.name}/{sink.name}" if len(sinks) > 1 else None) for sink in sinks)
 
 
-def _target(sink: DeclaredSink, record: str | None) -> TargetFacts:
+def _sink(sink: DeclaredSink, record: str | None) -> SinkFacts:
     with closing(new_sink(sink.kind, sink.options)) as found:
         letters = str(found.errors.topic) if found.errors.tolerates else ""
-        return TargetFacts(sink.kind, found.table, found.promises(), record, letters)
+        return SinkFacts(sink.kind, found.table, found.promises(), record, letters)
 
 
 def _source(source: Source) -> SourceFacts:

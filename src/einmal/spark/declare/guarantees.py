@@ -58,7 +58,7 @@ class PlanFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetFacts:
+class SinkFacts:
     """A sink that is no topic. ``promises``: its own reasons, without asking it. ``record``: the name of its commit
     record, where that is not the pipeline's. ``letters``: the topic of the dead letters of rows that it rejects, ""
     where such a row stops the pipeline."""
@@ -72,7 +72,7 @@ class TargetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFacts:
-    """``topics``: the sinks in Kafka, "" where each row names its own; ``targets``: all others; ``together``: one
+    """``topics``: the sinks in Kafka, "" where each row names its own; ``sinks``: all others; ``together``: one
     commit for both. ``plan`` and ``cluster`` (of the topics) are None where they were not inspected; the problems are
     the reasons."""
 
@@ -80,7 +80,7 @@ class PipelineFacts:
     name: str
     sources: tuple[SourceFacts, ...]
     topics: tuple[str, ...]
-    targets: tuple[TargetFacts, ...] = ()
+    sinks: tuple[SinkFacts, ...] = ()
     together: bool = False
     plan: PlanFacts | None = None
     plan_problem: str = ""
@@ -93,10 +93,10 @@ def explain(facts: PipelineFacts) -> list[Hop]:
     return [
         *(_source(each) for each in facts.sources),
         _transformation(facts),
-        *(_sink(facts, topic) for topic in facts.topics),
-        *(_target(each) for each in facts.targets),
+        *(_topic(facts, topic) for topic in facts.topics),
+        *(_sink(each) for each in facts.sinks),
         *([_positions(facts), _readers(facts)] if facts.topics else ()),
-        *(hop for each in facts.targets for hop in _behind(facts, each)),
+        *(hop for each in facts.sinks for hop in _behind(facts, each)),
         *_commit_points(facts),
     ]
 
@@ -276,7 +276,7 @@ _SINK: Final = {
 }
 
 
-def _sink(facts: PipelineFacts, topic: str) -> Hop:
+def _topic(facts: PipelineFacts, topic: str) -> Hop:
     reasons = [Reason(*_SINK[facts.guarantee])]
     guarantee = facts.guarantee
     cluster = facts.cluster
@@ -300,34 +300,34 @@ def _sink(facts: PipelineFacts, topic: str) -> Hop:
     return Hop("sink", topic or "a topic per row", guarantee, tuple(reasons))
 
 
-def _target(target: TargetFacts) -> Hop:
+def _sink(sink: SinkFacts) -> Hop:
     guarantee = EXACTLY_ONCE
-    if any(reason.verdict is HopVerdict.NOT for reason in target.promises):
+    if any(reason.verdict is HopVerdict.NOT for reason in sink.promises):
         guarantee = AT_LEAST_ONCE
-    held = Reason(HopVerdict.HOLDS, "the rows of a batch and its commit record are one transaction of the target")
+    held = Reason(HopVerdict.HOLDS, "the rows of a batch and its commit record are one transaction of the sink")
     rejected = "a row that the table rejects stops the pipeline"
-    if target.letters:
+    if sink.letters:
         rejected = (
             f"a row that the table rejects is recorded in the transaction of the others, and is a dead letter in "
-            f"{target.letters}, once: in a transaction of its own, after that of the table"
+            f"{sink.letters}, once: in a transaction of its own, after that of the table"
         )
-    reasons = (held, Reason(HopVerdict.HOLDS, rejected), *target.promises)
-    return Hop("sink", f"{target.kind} {target.table}", guarantee, reasons)
+    reasons = (held, Reason(HopVerdict.HOLDS, rejected), *sink.promises)
+    return Hop("sink", f"{sink.kind} {sink.table}", guarantee, reasons)
 
 
 def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
-    """Yield the hop of a query with several targets."""
+    """Yield the hop of a query with several sinks."""
     if facts.together:
         reason = Reason(
             HopVerdict.HOLDS,
             "one, in the database: its commit record names the prepared transaction of the topics (KIP-939), which "
             "ends as the database has decided. Readers may see a batch in the database before it is in the topics",
         )
-    elif len(facts.targets) + bool(facts.topics) > 1:
+    elif len(facts.sinks) + bool(facts.topics) > 1:
         reason = Reason(
             HopVerdict.IF,
-            "several, one after the other: each target has each batch once, at different times. A query that is not "
-            "deterministic can give two targets two results of one batch",
+            "several, one after the other: each sink has each batch once, at different times. A query that is not "
+            "deterministic can give two sinks two results of one batch",
             "for topics and one database, brokers with transaction.two.phase.commit.enable commit both as one: set "
             "kafka.transaction.two.phase.commit.enable",
         )
@@ -336,13 +336,13 @@ def _commit_points(facts: PipelineFacts) -> Iterator[Hop]:
     yield Hop("commit points", "", EXACTLY_ONCE, (reason,))
 
 
-def _behind(facts: PipelineFacts, target: TargetFacts) -> Iterator[Hop]:
+def _behind(facts: PipelineFacts, sink: SinkFacts) -> Iterator[Hop]:
     """Positions and readers of a sink that is no topic."""
-    name = target.record or facts.name
+    name = sink.record or facts.name
     record = Reason(HopVerdict.HOLDS, f"in its commit record under {name!r}, in the same transaction as the rows")
-    yield Hop("positions", target.kind, EXACTLY_ONCE, (record,))
-    seen = Reason(HopVerdict.HOLDS, f"readers of {target.table} see the rows of a batch together, or none of them")
-    yield Hop("readers", target.kind, EXACTLY_ONCE, (seen,))
+    yield Hop("positions", sink.kind, EXACTLY_ONCE, (record,))
+    seen = Reason(HopVerdict.HOLDS, f"readers of {sink.table} see the rows of a batch together, or none of them")
+    yield Hop("readers", sink.kind, EXACTLY_ONCE, (seen,))
 
 
 def _epochs(cluster: ClusterFacts) -> str:

@@ -26,11 +26,11 @@ from einmal.spark.environment.streaming_query import SparkInternalsMissing, chec
 from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.execution import FORMAT_SETTING, sources, state_format
-from einmal.spark.targets.frame_rows import schema_of
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
-from einmal.spark.targets.part import Part
-from einmal.spark.targets.rejected_letters import RejectedLetters
-from einmal.spark.targets.two_phase import FrameTwoPhaseSink
+from einmal.spark.sinks.frame_rows import schema_of
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+from einmal.spark.sinks.part import Part
+from einmal.spark.sinks.rejected_letters import RejectedLetters
+from einmal.spark.sinks.two_phase import FrameTwoPhaseSink
 from einmal.types import ErrorCode
 
 Missing = list[tuple[str, str]]
@@ -69,15 +69,15 @@ class PlannedQuery:
 def preflight(
     query: PlannedQuery, parts: Sequence[Part], checkpoint: Checkpoint, letters: RejectedLetters | None = None
 ) -> None:
-    """``letters``: of the rows that targets reject. Raises PreflightFailed."""
+    """``letters``: of the rows that sinks reject. Raises PreflightFailed."""
     options, spark = query.options, query.frame.sparkSession
     missing: Missing = []
     for part in _separate(parts):
         schema = None if query.schema is None else part.schema(query.schema)
-        if isinstance(options, SinkOptions) and isinstance(part.destination, KafkaFrameSink):
-            _check_topics(missing, part.destination, options, query.topics, schema, group_id=options.group_id)
+        if isinstance(options, SinkOptions) and isinstance(part.sink, KafkaFrameSink):
+            _check_topics(missing, part.sink, options, query.topics, schema, group_id=options.group_id)
         else:
-            _check_destination(missing, part.destination, part.name or str(options.transactional_id), schema)
+            _check_sink(missing, part.sink, part.name or str(options.transactional_id), schema)
     if letters is not None:
         _check_letters(missing, letters)
     _check_sources(missing, query.frame, options)
@@ -93,16 +93,16 @@ def preflight(
 
 def _separate(parts: Sequence[Part]) -> Iterator[Part]:
     for part in parts:
-        yield from part.destination.parts if isinstance(part.destination, FrameTwoPhaseSink) else (part,)
+        yield from part.sink.parts if isinstance(part.sink, FrameTwoPhaseSink) else (part,)
 
 
-def preflight_write(frame: DataFrame, options: VersionOptions, destination: RowSink) -> None:
+def preflight_write(frame: DataFrame, options: VersionOptions, sink: RowSink) -> None:
     """As ``preflight``, for a batch write. Raises PreflightFailed."""
     missing: Missing = []
-    if isinstance(options, WriteOptions) and isinstance(destination, KafkaFrameSink):
-        _check_topics(missing, destination, options, (), frame.schema)
+    if isinstance(options, WriteOptions) and isinstance(sink, KafkaFrameSink):
+        _check_topics(missing, sink, options, (), frame.schema)
     else:
-        _check_destination(missing, destination, options.transactional_id, frame.schema)
+        _check_sink(missing, sink, options.transactional_id, frame.schema)
     missing += shuffle_problems(frame.sparkSession)
     if missing:
         raise PreflightFailed(missing, "the batch cannot be written")
@@ -118,16 +118,16 @@ def _note(missing: Missing, check: Callable[[], None]) -> None:
         missing.append((what, hint))
 
 
-def _check_destination(missing: Missing, destination: RowSink, name: str, schema: StructType | None) -> None:
+def _check_sink(missing: Missing, sink: RowSink, name: str, schema: StructType | None) -> None:
     try:
-        missing += destination.problems(name, None if schema is None else schema_of(schema))
+        missing += sink.problems(name, None if schema is None else schema_of(schema))
     except (SinkError, OptionError) as error:
-        missing.append((str(error), "correct the options of the target, or start it"))
+        missing.append((str(error), "correct the options of the sink, or start it"))
 
 
 def _check_topics(
     missing: Missing,
-    destination: KafkaFrameSink,
+    sink: KafkaFrameSink,
     options: SinkOptions | WriteOptions,
     named: Collection[str],
     schema: StructType | None,
@@ -137,7 +137,7 @@ def _check_topics(
     """The cluster that is written to. Topics that it creates on demand are created."""
     if schema is not None:
         _note(missing, lambda: check_columns(schema, options.topic))
-    cluster, topics = destination.cluster, [*filter(None, [options.topic]), *named]
+    cluster, topics = sink.cluster, [*filter(None, [options.topic]), *named]
     in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
     for name in sorted(RESERVED_TOPICS.intersection(topics)):
         what, _, hint = reserved(name).partition("\nhint: ")
@@ -159,10 +159,10 @@ def _check_topics(
 
 def _check_letters(missing: Missing, letters: RejectedLetters) -> None:
     wanted = [*letters.topics, COMMIT_TOPIC]
-    destination = letters.destination
-    facts = _looked_at(missing, destination.client, wanted, transactional_id=letters.name)
+    sink = letters.sink
+    facts = _looked_at(missing, sink.client, wanted, transactional_id=letters.name)
     if facts is not None:
-        _check_outputs(missing, destination.cluster, facts, wanted)
+        _check_outputs(missing, sink.cluster, facts, wanted)
         missing += [each for each in transaction_problems(facts) if each not in missing]
 
 

@@ -60,7 +60,7 @@ class Numbered(NamedTuple):
 
 class BadRows:
     """For one query. ``numbered``: its decoded sources by their number among the offsets. ``inner``: its own transform;
-    ``shape``: applied after it; ``column``: the struct column of dead letters, where the query has other targets, too.
+    ``shape``: applied after it; ``column``: the struct column of dead letters, where the query has other sinks, too.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class BadRows:
         self._shape = shape
         self._column = column
         self._decodes_again = inner is None and column is None
-        """Whether another attempt at a batch decodes all of it, and asks the registry again. Rows for several targets,
+        """Whether another attempt at a batch decodes all of it, and asks the registry again. Rows for several sinks,
         or of a transform, may have been kept from the attempt before: then its reports count, too."""
         self._turn = ""
         self._summaries: dict[str, BatchSummary] = {}
@@ -154,7 +154,7 @@ class BadRows:
 
     def _check(self, batch_id: int) -> list[events.Event]:
         found = {report: None for each in self._sources for report in each.source.reports.value}
-        # Each of several targets has written its part.
+        # Each of several sinks has written its part.
         is_first = not self._summaries
         self._summaries = dict(summarized(found, self._turn))
         happened: list[events.Event] = []

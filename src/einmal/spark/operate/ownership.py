@@ -24,7 +24,7 @@ from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening, RowSink
 from einmal.sinks.two_phase import TwoPhaseSink
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 from einmal.types import ErrorCode
 
 
@@ -44,20 +44,20 @@ class Changed(Exception):
 
 
 class Ownership:
-    """Questions about the pipelines of one destination, and actions on them. ``with`` closes it.
+    """Questions about the pipelines of one sink, and actions on them. ``with`` closes it.
 
     ``sources``: the cluster that their sources read, for lag and ends; None: unknown.
     """
 
-    def __init__(self, destination: RowSink, sources: KafkaCluster | None = None) -> None:
-        self._destination = destination
+    def __init__(self, sink: RowSink, sources: KafkaCluster | None = None) -> None:
+        self._sink = sink
         self._sources = sources
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._destination.close()
+        self._sink.close()
         if self._sources is not None:
             self._sources.close()
 
@@ -65,7 +65,7 @@ class Ownership:
 
     def committed(self) -> Mapping[str, Committed]:
         """The last committed record of every pipeline, by name. Raises SinkError."""
-        return self._destination.committed()
+        return self._sink.committed()
 
     def status(self, last: Committed) -> PipelineStatus:
         """Raises KafkaError."""
@@ -102,18 +102,18 @@ class Ownership:
 
         Raises Changed where the record was not ``expected`` any more, KafkaError, SinkError.
         """
-        if expected is not None and expected.prepared and not isinstance(self._destination, TwoPhaseSink):
+        if expected is not None and expected.prepared and not isinstance(self._sink, TwoPhaseSink):
             # Its name would be lost: the next start would abort what the database has committed.
             raise SinkFailed(
                 f"the record of {transactional_id!r} decides that transaction {expected.prepared} in the topics is "
                 f"committed, and the change needs to commit it first. Hint: --file FILE, with the "
                 f'declaration\'s topics and kafka.{TWO_PHASE_COMMIT} = "true"'
             )
-        with closing(self._destination.commit_point(Opening(name=transactional_id))) as target:
-            identity = target.acquire(None)
+        with closing(self._sink.commit_point(Opening(name=transactional_id))) as commit_point:
+            identity = commit_point.acquire(None)
             # Only now nobody else can commit any more.
             try:
-                found = target.read()
+                found = commit_point.read()
             except UnreadableCommitRecord:
                 # It is replaced, as announced to its owner.
                 found = None
@@ -121,17 +121,17 @@ class Ownership:
                 raise Changed(
                     f"{transactional_id!r} has committed since the change was planned; it is fenced now and has stopped"
                 )
-            target.record(identity, record)
-            target.commit(identity)
+            commit_point.record(identity, record)
+            commit_point.commit(identity)
 
 
 class KafkaOwnership(Ownership):
     """Ownership of the pipelines of one Kafka cluster. ``client``: settings under Kafka's names."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
-        destination = KafkaFrameSink(dict(client))
-        super().__init__(destination, destination.cluster)
-        self._cluster = destination.cluster
+        sink = KafkaFrameSink(dict(client))
+        super().__init__(sink, sink.cluster)
+        self._cluster = sink.cluster
         self._admin = Admin(self._cluster.common)
 
     def __exit__(self, *_: object) -> None:

@@ -141,7 +141,7 @@ class Progress:
 
     def _end_transaction(self, committed: bool, now: float) -> None:
         self.open_since = None
-        # Each of several targets has a transaction with its part of the batch.
+        # Each of several sinks has a transaction with its part of the batch.
         self._records += self._uncommitted if committed else 0
         self._uncommitted = 0
         if committed:

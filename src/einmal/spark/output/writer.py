@@ -143,7 +143,7 @@ class _Writing:
             for number in free:
                 claimed = self._claimed[number]
                 batches = [self._sealed(claimed, section) for section in sections[number]]
-                self._writer.append_all((claimed.claim.target, batch) for batch in batches)
+                self._writer.append_all((claimed.claim.partition, batch) for batch in batches)
             written = set(free)
             waiting = [number for number in waiting if number not in written]
             if self._task.is_shared:
@@ -183,9 +183,9 @@ class _Writing:
         written = self._writer.flush()
         outputs = []
         for each in self._claimed.values():
-            target = each.claim.target
-            taken = written[target]
-            outputs.append(Output(*target, taken.first_offset, taken.last_offset, each.count, each.crc))
+            partition = each.claim.partition
+            taken = written[partition]
+            outputs.append(Output(*partition, taken.first_offset, taken.last_offset, each.count, each.crc))
         self._claims.report(outputs)
         self.outputs += outputs
         self._claimed.clear()

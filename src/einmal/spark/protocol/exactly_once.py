@@ -1,15 +1,15 @@
-"""One run of an exactly-once query: a ``TransactionRun`` on each of its targets, and the checkpoint beside them.
+"""One run of an exactly-once query: a ``TransactionRun`` on each of its sinks, and the checkpoint beside them.
 
 A run begins with ``start``, before Spark plans anything, and then takes one micro-batch after the other. It ends with
 the query; after an error it cannot continue, and a new run reads the outcome from the commit record.
 
-A query with several targets has several commit points, one after the other, each with a commit record of its own. A
-driver that dies between two of them runs the batch again, and writes it only where it is not in. So each target has
-each batch once; where a query is not deterministic, two targets may have it from two different runs. The last target's
+A query with several sinks has several commit points, one after the other, each with a commit record of its own. A
+driver that dies between two of them runs the batch again, and writes it only where it is not in. So each sink has
+each batch once; where a query is not deterministic, two sinks may have it from two different runs. The last sink's
 record is the one that Spark's state belongs to.
 
-Where targets tolerate rows that they reject, the dead letters of these rows are one more commit point, the last one of
-a batch. What they are made of is in the targets' own records (``CommitPoint.rejected``), so the batch is not computed
+Where sinks tolerate rows that they reject, the dead letters of these rows are one more commit point, the last one of
+a batch. What they are made of is in the sinks' own records (``CommitPoint.rejected``), so the batch is not computed
 for them again. A batch begins only when they are committed: Spark runs the batch again until then, and the commit file
 of its state is not completed before.
 """
@@ -50,7 +50,7 @@ class ExactlyOnce:
         self._id = options.transactional_id
         self._query_id = checkpoint.ensure_query_id()
         try:
-            self._cluster_id = setting.parts[-1].destination.identity()
+            self._cluster_id = setting.parts[-1].sink.identity()
         except SinkError as error:
             raise PipelineRefused(str(error)) from error
         self._sources = sources(setting.frame)
@@ -74,24 +74,24 @@ class ExactlyOnce:
             additions = self._with_state() if has_state else self._without_state()
             name = part.name or self._id
             of_part = replace(query, transactional_id=name, stateful=has_state)
-            target = part.destination.commit_point(
+            commit_point = part.sink.commit_point(
                 Opening(name=name, runtime=setting.spark, notify=setting.notify, sources=self._sources)
             )
-            self._runs.append(TransactionRun(target, of_part, additions, setting.notify, next(keeps, None)))
+            self._runs.append(TransactionRun(commit_point, of_part, additions, setting.notify, next(keeps, None)))
         if setting.letters is not None:
             name = setting.letters.name
-            target = setting.letters.destination.commit_point(
+            commit_point = setting.letters.sink.commit_point(
                 Opening(name=name, runtime=setting.spark, notify=setting.notify)
             )
             query = replace(query, transactional_id=name, stateful=False)
-            self._letters = TransactionRun(target, query, NoAdditions(), setting.notify, next(keeps, None))
+            self._letters = TransactionRun(commit_point, query, NoAdditions(), setting.notify, next(keeps, None))
 
     def _with_state(self) -> Additions:
         commit = SparkCommit(self._setting.checkpoint, stateful=True)
         return commit if self._setting.letters is None else _LettersFirst(commit, self._complete_letters)
 
     def _without_state(self) -> Additions:
-        # Where a later target has the state, this one has nothing to check.
+        # Where a later sink has the state, this one has nothing to check.
         return NoAdditions() if self._setting.stateful else SparkCommit(self._setting.checkpoint, stateful=False)
 
     @property
@@ -128,7 +128,7 @@ class ExactlyOnce:
 
     def _start(self) -> None:
         if self._letters is not None:
-            # Before the target with the state, whose last batch it may have to complete.
+            # Before the sink with the state, whose last batch it may have to complete.
             self._letters.start()
         ready = [run.start() for run in self._runs][-1]
         checkpoint = self._setting.checkpoint
@@ -144,7 +144,7 @@ class ExactlyOnce:
         ends = [run.resume_from() for run in self._all]
         if any((end is None) != (ends[0] is None) or not are_same(end, ends[0]) for end in ends[1:]):
             raise PipelineRefused(
-                f"the checkpoint {self._setting.checkpoint.name} is new, and the targets of {self._id!r} are committed "
+                f"the checkpoint {self._setting.checkpoint.name} is new, and the sinks of {self._id!r} are committed "
                 f"up to different positions: {', '.join('nothing' if end is None else short(end) for end in ends)}",
                 "restore the checkpoint: only it knows the batch that one of them has and another has not",
             )
@@ -173,7 +173,7 @@ class ExactlyOnce:
             batch.frame.write.format("noop").mode("append").save()
 
     def _write_letters(self, planned: Batch, execution: Execution | None) -> bool:
-        """The dead letters of the rows that the targets have rejected; whether they were not in yet."""
+        """The dead letters of the rows that the sinks have rejected; whether they were not in yet."""
         letters = self._setting.letters
         if letters is None or self._letters is None:
             return False

@@ -6,7 +6,7 @@ from einmal.pipeline import events
 from einmal.pipeline.claims import Denied, Output
 from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
 from einmal.spark.protocol.run import CurrentBatch, Setting
-from einmal.spark.targets.kafka.destination import KafkaFrameSink
+from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 
 
 def report_start(setting: Setting, batch_id: int) -> None:
@@ -29,11 +29,11 @@ def write_plainly(
     def reported(output: Output) -> None:
         setting.notify(events.PartitionWritten(batch.batch_id, output.topic, output.partition, output.count))
 
-    destination = setting.destination
-    assert isinstance(destination, KafkaFrameSink), "other targets have transactions only"
-    resources = destination.resources(setting.spark)
+    sink = setting.sink
+    assert isinstance(sink, KafkaFrameSink), "other sinks have transactions only"
+    resources = sink.resources(setting.spark)
     claims = OpenTransaction(
-        TopicTable(destination.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive
+        TopicTable(sink.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive
     )
     resources.service.begin(claims)
     try:

@@ -171,7 +171,7 @@ class PipelineQuery:
         self._started.clear()
         self._failure = None
         self._execution = None
-        # A restart keeps the identities: the target refuses it if a newer instance has started since.
+        # A restart keeps the identities: the sink refuses it if a newer instance has started since.
         self._run = self._new_run(() if self._run is None else self._run.held)
         try:
             self._run.start()

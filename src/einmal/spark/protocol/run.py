@@ -14,8 +14,8 @@ from einmal.pipeline.run_state import Held
 from einmal.sinks.sink import RowSink
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
-from einmal.spark.targets.part import Part
-from einmal.spark.targets.rejected_letters import RejectedLetters
+from einmal.spark.sinks.part import Part
+from einmal.spark.sinks.rejected_letters import RejectedLetters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,16 @@ class Setting:
     letters: RejectedLetters | None = None
 
     @property
-    def destination(self) -> RowSink:
-        """Destination of a query with one part."""
+    def sink(self) -> RowSink:
+        """Sink of a query with one part."""
         (part,) = self.parts
-        return part.destination
+        return part.sink
 
     def close(self) -> None:
         for part in self.parts:
-            part.destination.close()
+            part.sink.close()
         if self.letters is not None:
-            self.letters.destination.close()
+            self.letters.sink.close()
 
 
 @dataclass(frozen=True, slots=True)

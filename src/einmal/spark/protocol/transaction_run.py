@@ -1,6 +1,6 @@
-"""Performs what the committer decides on a target: one run under one name, of a stream or of a batch write.
+"""Performs what the committer decides on a sink: one run under one name, of a stream or of a batch write.
 
-Every effect of the machine is one verb of the target, whose answer or error is the machine's next event. After an error
+Every effect of the machine is one verb of the sink, whose answer or error is the machine's next event. After an error
 a run cannot continue, and a new one reads the outcome from the commit record. What only a stream adds to its
 transactions, it adds through ``Additions``.
 """
@@ -33,7 +33,7 @@ from einmal.sinks.perform import perform
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.targets.frame_rows import FrameRows
+from einmal.spark.sinks.frame_rows import FrameRows
 from einmal.types import ProducerIdAndEpoch
 
 _logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Additions(Protocol):
 
 
 class NoAdditions:
-    """Nothing to add: of a batch write, which has no checkpoint and no state, or where another target has the state."""
+    """Nothing to add: of a batch write, which has no checkpoint and no state, or where another sink has the state."""
 
     def finish_spark_commit(self, record: CommitRecord) -> protocol.Finished | protocol.Failed:
         raise AssertionError(f"no state, no commit file: {record}")
@@ -84,7 +84,7 @@ class TransactionRun:
 
     def __init__(
         self,
-        target: RowCommitPoint,
+        commit_point: RowCommitPoint,
         query: Query,
         additions: Additions,
         notify: events.Listener,
@@ -92,7 +92,7 @@ class TransactionRun:
     ) -> None:
         """``held``: by the run before this one, where the query is restarted."""
         self._id = query.transactional_id
-        self._target = target
+        self._commit_point = commit_point
         self._additions = additions
         self._notify = notify
         self._committer = Committer(query, held)
@@ -122,22 +122,22 @@ class TransactionRun:
         return self._converse(self._committer.batch(planned), batch)
 
     def check(self) -> None:
-        """Whether the name is still this run's, between two batches. What else keeps the target from answering, the
+        """Whether the name is still this run's, between two batches. What else keeps the sink from answering, the
         next batch finds out. Raises PipelineFenced."""
         held = self._committer.held
         if held is None or not held.is_current or self._is_undecided:
             return
         try:
-            self._target.check(held.identity)
+            self._commit_point.check(held.identity)
         except SinkFenced as error:
-            raise PipelineFenced(str(error), self._target.fenced_hint) from error
-        except Exception as error:  # noqa: BLE001 - a target of the user's own can raise anything
+            raise PipelineFenced(str(error), self._commit_point.fenced_hint) from error
+        except Exception as error:  # noqa: BLE001 - a sink of the user's own can raise anything
             _logger.info("an idle pipeline could not ask whether %r is still its own: %s", self._id, reason_of(error))
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
-        """The rows of a committed batch that the target has rejected."""
+        """The rows of a committed batch that the sink has rejected."""
         try:
-            return self._target.rejected(batch_id)
+            return self._commit_point.rejected(batch_id)
         except SinkError as error:
             # The batch is committed; a new run finds them.
             self._is_undecided = True
@@ -149,14 +149,14 @@ class TransactionRun:
 
     def forget(self) -> None:
         """Delete the commit record. Raises SinkError."""
-        self._target.forget()
+        self._commit_point.forget()
 
     def abandon(self) -> None:
         """Abort what a batch that is given up has left open."""
-        self._target.abandon()
+        self._commit_point.abandon()
 
     def close(self) -> None:
-        self._target.close()
+        self._commit_point.close()
 
     # --- the conversation ---------------------------------------------------------------------------------------
 
@@ -182,8 +182,8 @@ class TransactionRun:
         """A batch that failed after its transaction's time: it was fenced, and so would be the next attempt."""
         if not isinstance(effect, _IN_TRANSACTION) or not isinstance(event, protocol.Failed):
             return event
-        reason = self._target.overdue()
-        return protocol.Fenced(reason, self._target.fenced_hint) if reason else event
+        reason = self._commit_point.overdue()
+        return protocol.Fenced(reason, self._commit_point.fenced_hint) if reason else event
 
     def _perform(self, effect: protocol.Effect, batch: CurrentBatch | None) -> _Answer:
         try:
@@ -196,7 +196,7 @@ class TransactionRun:
                 f"einmal pipeline adopt {self._id} --checkpoint DIR, or einmal pipeline reset {self._id}, replaces it",
             ) from error
         except SinkError as error:
-            return _Answer(event_of(error, effect, self._target.fenced_hint), error.__cause__ or error)
+            return _Answer(event_of(error, effect, self._commit_point.fenced_hint), error.__cause__ or error)
 
     def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
         match effect:
@@ -207,11 +207,11 @@ class TransactionRun:
                     return self._stage(identity, batch)
             case protocol.CommitSourcePositions(identity, end) if batch is not None:
                 with _explained(effect):
-                    self._target.positions(identity, batch.batch_id, end)
+                    self._commit_point.positions(identity, batch.batch_id, end)
                 return protocol.Done()
         assert batch is not None or isinstance(effect, _OUTSIDE_A_BATCH), effect
         with _explained(effect):
-            event = perform(effect, self._target)
+            event = perform(effect, self._commit_point)
         self._report(effect, event, batch)
         return event
 
@@ -226,14 +226,14 @@ class TransactionRun:
                 self._notify(events.TransactionEnded(batch.batch_id, committed))
 
     def _stage(self, identity: ProducerIdAndEpoch, batch: CurrentBatch) -> protocol.Acknowledged:
-        outputs = self._target.stage(identity, batch.batch_id, FrameRows(batch.frame))
+        outputs = self._commit_point.stage(identity, batch.batch_id, FrameRows(batch.frame))
         self._notify(events.OutputWritten(batch.batch_id))
         return protocol.Acknowledged(outputs, self._additions.commit_text(batch))
 
 
 @contextmanager
 def _explained(effect: protocol.Effect) -> Iterator[None]:
-    """Whatever a job of the user's, or a target of his own, can raise, as a SinkError."""
+    """Whatever a job of the user's, or a sink of his own, can raise, as a SinkError."""
     try:
         yield
     except (SinkError, PipelineRefused, UnreadableCommitRecord):
