@@ -203,7 +203,7 @@ class KafkaCluster:
 
     def topics(self, pattern: str) -> list[str]:
         """The topics whose whole name matches, without internal ones."""
-        found = self._thread.run(lambda asker: asker.list_topics())
+        found = self.admin.list_topics()
         return [name for name in found if matches(pattern, name)]
 
     def look(self, topics: Iterable[str], settled: Collection[str] = ()) -> Seen:
@@ -229,11 +229,11 @@ class KafkaCluster:
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """With the cluster's own replication factor. A topic that exists is left as it is. Raises KafkaError."""
         topic = NewTopic(name, num_partitions=partitions, configs=dict(config))
-        self._thread.run(lambda asker: asker.create_topics([topic], if_not_exists=True))
+        self.admin.create_topics([topic], if_not_exists=True)
 
     def topic_setting(self, topic: str, name: str) -> str | None:
         """One setting of a topic; None where the broker does not report it. Raises KafkaError."""
-        entry = self._thread.run(lambda asker: asker.describe_configs([topic]))[topic].get(name)
+        entry = self.admin.describe_configs([topic])[topic].get(name)
         return None if entry is None else entry.value
 
     # --- offsets ------------------------------------------------------------------------------------------------
@@ -289,13 +289,13 @@ class KafkaCluster:
 
     def cluster_id(self) -> str | None:
         """Raises RetriableError where no broker answers."""
-        return self._thread.run(lambda asker: asker.describe_cluster()).cluster_id
+        return self.admin.describe_cluster().cluster_id
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
         """None where its coordinator does not know the name, or the brokers cannot report it (before 3.0). Raises
         KafkaError."""
         try:
-            described = self._thread.run(lambda asker: asker.describe_transactions([transactional_id]))
+            described = self.admin.describe_transactions([transactional_id])
         except RequestRefused as error:
             if error.code in _NO_TRANSACTION:
                 return None

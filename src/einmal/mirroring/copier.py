@@ -77,12 +77,9 @@ class LocalCopier:
         records that no broker writes."""
         known = {each: self._known(effect, each) for each in effect.ranges}
         # An attempt that has failed has released what it copied, and there may have been no room for the rest.
-        yield from self._read(effect, known, {each: (0, scan.kept_from) for each, scan in known.items()})
+        yield from self._read(effect, known, {each: (scan.start, scan.kept_from) for each, scan in known.items()})
         yield from _alternating([_kept(scan, effect.ranges[each]) for each, scan in known.items()])
-        ends = {each: end for each, (_, end) in effect.ranges.items()}
-        yield from self._read(
-            effect, known, {each: (max(scan.kept_from, scan.kept_to), ends[each]) for each, scan in known.items()}
-        )
+        yield from self._read(effect, known, {each: (scan.kept_to, scan.end) for each, scan in known.items()})
 
     def _known(self, effect: CopyRecords, partition: TopicPartition) -> ScannedPartition:
         start, end = effect.ranges[partition]

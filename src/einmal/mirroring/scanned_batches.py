@@ -96,12 +96,13 @@ class ScannedPartition:
         self.kept_from = max(self.kept_from, min(cut, self.kept_to))
         return freed
 
-    def forget(self, position: int) -> None:
-        """Nothing below ``position`` will be copied again."""
+    def forget(self, position: int) -> int:
+        """Nothing below ``position`` will be copied again. Returns the bytes that were freed."""
         self.start = max(self.start, min(position, self.end))
         for producer_id, spans in list(self._aborted.items()):
             if spans[-1][1] < position:
                 del self._aborted[producer_id]
+        return self.release(position)
 
 
 class ScannedBatches:
@@ -136,8 +137,7 @@ class ScannedBatches:
         known = self._partitions.get(partition)
         if known is None or known.topic_id != topic_id or not known.start <= start <= end <= known.end:
             return None
-        known.forget(start)
-        self.room += known.release(start)
+        self.room += known.forget(start)
         return known
 
     def release(self, partition: TopicPartition, cut: int) -> None:

@@ -56,15 +56,6 @@ def _batches(values: Sequence[bytes]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def verify(data: bytes) -> None:
-    """Raises Truncated or CorruptBatch where ``decode`` would for its bytes: quickly, since no record is decoded."""
-    position = 0
-    while position < len(data):
-        header = read_header(data, position)
-        validate(data, position, header)
-        position += header.size
-
-
 def decode(data: bytes) -> list[bytes]:
     """The values. Raises Truncated or CorruptBatch for an incomplete snapshot."""
     values: list[bytes] = []

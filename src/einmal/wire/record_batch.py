@@ -180,6 +180,15 @@ def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"{header.record_count} records in {size} bytes")
 
 
+def validate_all(buffer: Buffer) -> None:
+    """``validate`` each of the batches that the buffer consists of. Raises Truncated, CorruptBatch."""
+    position = 0
+    while position < len(buffer):
+        header = read_header(buffer, position)
+        validate(buffer, position, header)
+        position += header.size
+
+
 def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
     """The bytes covered by the CRC-32C. Raises CorruptBatch if it does not match."""
     covered = covered_bytes(buffer, position, header.size)

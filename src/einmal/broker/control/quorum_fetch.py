@@ -18,7 +18,7 @@ from einmal.metadata.image import METADATA_PARTITION, METADATA_TOPIC_ID
 from einmal.quorum.messages import Event, FetchRequested, OffsetAndEpoch, Reply
 from einmal.quorum.raft import Raft
 from einmal.types import ErrorCode, Offset
-from einmal.wire.errors import CorruptBatch
+from einmal.wire.errors import WireError
 from einmal.wire.fetch import (
     EpochEndOffset,
     FetchedPartition,
@@ -28,7 +28,7 @@ from einmal.wire.fetch import (
     encode_fetch_response,
 )
 from einmal.wire.produce import NodeEndpoint, Records
-from einmal.wire.record_batch import iter_headers, validate
+from einmal.wire.record_batch import validate_all
 
 Answer: TypeAlias = list[Records]
 """An encoded Fetch response, in parts."""
@@ -85,9 +85,8 @@ def _verify(records: bytes) -> None:
     not know that another voter has better ones.
     """
     try:
-        for position, header in iter_headers(records):
-            validate(records, position, header)
-    except CorruptBatch as error:
+        validate_all(records)
+    except WireError as error:
         raise LogCorruption(f"{METADATA_PARTITION}: {error}") from error
 
 

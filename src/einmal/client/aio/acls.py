@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import ApiResult, check, retriable_error
+from einmal.client.aio.results import ask_for, check
 from einmal.security.acl import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from einmal.wire.api.create_acls import API as CREATE_ACLS
 from einmal.wire.api.create_acls import AclCreation, CreateAclsRequest
@@ -14,7 +14,6 @@ from einmal.wire.api.delete_acls import API as DELETE_ACLS
 from einmal.wire.api.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from einmal.wire.api.describe_acls import API as DESCRIBE_ACLS
 from einmal.wire.api.describe_acls import DescribeAclsRequest
-from einmal.wire.messages import Api, Q, R
 
 EVERY_ACL: Final = AclFilter()
 
@@ -39,14 +38,14 @@ class AclCalls:
             )
             for acl in wanted
         )
-        response = await self._call_about_acls(CREATE_ACLS, CreateAclsRequest(creations), lambda told: told.results)
+        response = await ask_for(self._cluster, CREATE_ACLS, CreateAclsRequest(creations), lambda told: told.results)
         for acl, told in zip(wanted, response.results, strict=False):
             check(told, f"creating the ACL {acl}")
 
     async def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
         """The ACLs that the filter matches, as one broker has them. Raises NotAuthorized, RequestRefused."""
         request = DescribeAclsRequest(*_filter(wanted))
-        response = await self._call_about_acls(DESCRIBE_ACLS, request, lambda told: [told])
+        response = await ask_for(self._cluster, DESCRIBE_ACLS, request, lambda told: [told])
         check(response, "describing ACLs")
         return [
             Acl(
@@ -66,7 +65,7 @@ class AclCalls:
         """Delete the ACLs that any of the filters matches, and return them. Raises NotAuthorized, RequestRefused."""
         wanted = list(filters)
         request = DeleteAclsRequest(tuple(map(_filter, wanted)))
-        response = await self._call_about_acls(DELETE_ACLS, request, lambda told: told.filter_results)
+        response = await ask_for(self._cluster, DELETE_ACLS, request, lambda told: told.filter_results)
         deleted: dict[Acl, None] = {}
         for each, told in zip(wanted, response.filter_results, strict=False):
             check(told, f"deleting ACLs by {each}")
@@ -83,12 +82,6 @@ class AclCalls:
                 check(matching, f"deleting the ACL {acl}")
                 deleted[acl] = None
         return list(deleted)
-
-    async def _call_about_acls(self, api: Api[Q, R], request: Q, results: Callable[[R], Iterable[ApiResult]]) -> R:
-        """Retried while any of its results has a retriable error."""
-        return await self._cluster.call_any(
-            api, request, deadline=self._cluster.deadline(), error_of=lambda told: retriable_error(results(told))
-        )
 
 
 def _filter(wanted: AclFilter) -> DeleteAclsFilter:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import check, retriable_error
+from einmal.client.aio.results import ask_for, check
 from einmal.client.descriptions import ClientQuota
 from einmal.wire.api.alter_client_quotas import API as ALTER_CLIENT_QUOTAS
 from einmal.wire.api.alter_client_quotas import AlterClientQuotasRequest, OpData, RequestEntryData
@@ -36,12 +36,8 @@ class QuotaCalls:
             ComponentData(kind, _DEFAULT if name is None else _EXACT, name) for kind, name in (entity or {}).items()
         ]
         components += [ComponentData(kind, _ANY) for kind in types]
-        response = await self._cluster.call_any(
-            DESCRIBE_CLIENT_QUOTAS,
-            DescribeClientQuotasRequest(tuple(components), strict),
-            deadline=self._cluster.deadline(),
-            error_of=lambda told: retriable_error([told]),
-        )
+        request = DescribeClientQuotasRequest(tuple(components), strict)
+        response = await ask_for(self._cluster, DESCRIBE_CLIENT_QUOTAS, request, lambda told: [told])
         check(response, "client quotas")
         return [
             ClientQuota(
@@ -59,11 +55,7 @@ class QuotaCalls:
             tuple(AlteredEntity(kind, name) for kind, name in entity.items()),
             tuple(OpData(key, 0.0 if value is None else float(value), value is None) for key, value in values.items()),
         )
-        response = await self._cluster.call_any(
-            ALTER_CLIENT_QUOTAS,
-            AlterClientQuotasRequest((entry,), validate_only),
-            deadline=self._cluster.deadline(),
-            error_of=lambda told: retriable_error(told.entries),
-        )
+        request = AlterClientQuotasRequest((entry,), validate_only)
+        response = await ask_for(self._cluster, ALTER_CLIENT_QUOTAS, request, lambda told: told.entries)
         for told in response.entries:
             check(told, "client quota")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from einmal.client.aio.cluster import Cluster
 from einmal.client.errors import error_for
 from einmal.types import ErrorCode
+from einmal.wire.messages import Api, Q, R
 
 
 class ApiResult(Protocol):
@@ -30,6 +32,10 @@ def error_code(result: ApiResult) -> ErrorCode:
     return result.error_code
 
 
-def retriable_error(results: Iterable[ApiResult]) -> ErrorCode:
-    """The first retriable error of any result, else none."""
-    return next((each.error_code for each in results if each.error_code.retriable), ErrorCode.none)
+async def ask_for(cluster: Cluster, api: Api[Q, R], request: Q, results: Callable[[R], Iterable[ApiResult]]) -> R:
+    """A request for any broker, retried while any of its results has a retriable error."""
+
+    def retriable(response: R) -> ErrorCode:
+        return next((each.error_code for each in results(response) if each.error_code.retriable), ErrorCode.none)
+
+    return await cluster.call_any(api, request, deadline=cluster.deadline(), error_of=retriable)

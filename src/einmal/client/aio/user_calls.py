@@ -6,11 +6,11 @@ The password is salted and hashed here; it is not sent.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import ApiResult, check, retriable_error
+from einmal.client.aio.results import ask_for, check
 from einmal.client.errors import ConfigError
 from einmal.security.scram import HASHES, salted_password
 from einmal.security.scram_server import SALT_LENGTH, salt_of
@@ -23,7 +23,6 @@ from einmal.wire.api.alter_user_scram_credentials import (
 )
 from einmal.wire.api.describe_user_scram_credentials import API as DESCRIBE_USER_SCRAM_CREDENTIALS
 from einmal.wire.api.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from einmal.wire.messages import Api, Q, R
 
 ITERATIONS: Final = 16_384
 """The most that Apache Kafka accepts; a client needs some ten milliseconds for them."""
@@ -42,8 +41,8 @@ class UserCalls:
         Raises RequestRefused for a user without a credential, NotAuthorized.
         """
         request = DescribeUserScramCredentialsRequest(tuple(map(UserName, users)) or None)
-        response = await self._call_about_users(
-            DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda told: [told, *told.results]
+        response = await ask_for(
+            self._cluster, DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda told: [told, *told.results]
         )
         check(response, "describing users")
         found = {}
@@ -78,14 +77,9 @@ class UserCalls:
         await self._alter(user, AlterUserScramCredentialsRequest((deletion,)))
 
     async def _alter(self, user: str, request: AlterUserScramCredentialsRequest) -> None:
-        response = await self._call_about_users(ALTER_USER_SCRAM_CREDENTIALS, request, lambda told: told.results)
+        response = await ask_for(self._cluster, ALTER_USER_SCRAM_CREDENTIALS, request, lambda told: told.results)
         for told in response.results:
             check(told, f"user {user!r}")
-
-    async def _call_about_users(self, api: Api[Q, R], request: Q, results: Callable[[R], Iterable[ApiResult]]) -> R:
-        return await self._cluster.call_any(
-            api, request, deadline=self._cluster.deadline(), error_of=lambda told: retriable_error(results(told))
-        )
 
 
 def _number(mechanism: str) -> int:
