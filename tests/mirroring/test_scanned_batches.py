@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -15,7 +16,7 @@ from einmal.mirror.offset_map import OffsetMap, OffsetRun
 from einmal.mirror.progress import OFFSETS_TOPIC
 from einmal.mirroring.copier import LocalCopier
 from einmal.mirroring.reading import SourceUnreadable
-from einmal.mirroring.scanned_batches import ScannedBatches
+from einmal.mirroring.scanned_batches import ScannedBatches, ScannedPartition
 from einmal.types import NO_LEADER_EPOCH, Offset, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.control_batch import encode_marker
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, patch, read_header
@@ -132,7 +133,7 @@ def expected(log: Log, end: int) -> list[bytes]:
     return [value for offset, value in sorted(log.committed.items()) if offset < end]
 
 
-@pytest.mark.parametrize("bytes_max", [0, 300, 2_000, 1 << 30])
+@pytest.mark.parametrize("bytes_max", [0, 300, 2_000, 20_000, 1 << 30])
 def test_every_committed_record_is_copied_once_whatever_is_kept(bytes_max: int) -> None:
     for seed in range(60):
         source = random.Random(f"{seed}/{bytes_max}")
@@ -201,6 +202,36 @@ def test_memory_is_free_again_when_its_batches_are_copied_or_their_topic_is_gone
     scan(copier, {PLACES[0]: (0, logs[PLACES[0]].stable)})
     copy(copier, Target(), {PLACES[0]: (0, logs[PLACES[0]].stable)})
     assert kept.room == 1 << 20
+
+
+def test_small_batches_take_the_memory_that_they_take() -> None:
+    """Of a thousand batches of some bytes about a hundred are kept in 100 KB: each is an object, too."""
+    log = Log(PLACES[0], random.Random(1), 1_000)
+    reader, kept = Source({PLACES[0]: log}), ScannedBatches(100 * 1024)
+    copier = LocalCopier(cast(Any, reader), kept)
+    scan(copier, {PLACES[0]: (0, log.end)})
+    assert kept.room >= 0
+    scanned = len(reader.fetched)
+    copy(copier, Target(), {PLACES[0]: (0, log.stable)})
+    below = sum(batch.header.base_offset < log.stable for batch in log.batches)
+    fetched_again = len(reader.fetched) - scanned
+    assert below - 150 <= fetched_again < below
+
+
+def test_a_producer_that_always_aborts_takes_no_memory_for_each_transaction() -> None:
+    sizes = []
+    for transactions in (10, 1_000):
+        partition, offset = ScannedPartition(TOPIC_ID, 0), 0
+        for _ in range(transactions):
+            record = encode_batch([NewRecord(None, b"v", 0)], producer_id=7, producer_epoch=0, transactional=True)
+            marker = encode_marker(7, 0, committed=False, coordinator_epoch=0, timestamp=0)
+            for encoded, kind in ((record, None), (marker, False)):
+                data = bytearray(encoded)
+                patch(data, 0, Offset(offset), NO_LEADER_EPOCH)
+                partition.take(RawBatch(PLACES[0], read_header(data), memoryview(data)), 0, kind)
+                offset += 1
+        sizes.append(len(pickle.dumps(partition)))
+    assert sizes[1] < sizes[0] + 100
 
 
 def test_nothing_of_consumer_offsets_is_kept() -> None:

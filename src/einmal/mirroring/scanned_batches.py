@@ -22,6 +22,8 @@ from einmal.types import ProducerId, TopicPartition
 
 KEPT_BYTES_MAX: Final = 128 * 1024 * 1024
 """Maximum size of the kept batches of all partitions."""
+_OVERHEAD_BYTES: Final = 1024
+"""Memory of a kept batch besides its bytes: of small ones it is nearly all."""
 
 
 class ScannedPartition:
@@ -36,7 +38,10 @@ class ScannedPartition:
         self._first: dict[ProducerId, int] = {}
         """The first offset of each undecided transaction."""
         self._aborted: dict[ProducerId, list[tuple[int, int]]] = {}
-        """The first offset of each aborted transaction, and that of its marker; in order."""
+        """Spans from the first offset of an aborted transaction to its marker, in order. Transactions of a producer
+        that abort one after the other are one span: a producer that always aborts takes no memory for each."""
+        self._committed_last: set[ProducerId] = set()
+        """Producers with spans whose last transaction was committed."""
 
     def take(self, batch: RawBatch, room: int, marker: bool | None) -> int:
         """The next batch. ``marker``: of a control batch that ends a transaction, whether it commits. ``room``: bytes
@@ -48,19 +53,33 @@ class ScannedPartition:
         self.end = header.next_offset
         if header.is_control:
             first = None if marker is None else self._first.pop(header.producer_id, None)
-            if first is not None and not marker:
-                self._aborted.setdefault(header.producer_id, []).append((first, header.base_offset))
+            if first is not None:
+                self._decide(header.producer_id, first, header.base_offset, committed=bool(marker))
         elif header.is_transactional:
             self._first.setdefault(header.producer_id, header.base_offset)
-        if not is_next or (not header.is_control and len(batch.data) > room):
+        size = len(batch.data) + _OVERHEAD_BYTES
+        if not is_next or (not header.is_control and size > room):
             return 0
         self.kept_to = self.end
         if header.is_control:
             return 0
         # A copy: the fetched buffer holds batches of other partitions, too, which may be kept for longer.
         self._kept.append(batch._replace(data=memoryview(bytes(batch.data))))
-        self.kept_bytes += len(batch.data)
-        return len(batch.data)
+        self.kept_bytes += size
+        return size
+
+    def _decide(self, producer_id: ProducerId, first: int, marker: int, *, committed: bool) -> None:
+        spans = self._aborted.get(producer_id)
+        if committed:
+            if spans:
+                self._committed_last.add(producer_id)
+        elif not spans:
+            self._aborted[producer_id] = [(first, marker)]
+        elif producer_id in self._committed_last:
+            self._committed_last.remove(producer_id)
+            spans.append((first, marker))
+        else:
+            spans[-1] = (spans[-1][0], marker)
 
     def reach(self, end: int) -> None:
         """Nothing else lies below ``end``."""
@@ -91,7 +110,7 @@ class ScannedPartition:
         """Keep no batches below ``cut`` any more: they are copied, or were. Returns the bytes that were freed."""
         freed = 0
         while self._kept and self._kept[0].header.next_offset <= cut:
-            freed += len(self._kept.popleft().data)
+            freed += len(self._kept.popleft().data) + _OVERHEAD_BYTES
         self.kept_bytes -= freed
         self.kept_from = max(self.kept_from, min(cut, self.kept_to))
         return freed
@@ -102,6 +121,7 @@ class ScannedPartition:
         for producer_id, spans in list(self._aborted.items()):
             if spans[-1][1] < position:
                 del self._aborted[producer_id]
+                self._committed_last.discard(producer_id)
         return self.release(position)
 
 
