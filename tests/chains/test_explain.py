@@ -104,6 +104,20 @@ def test_a_broken_section_is_left_out_and_reported(directory: Path) -> None:
     assert (nothing.returncode, nothing.stdout) == (2, "")
 
 
+def test_a_file_that_is_broken_as_a_whole_blocks_no_other(directory: Path) -> None:
+    (directory / "half.toml").write_text('clusters = ["A"\n')
+    (directory / "latin.toml").write_bytes(b'name = "caf\xe9"\n')
+    (directory / "folder.toml").mkdir()
+    broken = ("half.toml", "latin.toml", "folder.toml", "absent.toml")
+    done = einmal(directory, "explain", *broken, "mirror.toml")
+    assert done.returncode == 2
+    assert "mirror A->B: exactly_once_v2" in done.stdout
+    for file in broken:
+        assert f"left out, and everything above is without it: {file}: all of it" in done.stdout
+        assert f"error: {file}: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_settings_that_no_client_takes_are_a_reason_and_block_nothing(directory: Path) -> None:
     text = (directory / "pipeline.toml").read_text()
     (directory / "pipeline.toml").write_text(

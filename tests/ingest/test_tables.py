@@ -323,6 +323,38 @@ def test_tables_that_cannot_be_read_exactly_once_are_refused(
         TableReader(server, column, table=table).read()
 
 
+def test_a_table_that_another_session_has_locked_is_read_later(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1)
+    database.execute("ALTER ROLE CURRENT_USER SET lock_timeout = '100ms'")
+    reader = TableReader(server)
+    with database.transaction():
+        database.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SourceFailed, match="lock_not_available"):
+            reader.read()
+    database.execute("ALTER ROLE CURRENT_USER RESET lock_timeout")
+    assert TableReader(server).read() == [1]
+
+
+@pytest.mark.parametrize("state", ["P0001", "22012", "45000"])
+def test_errors_of_functions_do_not_show_values_of_rows(
+    server: PostgresServer, database: Connection, state: str
+) -> None:
+    kind = f"kept_{state.lower()}"
+    database.execute(f"CREATE TYPE {kind} AS ENUM ('hunter2')")
+    database.execute(
+        f"CREATE FUNCTION as_json({kind}) RETURNS json LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION 'not %', $1 USING ERRCODE = '{state}'; END $$"
+    )
+    database.execute(f"CREATE CAST ({kind} AS json) WITH FUNCTION as_json({kind})")
+    database.execute(f"ALTER TABLE events ADD COLUMN hidden {kind}")
+    insert(database, 1)
+    database.execute("UPDATE events SET hidden = 'hunter2'")
+    with pytest.raises((SourceRefused, SourceFailed)) as caught:
+        TableReader(server).read()
+    assert state in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_server_with_fewer_transactions_than_were_read_is_refused(
     server: PostgresServer, database: Connection
 ) -> None:

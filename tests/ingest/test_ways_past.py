@@ -68,7 +68,7 @@ def test_what_an_input_can_stop_names_the_way_past_it(reason: str) -> None:
 
 
 def test_errors_of_the_database_that_its_values_cause_name_a_way_past() -> None:
-    refused = session._REFUSED["22021"]
+    refused = session.REFUSED["22021"]
     assert "UTF8" in refused and "under another name" in refused
 
 

@@ -99,6 +99,8 @@ _NAMES = {
 _PRODUCER, _CONSUMER = _NAMES[ProducerSettings], _NAMES[ConsumerSettings]
 _OF_THE_QUERY = {"transactional.id", "auto.offset.reset", "enable.auto.commit"}
 """Refused as settings of the client, or options of the query."""
+_OF_NO_SIDE = {"linger.ms"}
+"""Tasks have all rows of a batch."""
 
 
 def _valid(name: str) -> str:
@@ -117,7 +119,7 @@ def _reported(name: str, *sides: str, has_letters: bool = False) -> bool:
     return query_without_effect(sink, [source], has_letters=has_letters) == (f"kafka.{name}",)
 
 
-@pytest.mark.parametrize("name", sorted((_PRODUCER ^ _CONSUMER) - _OF_THE_QUERY))
+@pytest.mark.parametrize("name", sorted((_PRODUCER ^ _CONSUMER) - _OF_THE_QUERY - _OF_NO_SIDE))
 def test_an_option_is_reported_as_without_effect_where_no_side_of_the_query_uses_it(name: str) -> None:
     own, other = ("sink", "source") if name in _PRODUCER else ("source", "sink")
     assert not _reported(name, own)
@@ -178,8 +180,10 @@ def test_a_sinks_client_setting_that_cannot_be_is_refused_before_the_start(
 
 def test_a_sink_accepts_what_has_no_effect_and_names_it() -> None:
     given = {"includeHeaders": "true", "kafka.retries": "5", "kafka.acks": "all", "kafka.group.id": "g"}
+    given |= {"kafka.linger.ms": "20"}
     options = sink_options(SINK | given)
-    assert options.without_effect == ("kafka.retries", "includeHeaders")
+    assert options.without_effect == ("kafka.retries", "kafka.linger.ms", "includeHeaders")
+    assert "linger.ms" not in options.client
     assert options.group_id == "g"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from einmal.cli.clients import failures_told
-from einmal.cli.declarations import WRONG_USAGE, read_declaration, wrong_usage
+from einmal.cli.declarations import WRONG_USAGE, parsed, wrong_usage
 from einmal.cli.formats import Format
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> None:
     """Print what the chain promises from end to end, and how far it is behind; ``graph``: draw it to this file.
 
-    A section that is broken is left out, which the output reports, and the exit status: 2.
+    A section, or a file, that is broken is left out, which the output reports, and the exit status: 2.
     """
     from einmal.chains.declared import BrokenSection, DeclaredLink
     from einmal.chains.drawing import svg, text
@@ -98,9 +98,13 @@ class _Systems:
 
 
 def _links(file: Path, systems: _Systems) -> list[DeclaredLink | BrokenSection]:
-    from einmal.chains.declared import declared_links
+    from einmal.chains.declared import BrokenSection, declared_links
+    from einmal.options.values import OptionError
 
-    return read_declaration(file, lambda text, environment, read: [*declared_links(text, environment, read, systems)])
+    try:
+        return parsed(file, lambda text, environment, read: [*declared_links(text, environment, read, systems)])
+    except OptionError as error:
+        return [BrokenSection("all of it", error)]
 
 
 def _step(step: Any, notes: Mapping[str, str]) -> dict[str, Any]:

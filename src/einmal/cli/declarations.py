@@ -16,17 +16,25 @@ WRONG_USAGE: Final = 2
 T = TypeVar("T")
 
 
-def read_declaration(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:
-    """``parse``: of the text, the environment, and a function that reads a file to which a value refers. What is wrong
-    ends the command as wrong usage, with every problem at once."""
-    from einmal.options.values import OptionError
+def parsed(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:
+    """``parse``: of the text, the environment, and a function that reads a file to which a value refers. Raises
+    OptionError, also where the file cannot be read."""
+    from einmal.declare.document import DeclarationError
 
     try:
         return parse(file.read_text(), os.environ, lambda path: Path(path).read_text())
     except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from error
+        raise DeclarationError([f"it cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{file} cannot be read: it is not UTF-8") from error
+        raise DeclarationError(["it cannot be read: it is not UTF-8"]) from error
+
+
+def read_declaration(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:
+    """As ``parsed``. What is wrong ends the command as wrong usage, with every problem at once."""
+    from einmal.options.values import OptionError
+
+    try:
+        return parsed(file, parse)
     except OptionError as error:
         raise wrong_usage(file, error) from error
 

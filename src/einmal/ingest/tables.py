@@ -32,6 +32,7 @@ from typing import Any, Final
 
 import psycopg
 
+from einmal.ingest.postgresql.session import meaning
 from einmal.ingest.postgresql.values import PRINTING
 from einmal.ingest.source import (
     IngestBatch,
@@ -40,10 +41,10 @@ from einmal.ingest.source import (
     RecordSource,
     SourceFailed,
     SourceNotice,
-    SourceRefused,
 )
 from einmal.ingest.table_reader import FoundRows, TableLayout, TablePosition, TableRange, TableReader, TableRow
 from einmal.postgresql import sqlstates
+from einmal.postgresql.errors import cause
 from einmal.postgresql.session import IDENTITY, open_connection
 from einmal.security.redaction import RedactedDict
 
@@ -54,7 +55,19 @@ _FULL_RATIO: Final = 20
 _UNRECORDED_MAX: Final = 2**24
 """Transactions by which a horizon may be ahead of the recorded one where there is nothing to record."""
 _HINT_ROLE: Final = "the role needs CONNECT, USAGE of the schema and SELECT on the table"
+_HINT_TABLE: Final = "correct the names of the table and of its column, or create them"
 _HINT_VALUE: Final = "UPDATE the row that has this value; text of a database in SQL_ASCII must be UTF-8"
+_REFUSED: Final[Mapping[str, str]] = {
+    sqlstates.INSUFFICIENT_PRIVILEGE: _HINT_ROLE,
+    sqlstates.INVALID_AUTHORIZATION: "correct user, password or pg_hba.conf",
+    sqlstates.UNKNOWN_DATABASE: "correct the name of the database",
+    sqlstates.INVALID_SCHEMA: _HINT_TABLE,
+    sqlstates.SYNTAX_OR_ACCESS_RULE: _HINT_TABLE,
+    sqlstates.DATA_EXCEPTION: _HINT_VALUE,
+    sqlstates.RAISED: "correct the function that raises it (a cast to json, a default), or the row",
+    sqlstates.FEATURE_NOT_SUPPORTED: "ingest a table, or a view that this role can read by SELECT alone",
+}
+"""SQLSTATEs, or their classes, that another attempt would meet as well, and what to do."""
 # Names keep the role's search_path. No row security: instead of rows that are silently not there.
 _LOCAL: Final = {**PRINTING, "statement_timeout": "0", "row_security": "off"}
 _SETTINGS: Final = {
@@ -181,8 +194,4 @@ def _connected(conninfo: Mapping[str, str], table: str) -> Iterator[psycopg.Conn
         with open_connection(conninfo) as connection:
             yield connection
     except psycopg.Error as error:
-        reason = str(error).strip() or type(error).__name__
-        if error.sqlstate is None or error.sqlstate.startswith(sqlstates.PASSING):
-            raise SourceFailed(f"{table}: {reason}") from error
-        hint = _HINT_VALUE if error.sqlstate.startswith(sqlstates.DATA_EXCEPTION) else _HINT_ROLE
-        raise SourceRefused(f"{table}: {reason}", hint) from error
+        raise meaning(error, table, _REFUSED) from cause(error)

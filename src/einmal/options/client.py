@@ -58,6 +58,8 @@ _WITHOUT_EFFECT: Final = frozenset(
         "metrics.sample.window.ms",
         # producers: retries continue until delivery.timeout.ms, as in Java's client
         "retries",
+        # batches are made in tasks, from rows that are there already
+        "linger.ms",
         "compression.gzip.level",
         "compression.lz4.level",
         "compression.zstd.level",

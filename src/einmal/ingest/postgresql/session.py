@@ -26,7 +26,7 @@ _LOCAL: Final = {
     # Instead of a snapshot that silently lacks rows.
     "row_security": "off",
 }
-_REFUSED: Final[Mapping[str, str]] = {
+REFUSED: Final[Mapping[str, str]] = {
     sqlstates.INSUFFICIENT_PRIVILEGE: (
         "grant it: the role needs REPLICATION, and SELECT on the published tables for the snapshot"
     ),
@@ -112,15 +112,18 @@ class SourceSession(ServerSession):
         try:
             yield
         except psycopg.Error as error:
-            raise meaning(error, f"{what}: {self._connecting}") from cause(error)
+            raise meaning(error, f"{what}: {self._connecting}", REFUSED) from cause(error)
 
 
-def meaning(error: psycopg.Error, what: str) -> SourceFailed | SourceRefused:
-    """Return what an error of the server means to a source: refused if waiting does not help."""
+def meaning(error: psycopg.Error, what: str, refused: Mapping[str, str]) -> SourceFailed | SourceRefused:
+    """Return what an error of the server means to a source: refused if waiting does not help.
+
+    ``refused``: SQLSTATEs, or their classes, that another attempt would meet as well, and what to do.
+    """
     state, text = error.sqlstate or "", f"{what}: {reason(error)}"
     if state == sqlstates.OBJECT_IN_USE:
         return SourceFailed(text, "another session reads the slot: one slot serves one source")
-    hint = _REFUSED.get(state) or _REFUSED.get(state[:2])
+    hint = refused.get(state) or refused.get(state[:2])
     return SourceFailed(text) if hint is None else SourceRefused(text, hint)
 
 

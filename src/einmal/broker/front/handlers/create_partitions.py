@@ -69,6 +69,6 @@ class CreatePartitionsHandler:
             quota.throttle_ms,
             [
                 CreatePartitionsTopicResult(result.name or "", result.error, result.message)
-                for result in map(made.result, results)
+                for result in made.results(results)
             ],
         )

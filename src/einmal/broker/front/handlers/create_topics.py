@@ -73,7 +73,7 @@ class CreateTopicsHandler:
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
         results = asked.merge(results, lambda topic, refused: TopicResult(name=topic.name, error=refused))
-        answers = [self._result(context, made.result(result)) async for result in context.paced(results)]
+        answers = [self._result(context, result) async for result in context.paced(made.results(results))]
         return CreateTopicsResponse(quota.throttle_ms, answers)
 
     def _refusal(self, context: RequestContext, name: str) -> ErrorCode | None:

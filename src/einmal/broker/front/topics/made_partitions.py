@@ -5,6 +5,7 @@ The answer to their creation reports it: after a success a client expects that i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from einmal.broker.replicas.partitions import Partitions
@@ -19,15 +20,19 @@ class MadePartitions:
         self._partitions = partitions
         self._offline_before = frozenset(partitions.offline)
 
-    def result(self, committed: TopicResult) -> TopicResult:
+    def results(self, committed: Iterable[TopicResult]) -> Iterator[TopicResult]:
         """KAFKA_STORAGE_ERROR for a topic with a new partition that is offline here."""
-        if committed.error is not ErrorCode.none:
-            return committed
-        for partition, error in self._partitions.offline.items():
-            if partition.topic == committed.name and partition not in self._offline_before:
+        offline = {
+            partition.topic: f"{partition} is offline: {error}"
+            for partition, error in self._partitions.offline.items()
+            if partition not in self._offline_before
+        }
+        for result in committed:
+            if result.error is ErrorCode.none and result.name in offline:
                 message = (
-                    f"The topic has the partitions that were asked for, but {partition} is offline: {error}. "
+                    f"The topic has the partitions that were asked for, but {offline[result.name]}. "
                     "The broker retries every few seconds."
                 )
-                return replace(committed, error=ErrorCode.kafka_storage_error, message=message)
-        return committed
+                yield replace(result, error=ErrorCode.kafka_storage_error, message=message)
+            else:
+                yield result
