@@ -393,13 +393,18 @@ def distinct(branches: list[Type]) -> tuple[Type, ...]:
 
 def text(schema: Type, *, logical: bool = True, aligned: bool = False) -> str:
     """``logical``: with its logical types; ``aligned``: without namespaces, and an alias for each renamed record
-    that has aliases of fields."""
+    that has aliases of fields, or is in a union with one: an alias rules out a branch, and so decides for another."""
     return json.dumps(_json(schema, logical, aligned, set()))
 
 
-def _json(node: Type, logical: bool, aligned: bool, defined: set[str]) -> Any:
+def _has_aliases(node: Type) -> bool:
+    return "aliases" in node.options or any("aliases" in each.options for each in node.fields)
+
+
+def _json(node: Type, logical: bool, aligned: bool, defined: set[str], beside_aliases: bool = False) -> Any:
     if node.kind == "union":
-        return [_json(each, logical, aligned, defined) for each in node.parts]
+        has_aliases = any(map(_has_aliases, node.parts))
+        return [_json(each, logical, aligned, defined, has_aliases) for each in node.parts]
     names = ("logicalType", "precision", "scale")
     options = {name: each for name, each in node.options.items() if logical or name not in names}
     if node.name:
@@ -408,7 +413,7 @@ def _json(node: Type, logical: bool, aligned: bool, defined: set[str]) -> Any:
             return short if aligned else node.name
         defined.add(node.name)
         options = {"name": short} | ({} if aligned else {"namespace": space}) | options
-        if aligned and node.was and ("aliases" in options or any("aliases" in each.options for each in node.fields)):
+        if aligned and node.was and (beside_aliases or _has_aliases(node)):
             options["aliases"] = [node.was.rpartition(".")[2]]
     match node.kind:
         case "array":
