@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
 from pathlib import Path
 from typing import Final
 
 import platformdirs
+
+from einmal.spark.environment.temporary_folder import temporary_folder
 
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -76,11 +76,4 @@ def _is_safe(path: Path) -> bool:
 
 @functools.cache
 def _of_this_process() -> Path:
-    folder = tempfile.mkdtemp(prefix="einmal-cache-")
-    atexit.register(_remove, folder, os.getpid())
-    return Path(folder)
-
-
-def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+    return temporary_folder()

@@ -7,12 +7,10 @@ state and output together. A session of the user's own works too: Spark finds th
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.logger import PySparkLogger
@@ -24,6 +22,7 @@ from einmal.spark.environment.cache import kept
 from einmal.spark.environment.interpreter import worker_python
 from einmal.spark.environment.java import use_java
 from einmal.spark.environment.plan_redaction import redact_plans
+from einmal.spark.environment.temporary_folder import temporary_folder
 from einmal.spark.errors import reason_of
 
 _CONNECT_REFUSED: Final = (
@@ -44,9 +43,8 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-_TEMPORARY_MAX: Final = 40
-"""Bytes of the directory for temporary files. The path of a Unix domain socket may have some hundred, Spark's names
-have 42, and our directory for them 22."""
+_FOLDER_MAX: Final = 62
+"""Bytes of the directory for Unix domain sockets. The path of one may have some hundred, and Spark's names have 42."""
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Less than half the CPU of a short program goes into compiling then."""
 JVM_LOG: Final = ("-Xlog:disable", "-Xlog:all=warning:stderr")
@@ -152,10 +150,12 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     settings = dict(_DEFAULTS)
     if local:
         settings |= _LOCAL_DEFAULTS
+        folder = temporary_folder()
+        settings["spark.local.dir"] = str(folder)
         if os.environ["PYSPARK_PYTHON"] == python != sys.executable:
-            settings |= _unix_sockets()
+            settings |= _unix_sockets(folder)
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
-        options = [*JVM_LOG, *class_archive.options()]
+        options = [*JVM_LOG, *class_archive.options(), f"-Djava.io.tmpdir={folder}"]
         if quiet:
             options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
         if quick:
@@ -166,21 +166,13 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     return settings
 
 
-def _unix_sockets() -> dict[str, str]:
+def _unix_sockets(folder: Path) -> dict[str, str]:
     """Over TCP each hand-over from the JVM to a Python worker may take 40 ms, because the JVM sends in pieces and holds
     one back for a delayed acknowledgement. With PySpark's own daemon, a batch that is stopped would print tracebacks
     over Unix domain sockets."""
-    if len(os.fsencode(tempfile.gettempdir())) > _TEMPORARY_MAX:
+    if len(os.fsencode(folder)) > _FOLDER_MAX:
         return {}
-    # Spark leaves some of them behind.
-    folder = tempfile.mkdtemp(prefix="einmal-spark-")
-    atexit.register(_remove, folder, os.getpid())
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
-
-
-def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _quiet_python() -> None:

@@ -1,0 +1,86 @@
+"""Claims about what sessions leave in the directory for temporary files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from einmal.spark.environment.temporary_folder import temporary_folder
+
+_DRIVER = """
+import sys
+from einmal.spark.environment.temporary_folder import temporary_folder
+print(temporary_folder(), flush=True)
+sys.stdin.read()
+"""
+_KILLED = """
+import os, signal
+from einmal.spark import session
+spark = session(master="local[1]", quick=True)
+assert spark.range(10).repartition(3).count() == 10
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def driver() -> tuple[subprocess.Popen[str], Path]:
+    process = subprocess.Popen([sys.executable, "-c", _DRIVER], stdin=-1, stdout=-1, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    process.communicate()
+
+
+def test_a_driver_that_ends_removes_its_folder(temporary: Path) -> None:
+    process, folder = driver()
+    assert folder.parent == temporary and folder.is_dir()
+    ended(process)
+    assert not [*temporary.iterdir()]
+
+
+def test_the_folder_of_a_killed_driver_is_removed_by_the_next_and_that_of_a_running_one_is_not(temporary: Path) -> None:
+    killed, abandoned = driver()
+    running, in_use = driver()
+    killed.kill()
+    killed.wait()
+    assert abandoned.is_dir()
+    mine = temporary_folder()
+    assert {*temporary.iterdir()} == {mine, in_use}
+    ended(running)
+    assert not in_use.exists() and mine.is_dir()
+
+
+def test_what_is_not_a_folder_of_a_session_stays(temporary: Path) -> None:
+    (temporary / "einmal-spark-without-lock").mkdir()
+    (temporary / "einmal-spark-file").write_text("")
+    other = temporary / "other"
+    other.mkdir()
+    (other / "driver.lock").touch()
+    (temporary / "einmal-spark-link").symlink_to(other)
+    before = {*temporary.iterdir()}
+    assert {*temporary.iterdir()} - {temporary_folder()} == before
+    assert (other / "driver.lock").exists()
+
+
+@pytest.mark.spark
+def test_all_that_a_killed_session_leaves_is_in_its_folder(temporary: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED], env=os.environ | {"TMPDIR": str(temporary)}, timeout=300)
+    assert done.returncode == -signal.SIGKILL
+    (folder,) = temporary.iterdir()
+    assert [*folder.glob("spark-*")]
+    temporary_folder()
+    assert not folder.exists()
