@@ -41,7 +41,7 @@ class Replicated(World):
         self.elect()
 
     def elect(self) -> None:
-        self.runtime = ShardRuntime(
+        self.runtime: ShardRuntime[Ledger, int, Any] = ShardRuntime(
             self.partition,
             Ledger,
             LedgerRecords(),

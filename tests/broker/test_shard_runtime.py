@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from einmal.broker.coordinators.shard_runtime import ShardRuntime
@@ -38,6 +38,10 @@ WHO = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(0))
 TV_1 = TransactionVersion.TV_1
 
 
+R = TypeVar("R")
+LedgerDecision: TypeAlias = Decision[int, Any, R]
+
+
 class Ledger:
     """A shard: numbers in their order, pending ones per producer, and one alarm."""
 
@@ -46,16 +50,16 @@ class Ledger:
         self.pending: list[int] = []
         self.alarm: int | None = None
 
-    def write(self, *numbers: int, actions: tuple[Any, ...] = ()) -> Decision[int]:
+    def write(self, *numbers: int, actions: tuple[Any, ...] = ()) -> LedgerDecision[int]:
         return Decision(records=numbers, response=len(self.numbers) + len(numbers), actions=actions)
 
-    def write_pending(self, number: int) -> Decision[str]:
+    def write_pending(self, number: int) -> LedgerDecision[str]:
         return Decision(records=(-number,), response="pending", producer=WHO)
 
-    def total(self) -> Decision[int]:
+    def total(self) -> LedgerDecision[int]:
         return Decision(response=sum(self.numbers))
 
-    def set_alarm(self, at: int) -> Decision[None]:
+    def set_alarm(self, at: int) -> LedgerDecision[None]:
         self.alarm = at
         return Decision(response=None)
 
@@ -71,13 +75,13 @@ class Ledger:
             self.numbers += self.pending
         self.pending.clear()
 
-    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+    def loaded(self, now: Instant) -> tuple[LedgerDecision[None], ...]:
         return (Decision(response=None, actions=("loaded",)),)
 
     def next_deadline(self) -> int | None:
         return self.alarm
 
-    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+    def tick(self, now: Instant) -> tuple[LedgerDecision[None], ...]:
         if self.alarm is None or now.monotonic_ms < self.alarm:
             return ()
         self.alarm = None
@@ -123,7 +127,7 @@ class World:
         log = PartitionLog.open(view, PurePosixPath("/data/__ledger-0"), TP, config, self.clock.now())
         self.partition = Partition(log, UUID(int=1), self.clock, broker_id=BrokerId(1), flush_each=self.flush_each)
         self.partition.lead(Alone(), LeaderEpoch(0))
-        self.runtime = ShardRuntime(
+        self.runtime: ShardRuntime[Ledger, int, Any] = ShardRuntime(
             self.partition,
             Ledger,
             LedgerRecords(),
@@ -248,7 +252,7 @@ async def test_an_alarm_rings_although_it_failed_before() -> None:
     told: list[Any] = []
 
     class Failing(Ledger):
-        def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+        def tick(self, now: Instant) -> tuple[LedgerDecision[None], ...]:
             if left:
                 raise left.pop()
             return super().tick(now)

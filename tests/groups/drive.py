@@ -14,6 +14,7 @@ from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.records import Record, decode, encode
 from einmal.groups.requests import (
+    GroupDecision,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -26,7 +27,6 @@ from einmal.groups.requests import (
     Ticket,
     TxnOffsetCommit,
 )
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 Response = Any
@@ -74,7 +74,7 @@ class GroupLog:
     def fail_over(self) -> None:
         self.coordinator = self.load()
 
-    def apply(self, decision: Decision[Any]) -> Any:
+    def apply(self, decision: GroupDecision[Any]) -> Any:
         for record in decision.records:
             self.log.append(record)
             self.coordinator.replay(record)
@@ -92,7 +92,7 @@ class GroupLog:
         self.tickets += 1
         return Ticket(self.tickets)
 
-    def wait(self, decide: Callable[[Ticket], Decision[Any]]) -> Ticket:
+    def wait(self, decide: Callable[[Ticket], GroupDecision[Any]]) -> Ticket:
         """Ask something that may be answered later."""
         ticket = self.ticket()
         response = self.apply(decide(ticket))

@@ -48,7 +48,7 @@ def test_the_outcome_is_logged_then_answered_then_the_markers_are_written_then_i
     machine.add(who, P0, P1)
     decision = machine.shard.end_txn(ID, who, committed=committed, version=TV_2, now=machine.now)
     (record,) = decision.records
-    assert record.transaction.state.is_prepared
+    assert record.transaction is not None and record.transaction.state.is_prepared
     assert decision.response.error is OK
     (action,) = decision.actions
     assert (action.committed, action.partitions) == (committed, (P0, P1))

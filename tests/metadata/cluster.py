@@ -12,10 +12,9 @@ from einmal.metadata.controller import Controller
 from einmal.metadata.features import FIRST_LEVELS, SUPPORTED_FEATURES, TRANSACTION_VERSION
 from einmal.metadata.image import ClusterImage, PartitionImage
 from einmal.metadata.partitions import IsrRequest, IsrResult
-from einmal.metadata.plan import ControllerDefaults, LedAtRisk
+from einmal.metadata.plan import ControllerDefaults, LedAtRisk, MetadataDecision
 from einmal.metadata.records import MetadataRecord
 from einmal.metadata.topics import NewTopic
-from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, Offset
 
 R = TypeVar("R")
@@ -35,7 +34,7 @@ class Cluster:
         self.now_ms = 0
         self.log: list[MetadataRecord] = []
         self.actions: list[Any] = []
-        self.decisions: list[Decision[Any]] = []
+        self.decisions: list[MetadataDecision[Any]] = []
         self.epochs: dict[int, int] = {}
         self.alive: dict[int, None] = {}
         self.controller = Controller(defaults)
@@ -55,7 +54,7 @@ class Cluster:
     def end(self) -> Offset:
         return Offset(len(self.log))
 
-    def done(self, decision: Decision[R]) -> R:
+    def done(self, decision: MetadataDecision[R]) -> R:
         for record in decision.records:
             self.log.append(record)
             self.controller.replay(record)

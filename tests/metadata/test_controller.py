@@ -1,5 +1,5 @@
-from einmal.metadata.controller import CallOnBrokers
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT
+from einmal.metadata.plan import CallOnBrokers
 from einmal.metadata.records import ConfigRecord, FeatureLevelRecord
 from einmal.metadata.topics import NewTopic
 from einmal.types import BrokerId, ErrorCode

@@ -15,11 +15,10 @@ from einmal.metadata.configs import SET, ConfigChange
 from einmal.metadata.features import SAFE_DOWNGRADE, UPGRADE, FeatureUpdate
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.partitions import PREFERRED, UNCLEAN, IsrRequest
-from einmal.metadata.plan import LedAtRisk
+from einmal.metadata.plan import LedAtRisk, MetadataDecision
 from einmal.metadata.reassignment import Reassignment
 from einmal.metadata.records import NO_LEADER, RECOVERED, MetadataRecord, RegisterBrokerRecord, decode, encode
 from einmal.metadata.topics import NewPartitions, NewTopic
-from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, TopicPartition
 from tests.metadata.cluster import DEFAULTS, Cluster
 
@@ -248,7 +247,7 @@ class _Walk:
         self.seen = len(self.cluster.decisions)
         assert self.image == self.cluster.image
 
-    def check_decision(self, decision: Decision[Any]) -> None:
+    def check_decision(self, decision: MetadataDecision[Any]) -> None:
         before = self.image.copy()
         delta = self.image.apply(decision.records)
         flagged = [(item.topic, item.partition_id) for item in decision.actions if isinstance(item, LedAtRisk)]

@@ -276,11 +276,11 @@ def without_markers_elsewhere(patch: pytest.MonkeyPatch) -> None:
 def without_waiting_for_replicas_of_decisions(patch: pytest.MonkeyPatch) -> None:
     """Coordinators respond and act before their decision is replicated."""
 
-    def release(self: ShardRuntime[Any]) -> None:
+    def release(self: ShardRuntime[Any, Any, Any]) -> None:
         while self._parked:
-            _, response, actions, answer = self._parked.popleft()
-            if answer is not None and not answer.done():
-                answer.set_result(response)
+            _, settle, actions = self._parked.popleft()
+            if settle is not None:
+                settle(ErrorCode.none)
             for action in actions:
                 self._perform(action)
 
@@ -296,7 +296,7 @@ def without_waiting_for_the_load(patch: pytest.MonkeyPatch) -> None:
     """A new coordinator responds while it still reads its log."""
     load = ShardRuntime._load
 
-    async def serve_first(self: ShardRuntime[Any], shard: Any, offset: Any) -> None:
+    async def serve_first(self: ShardRuntime[Any, Any, Any], shard: Any, offset: Any) -> None:
         self._shard = shard
         await load(self, shard, offset)
 

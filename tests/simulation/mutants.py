@@ -79,11 +79,11 @@ def without_flushing(patch: pytest.MonkeyPatch) -> None:
 def without_waiting_for_the_commit(patch: pytest.MonkeyPatch) -> None:
     """Coordinators respond and act before their decision is committed."""
 
-    def release(self: ShardRuntime[Any]) -> None:
+    def release(self: ShardRuntime[Any, Any, Any]) -> None:
         while self._parked:
-            _, response, actions, answer = self._parked.popleft()
-            if answer is not None and not answer.done():
-                answer.set_result(response)
+            _, settle, actions = self._parked.popleft()
+            if settle is not None:
+                settle(ErrorCode.none)
             for action in actions:
                 self._perform(action)
 

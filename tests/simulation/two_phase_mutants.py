@@ -13,7 +13,7 @@ from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.transaction_core import TransactionCore, TxnPhase
 from einmal.shard.decision import Decision
 from einmal.transactions import coordinator
-from einmal.transactions.coordinator import InitProducerIdResult, TransactionCoordinator
+from einmal.transactions.coordinator import InitProducerIdResult, TransactionCoordinator, TransactionDecision
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.transaction import Transaction
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion
@@ -71,7 +71,7 @@ def without_fencing_who_prepared(patch: pytest.MonkeyPatch) -> None:
 def without_sparing_open_transactions_from_expiry(patch: pytest.MonkeyPatch) -> None:
     """A transactional id expires while its transaction is open. (After a second here.)"""
 
-    def forget(self: TransactionCoordinator, now: Any) -> Iterator[Decision[None]]:
+    def forget(self: TransactionCoordinator, now: Any) -> Iterator[TransactionDecision[None]]:
         old = [
             TransactionRecord(each.transactional_id, None)
             for each in self.transactions.values()

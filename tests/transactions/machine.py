@@ -9,6 +9,7 @@ from einmal.transactions.coordinator import (
     InitProducerIdResult,
     TransactionConfig,
     TransactionCoordinator,
+    TransactionDecision,
     TwoPhase,
 )
 from einmal.transactions.markers import WriteMarkers
@@ -59,7 +60,7 @@ class Machine:
         self.next_producer_id += 1
         return ProducerId(self.next_producer_id - 1)
 
-    def run(self, decision: Decision[R]) -> R:
+    def run(self, decision: TransactionDecision[R]) -> R:
         for record in decision.records:
             assert isinstance(record, TransactionRecord)
             self.log.append(encode(record))

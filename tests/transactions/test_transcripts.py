@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from einmal.log.producer_state import CLIENT, BatchMetadata, ProducerStates
-from einmal.shard.decision import Decision
+from einmal.transactions.coordinator import TransactionDecision
 from einmal.transactions.markers import WriteMarkers
 from einmal.transactions.records import TransactionRecord
 from einmal.types import (
@@ -92,7 +92,7 @@ class Coordinator(Machine):
         self.world = world
         super().__init__(version=version)
 
-    def run(self, decision: Decision[R]) -> R:
+    def run(self, decision: TransactionDecision[R]) -> R:
         for record in decision.records:
             assert isinstance(record, TransactionRecord)
             transaction = record.transaction

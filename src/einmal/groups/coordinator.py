@@ -26,6 +26,7 @@ from einmal.groups.offset_commits import OffsetCommits
 from einmal.groups.offsets import Offsets
 from einmal.groups.records import GroupMetadata, GroupRecord, OffsetRecord, Record
 from einmal.groups.requests import (
+    GroupDecision,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -65,53 +66,59 @@ class GroupCoordinator:
 
     # --- membership ---------------------------------------------------------------------------------------------
 
-    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> Decision[JoinGroupResponse | None]:
+    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> GroupDecision[JoinGroupResponse | None]:
         """No response: it comes later, by the action ``Respond(ticket, ...)``."""
         return self._membership.join_group(request, ticket, now)
 
-    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> Decision[SyncGroupResponse | None]:
+    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> GroupDecision[SyncGroupResponse | None]:
         """No response: it comes later, by the action ``Respond(ticket, ...)``."""
         return self._membership.sync_group(request, ticket, now)
 
-    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[HeartbeatResponse]:
+    def heartbeat(self, request: Heartbeat, now: Instant) -> GroupDecision[HeartbeatResponse]:
         return self._membership.heartbeat(request, now)
 
-    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[LeaveGroupResponse]:
+    def leave_group(self, request: LeaveGroup, now: Instant) -> GroupDecision[LeaveGroupResponse]:
         return self._membership.leave_group(request, now)
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
-    def offset_commit(self, request: OffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
+    def offset_commit(self, request: OffsetCommit, now: Instant) -> GroupDecision[OffsetCommitResponse]:
         decision = self._commits.offset_commit(request, now)
         if decision.records and self._commits.is_from_member(request):
             self._membership.extend_session(self._groups[request.group_id], request.member_id, now)
         return decision
 
-    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
+    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> GroupDecision[OffsetCommitResponse]:
         decision = self._commits.txn_offset_commit(request, now)
         if decision.records and self._commits.is_from_member(request):
             self._membership.extend_session(self._groups[request.group_id], request.member_id, now)
         return decision
 
-    def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> Decision[OffsetFetchResponseGroup]:
+    def offset_fetch(
+        self, request: OffsetFetchGroup, *, require_stable: bool
+    ) -> GroupDecision[OffsetFetchResponseGroup]:
         """The answer for one group."""
         return Decision(response=self._commits.offset_fetch(request, require_stable=require_stable))
 
-    def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[OffsetDeleteResponse]:
+    def offset_delete(
+        self, group_id: str, partitions: tuple[TopicPartition, ...]
+    ) -> GroupDecision[OffsetDeleteResponse]:
         return self._commits.offset_delete(group_id, partitions)
 
-    def forget_other_topics(self, topics: Container[str]) -> Decision[None]:
+    def forget_other_topics(self, topics: Container[str]) -> GroupDecision[None]:
         """Only these topics exist."""
         return Decision(records=self._commits.forget_other_topics(topics), response=None)
 
     # --- groups -------------------------------------------------------------------------------------------------
 
-    def describe_groups(self, group_ids: Sequence[str]) -> Decision[DescribeGroupsResponse]:
+    def describe_groups(self, group_ids: Sequence[str]) -> GroupDecision[DescribeGroupsResponse]:
         return Decision(
             response=DescribeGroupsResponse(groups=tuple(self._describe(group_id) for group_id in group_ids))
         )
 
-    def list_groups(self, states_filter: Sequence[str], types_filter: Sequence[str]) -> Decision[ListGroupsResponse]:
+    def list_groups(
+        self, states_filter: Sequence[str], types_filter: Sequence[str]
+    ) -> GroupDecision[ListGroupsResponse]:
         """Empty filters match everything; filters ignore case."""
         states = {state.lower() for state in states_filter}
         types = {group_type.lower() for group_type in types_filter}
@@ -123,7 +130,7 @@ class GroupCoordinator:
                     groups.append(ListedGroup(group_id, group.protocol_type or "", group.state.value, CLASSIC))
         return Decision(response=ListGroupsResponse(groups=tuple(groups)))
 
-    def delete_groups(self, group_ids: Sequence[str]) -> Decision[DeleteGroupsResponse]:
+    def delete_groups(self, group_ids: Sequence[str]) -> GroupDecision[DeleteGroupsResponse]:
         """A group with members, or with offsets that an open transaction would commit, is kept."""
         records: list[Record] = []
         results = []
@@ -149,7 +156,7 @@ class GroupCoordinator:
         """The transaction's offsets become the groups' offsets, or are dropped."""
         self._offsets.replay_marker(producer.producer_id, committed)
 
-    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+    def loaded(self, now: Instant) -> tuple[GroupDecision[None], ...]:
         """The whole log was replayed: start the groups' soft state."""
         assert not self._groups
         for group_id, metadata in self._generations.items():
@@ -165,7 +172,7 @@ class GroupCoordinator:
         deadlines = [due for due in (self._membership.next_deadline(), self._next_expiry) if due is not None]
         return min(deadlines, default=None)
 
-    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+    def tick(self, now: Instant) -> tuple[GroupDecision[None], ...]:
         decisions = self._membership.tick(now)
         if self._next_expiry is None or self._next_expiry > now.monotonic_ms:
             return decisions

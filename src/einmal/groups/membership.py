@@ -63,6 +63,7 @@ from einmal.groups.member import Member
 from einmal.groups.records import GroupRecord
 from einmal.groups.requests import (
     Effects,
+    GroupDecision,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -106,7 +107,7 @@ class Membership:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> Decision[JoinGroupResponse | None]:
+    def join_group(self, request: JoinGroup, ticket: Ticket, now: Instant) -> GroupDecision[JoinGroupResponse | None]:
         """Answers at once, or later under ``ticket``."""
         effects = Effects()
         group = self._groups.get(request.group_id)
@@ -124,7 +125,7 @@ class Membership:
             response = self._join_known(group, request, ticket, now, effects)
         return effects.decide(response)
 
-    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> Decision[SyncGroupResponse | None]:
+    def sync_group(self, request: SyncGroup, ticket: Ticket, now: Instant) -> GroupDecision[SyncGroupResponse | None]:
         """Answers at once, or later under ``ticket``: when the leader has brought the assignment."""
         effects = Effects()
         group = self._groups.get(request.group_id)
@@ -148,7 +149,7 @@ class Membership:
             self._assign(group, request, now, effects)
         return effects.decide(None)
 
-    def heartbeat(self, request: Heartbeat, now: Instant) -> Decision[HeartbeatResponse]:
+    def heartbeat(self, request: Heartbeat, now: Instant) -> GroupDecision[HeartbeatResponse]:
         effects = Effects()
         group = self._groups.get(request.group_id)
         if group is None:
@@ -162,7 +163,7 @@ class Membership:
                 error = ErrorCode.rebalance_in_progress
         return effects.decide(HeartbeatResponse(error_code=error))
 
-    def leave_group(self, request: LeaveGroup, now: Instant) -> Decision[LeaveGroupResponse]:
+    def leave_group(self, request: LeaveGroup, now: Instant) -> GroupDecision[LeaveGroupResponse]:
         effects = Effects()
         if not request.group_id:
             return effects.decide(LeaveGroupResponse(error_code=ErrorCode.invalid_group_id))
@@ -180,7 +181,7 @@ class Membership:
     def next_deadline(self) -> int | None:
         return self._timers.next_deadline()
 
-    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+    def tick(self, now: Instant) -> tuple[GroupDecision[None], ...]:
         """Decide what is due: sessions that ran out, ids never joined under, phases of a rebalance that last too
         long."""
         effects = Effects()

@@ -14,7 +14,7 @@ from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
 from einmal.groups.offsets import Offsets
 from einmal.groups.records import NO_TIMESTAMP, TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
-from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
+from einmal.groups.requests import GroupDecision, OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
 from einmal.groups.states import GroupState
 from einmal.groups.subscription import CONSUMER_PROTOCOL
 from einmal.shard.decision import Decision
@@ -47,12 +47,12 @@ class OffsetCommits:
         self._groups = groups
         self._offsets = offsets
 
-    def offset_commit(self, request: OffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
+    def offset_commit(self, request: OffsetCommit, now: Instant) -> GroupDecision[OffsetCommitResponse]:
         error = self._refusal(request, is_transactional=False)
         records, response = self._commit(request, error, now, request.retention_ms, None)
         return Decision(records=records, response=response)
 
-    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> Decision[OffsetCommitResponse]:
+    def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> GroupDecision[OffsetCommitResponse]:
         """The records are one transactional batch of the producer: pending until its marker."""
         error = self._refusal(request, is_transactional=True)
         records, response = self._commit(request, error, now, None, request.producer.producer_id)
@@ -92,7 +92,9 @@ class OffsetCommits:
             ),
         )
 
-    def offset_delete(self, group_id: str, partitions: tuple[TopicPartition, ...]) -> Decision[OffsetDeleteResponse]:
+    def offset_delete(
+        self, group_id: str, partitions: tuple[TopicPartition, ...]
+    ) -> GroupDecision[OffsetDeleteResponse]:
         """Drop single offsets. Those of a topic that a member may subscribe to, or that a transaction may change, are
         kept."""
         group = self._groups.get(group_id)

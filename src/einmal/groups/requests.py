@@ -32,6 +32,9 @@ class Respond:
     response: Response
 
 
+GroupDecision: TypeAlias = Decision[Record, Respond, R]
+
+
 @dataclass(slots=True)
 class Effects:
     """Collects the parts of one decision."""
@@ -39,7 +42,7 @@ class Effects:
     records: list[Record] = field(default_factory=list)
     actions: list[Respond] = field(default_factory=list)
 
-    def decide(self, response: R) -> Decision[R]:
+    def decide(self, response: R) -> GroupDecision[R]:
         return Decision(records=tuple(self.records), response=response, actions=tuple(self.actions))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from einmal.metadata.plan import Deciding
+from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import AccessControlEntryRecord, MetadataRecord, RemoveAccessControlEntryRecord
 from einmal.security.acl import CLUSTER_NAME, Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from einmal.security.errors import SecuritySettingError
@@ -36,7 +36,7 @@ _ACCEPTED: Final = AclResult()
 
 
 class AclDecisions(Deciding):
-    def create_acls(self, wanted: Sequence[tuple[UUID, Acl]]) -> Decision[list[AclResult]]:
+    def create_acls(self, wanted: Sequence[tuple[UUID, Acl]]) -> MetadataDecision[list[AclResult]]:
         """ACLs, each with its own id; one that holds already is accepted and changes nothing."""
         records: dict[Acl, MetadataRecord] = {}
         results = []
@@ -53,11 +53,11 @@ class AclDecisions(Deciding):
                 results.append(_ACCEPTED)
         return Decision(records=tuple(records.values()), response=results)
 
-    def known_acls(self) -> Decision[Mapping[Acl, UUID]]:
+    def known_acls(self) -> MetadataDecision[Mapping[Acl, UUID]]:
         """All that hold; once answered they are committed, also those of the controller before."""
         return Decision(response=dict(self.image.acl_ids))
 
-    def remove_acls(self, acls: Iterable[Acl]) -> Decision[None]:
+    def remove_acls(self, acls: Iterable[Acl]) -> MetadataDecision[None]:
         """Those that do not hold any more are ignored."""
         ids = dict.fromkeys(self.image.acl_ids[acl] for acl in acls if acl in self.image.acl_ids)
         return Decision(records=tuple(map(RemoveAccessControlEntryRecord, ids)), response=None)

@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from einmal.metadata.image import BrokerImage
-from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, Deciding, Plan
+from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, Deciding, MetadataDecision, Plan
 from einmal.metadata.records import (
     FENCE,
     UNFENCE,
@@ -102,7 +102,9 @@ class BrokerDecisions(Deciding):
 
     # --- registration --------------------------------------------------------------------------------------------
 
-    def register_broker(self, registration: Registration, next_offset: Offset, now: Instant) -> Decision[Registered]:
+    def register_broker(
+        self, registration: Registration, next_offset: Offset, now: Instant
+    ) -> MetadataDecision[Registered]:
         """A broker process has started, or retries. Its epoch is the offset of its registration record.
 
         If it may have lost unflushed data it is not eligible to lead; if its folder was wiped, not even as the last
@@ -119,7 +121,7 @@ class BrokerDecisions(Deciding):
 
     def _new_incarnation(
         self, registration: Registration, existing: BrokerImage | None, next_offset: Offset, now: Instant
-    ) -> Decision[Registered]:
+    ) -> MetadataDecision[Registered]:
         broker_id = registration.broker_id
         session = self._sessions.get(broker_id)
         if session is not None and session.is_heard and now.monotonic_ms < session.deadline_ms:
@@ -157,7 +159,7 @@ class BrokerDecisions(Deciding):
                 isr = tuple(other for other in partition.isr if other != broker_id)
                 plan.change(topic, partition_id, replace(partition, isr=isr), unclean=unclean, wiped=wiped)
 
-    def unregister_broker(self, broker_id: BrokerId) -> Decision[Unregistered]:
+    def unregister_broker(self, broker_id: BrokerId) -> MetadataDecision[Unregistered]:
         """Forget a broker that will not return; refused for an unfenced one, which would only register again."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
@@ -172,7 +174,7 @@ class BrokerDecisions(Deciding):
 
     # --- heartbeats ----------------------------------------------------------------------------------------------
 
-    def heartbeat(self, beat: Heartbeat, next_offset: Offset, now: Instant) -> Decision[HeartbeatAnswer]:
+    def heartbeat(self, beat: Heartbeat, next_offset: Offset, now: Instant) -> MetadataDecision[HeartbeatAnswer]:
         broker = self.image.brokers.get(beat.broker_id)
         if broker is None or broker.broker_epoch != beat.broker_epoch:
             return Decision(response=HeartbeatAnswer(error=ErrorCode.stale_broker_epoch))
@@ -197,7 +199,7 @@ class BrokerDecisions(Deciding):
             session.shutdown_offset = next_offset + len(plan.records) - 1
         return plan.decision(answer)
 
-    def _fenced_beat(self, broker: BrokerImage, beat: Heartbeat, now: Instant) -> Decision[HeartbeatAnswer]:
+    def _fenced_beat(self, broker: BrokerImage, beat: Heartbeat, now: Instant) -> MetadataDecision[HeartbeatAnswer]:
         is_back = (
             not beat.wants_fence
             and not beat.wants_shutdown
@@ -261,7 +263,7 @@ class BrokerDecisions(Deciding):
 
     def broker_lost(
         self, broker_id: BrokerId, broker_epoch: int, now: Instant, *, is_gone: bool = False
-    ) -> Decision[None]:
+    ) -> MetadataDecision[None]:
         """A broker does not answer, or its connection is lost: its session ends soon, unless it sends a heartbeat.
 
         ``is_gone``: nothing listens at its address; then the session ends at once.

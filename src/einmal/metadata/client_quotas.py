@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from einmal.metadata.plan import Deciding
+from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.quota_table import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -70,7 +70,7 @@ class QuotaFilter(NamedTuple):
 class ClientQuotaDecisions(Deciding):
     def alter_client_quotas(
         self, changes: Sequence[QuotaChange], *, validate_only: bool = False
-    ) -> Decision[list[QuotaResult]]:
+    ) -> MetadataDecision[list[QuotaResult]]:
         records: list[ClientQuotaRecord] = []
         results = []
         for change in changes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
-from einmal.metadata.plan import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Deciding, Plan
+from einmal.metadata.plan import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Deciding, MetadataDecision, Plan
 from einmal.metadata.records import ConfigRecord
 from einmal.metadata.topic_configs import COMPACTION_LAGS, TOPIC_SETTINGS, conflict_of, problem_of
 from einmal.metadata.topics import TopicResult, policy_problem
@@ -41,7 +41,7 @@ CHANGED_FOR_ALL: Final[Mapping[str, str]] = {
 class ConfigDecisions(Deciding):
     def alter_topic_configs(
         self, changes: Sequence[tuple[str, Sequence[ConfigChange]]], *, validate_only: bool = False
-    ) -> Decision[list[TopicResult]]:
+    ) -> MetadataDecision[list[TopicResult]]:
         """Change single settings (KIP-339)."""
         plan = self._plan()
         results = [self._change_configs(plan, name, wanted) for name, wanted in changes]
@@ -49,7 +49,7 @@ class ConfigDecisions(Deciding):
 
     def replace_topic_configs(
         self, settings: Sequence[tuple[str, Mapping[str, str | None]]], *, validate_only: bool = False
-    ) -> Decision[list[TopicResult]]:
+    ) -> MetadataDecision[list[TopicResult]]:
         """Replace all settings of topics."""
         plan = self._plan()
         results = []
@@ -64,7 +64,7 @@ class ConfigDecisions(Deciding):
 
     def alter_cluster_configs(
         self, changes: Sequence[ConfigChange], *, validate_only: bool = False
-    ) -> Decision[TopicResult]:
+    ) -> MetadataDecision[TopicResult]:
         """Change single settings of all brokers."""
         plan = self._plan()
         result = self._change_cluster_configs(plan, changes)
@@ -72,7 +72,7 @@ class ConfigDecisions(Deciding):
 
     def replace_cluster_configs(
         self, wanted: Mapping[str, str | None], *, validate_only: bool = False
-    ) -> Decision[TopicResult]:
+    ) -> MetadataDecision[TopicResult]:
         """Replace all settings of all brokers, except those from the controllers' files."""
         dropped = [name for name in self.image.cluster_configs if name not in wanted and name != MIN_INSYNC_REPLICAS]
         changes = [ConfigChange(name=name, operation=DELETE, value=None) for name in dropped]

@@ -6,8 +6,7 @@ no network and no randomness. The image may be ahead of the committed records; a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from einmal.metadata.acls import AclDecisions
 from einmal.metadata.brokers import BrokerDecisions
@@ -16,7 +15,7 @@ from einmal.metadata.configs import ConfigDecisions
 from einmal.metadata.features import FeatureDecisions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, ClusterImage
 from einmal.metadata.partitions import PartitionDecisions
-from einmal.metadata.plan import MIN_INSYNC_REPLICAS, ControllerDefaults, PlannedAction
+from einmal.metadata.plan import MIN_INSYNC_REPLICAS, CallOnBrokers, ControllerDefaults, MetadataDecision
 from einmal.metadata.reassignment import ReassignmentDecisions
 from einmal.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -33,16 +32,6 @@ from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, ProducerId, ProducerIdAndEpoch
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class CallOnBrokers:
-    """Action: find out which of these brokers, with their epochs, still run."""
-
-    brokers: tuple[tuple[BrokerId, int], ...]
-
-
-ControllerAction: TypeAlias = PlannedAction | CallOnBrokers
 
 
 class Controller(
@@ -73,14 +62,14 @@ class Controller(
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
         raise AssertionError("no transaction writes to the metadata log")
 
-    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+    def loaded(self, now: Instant) -> tuple[MetadataDecision[None], ...]:
         self._begin_sessions(now)
         self._begin_looking(now)
         brokers = [broker for broker in self.image.brokers.values() if not broker.is_fenced]
         call_on = CallOnBrokers(tuple((broker.broker_id, broker.broker_epoch) for broker in brokers))
         return (self._settle(), Decision(response=None, actions=(call_on,)))
 
-    def _settle(self) -> Decision[None]:
+    def _settle(self) -> MetadataDecision[None]:
         """Record a new cluster's initial values, and the values of the controller's file that all nodes must agree on.
 
         The leader must know the same min.insync.replicas as the controller: eligibility depends on it (KIP-966). So the
@@ -106,7 +95,7 @@ class Controller(
         deadlines = (self._next_session_deadline(), self._next_look_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+    def tick(self, now: Instant) -> tuple[MetadataDecision[None], ...]:
         plan = self._fence_one_stale(now)
         if plan is None and self._next_look_ms is not None and self._next_look_ms <= now.monotonic_ms:
             self._begin_looking(now)
@@ -115,7 +104,7 @@ class Controller(
 
     # --- producer ids --------------------------------------------------------------------------------------------
 
-    def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> Decision[range | ErrorCode]:
+    def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> MetadataDecision[range | ErrorCode]:
         """A block of producer ids that is never allocated again (KIP-730)."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from einmal.metadata.plan import Deciding
+from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import FeatureLevelRecord, SupportedFeature
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode
@@ -50,7 +50,7 @@ class FeatureResult:
 class FeatureDecisions(Deciding):
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
-    ) -> Decision[FeatureResult]:
+    ) -> MetadataDecision[FeatureResult]:
         """All of them, or none and what is wrong with the first that cannot be."""
         for update in updates:
             if (reason := self._feature_problem(update)) is not None:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from einmal.metadata.image import PartitionImage, TopicImage
 from einmal.metadata.partition_change import Election
-from einmal.metadata.plan import ControllerDefaults, Deciding, Plan
+from einmal.metadata.plan import ControllerDefaults, Deciding, MetadataDecision, Plan
 from einmal.metadata.records import NO_LEADER, RECOVERED, RECOVERING
 from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, LeaderEpoch, TopicPartition
@@ -63,7 +63,7 @@ class PartitionDecisions(Deciding):
 
     def alter_partition(
         self, broker_id: BrokerId, broker_epoch: int, topics: Sequence[tuple[UUID, Sequence[IsrRequest]]]
-    ) -> Decision[ErrorCode | list[tuple[UUID, list[IsrResult]]]]:
+    ) -> MetadataDecision[ErrorCode | list[tuple[UUID, list[IsrResult]]]]:
         """Write what a leader asks for, even where it holds already: the new epoch fences its older requests."""
         sender = self.image.brokers.get(broker_id)
         if sender is None or sender.broker_epoch != broker_epoch:
@@ -106,7 +106,7 @@ class PartitionDecisions(Deciding):
 
     def elect_leaders(
         self, kind: int, partitions: Sequence[TopicPartition] | None
-    ) -> Decision[ErrorCode | list[ElectionResult]]:
+    ) -> MetadataDecision[ErrorCode | list[ElectionResult]]:
         """Let preferred replicas lead, or any replica where nobody leads. None: wherever that changes something."""
         if kind not in (PREFERRED, UNCLEAN):
             return Decision(response=ErrorCode.invalid_request)

@@ -76,7 +76,15 @@ class BrokerUnfenced:
     broker_epoch: int
 
 
-PlannedAction: TypeAlias = LedAtRisk | BrokerFenced | BrokerUnfenced
+@dataclass(frozen=True, slots=True)
+class CallOnBrokers:
+    """Action: find out which of these brokers, with their epochs, still run."""
+
+    brokers: tuple[tuple[BrokerId, int], ...]
+
+
+ControllerAction: TypeAlias = LedAtRisk | BrokerFenced | BrokerUnfenced | CallOnBrokers
+MetadataDecision: TypeAlias = Decision[MetadataRecord, ControllerAction, R]
 
 
 class Plan:
@@ -86,7 +94,7 @@ class Plan:
         self, image: ClusterImage, defaults: ControllerDefaults, active: Mapping[BrokerId, bool] | None = None
     ) -> None:
         self.records: list[MetadataRecord] = []
-        self.actions: list[PlannedAction] = []
+        self.actions: list[ControllerAction] = []
         self.settings: dict[str, Mapping[str, str]] = {}
         """All settings of the topics whose settings this decision changes."""
         self.cluster_settings: dict[str, str | None] = {}
@@ -96,7 +104,7 @@ class Plan:
         self._active = active or {}
         self._partitions: dict[tuple[UUID, int], PartitionImage] = {}
 
-    def decision(self, response: R) -> Decision[R]:
+    def decision(self, response: R) -> MetadataDecision[R]:
         return Decision(records=tuple(self.records), response=response, actions=tuple(self.actions))
 
     def is_active(self, broker_id: BrokerId) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from einmal.metadata.image import PartitionImage, TopicImage
-from einmal.metadata.plan import Deciding, Plan
-from einmal.shard.decision import Decision
+from einmal.metadata.plan import Deciding, MetadataDecision, Plan
 from einmal.types import BrokerId, ErrorCode, TopicPartition
 
 
@@ -33,7 +32,7 @@ class ReassignmentResult:
 class ReassignmentDecisions(Deciding):
     def reassign_partitions(
         self, reassignments: Sequence[Reassignment], *, allow_replication_factor_change: bool = True
-    ) -> Decision[list[ReassignmentResult]]:
+    ) -> MetadataDecision[list[ReassignmentResult]]:
         plan = self._plan()
         results = [self._reassign(plan, item, allow_replication_factor_change) for item in reassignments]
         return plan.decision(results)

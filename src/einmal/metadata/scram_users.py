@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from einmal.metadata.plan import Deciding
+from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 from einmal.security.scram import ITERATIONS_MIN
 from einmal.security.scram_server import ScramCredential
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode
 
 MECHANISM_NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -68,7 +67,7 @@ def problem_of_credential(mechanism: int, iterations: int, salt: bytes, salted: 
 
 
 class ScramDecisions(Deciding):
-    def alter_scram_credentials(self, changes: Sequence[ScramChange]) -> Decision[list[ScramResult]]:
+    def alter_scram_credentials(self, changes: Sequence[ScramChange]) -> MetadataDecision[list[ScramResult]]:
         """Each change that can be made; no user may be named twice."""
         plan = self._plan()
         results = []

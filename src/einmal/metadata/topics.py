@@ -15,7 +15,7 @@ from uuid import UUID
 
 from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOURCE
 from einmal.metadata.placement import Placement, Replicas
-from einmal.metadata.plan import Deciding
+from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from einmal.metadata.topic_configs import conflict_of, problem_of
 from einmal.shard.decision import Decision
@@ -97,7 +97,7 @@ class TopicDecisions(Deciding):
         *,
         validate_only: bool = False,
         admits: Callable[[int], bool] = _always,
-    ) -> Decision[list[TopicResult]]:
+    ) -> MetadataDecision[list[TopicResult]]:
         """``admits``: whether the quota of whoever asks allows so many more partitions (KIP-599)."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
@@ -208,7 +208,7 @@ class TopicDecisions(Deciding):
 
     def delete_topics(
         self, topics: Sequence[tuple[str | None, UUID]], *, admits: Callable[[int], bool] = _always
-    ) -> Decision[list[TopicResult]]:
+    ) -> MetadataDecision[list[TopicResult]]:
         """Each by its name, or by its id where the name is None. ``admits``: as in ``create_topics``."""
         results: list[TopicResult] = []
         deleted: dict[str, UUID] = {}
@@ -239,7 +239,7 @@ class TopicDecisions(Deciding):
         *,
         validate_only: bool = False,
         admits: Callable[[int], bool] = _always,
-    ) -> Decision[list[TopicResult]]:
+    ) -> MetadataDecision[list[TopicResult]]:
         """``admits``: as in ``create_topics``."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []

@@ -13,25 +13,27 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from einmal.types import Instant, ProducerIdAndEpoch
 
-R = TypeVar("R", covariant=True)
-RecordT = TypeVar("RecordT", contravariant=True)
+RecordT_co = TypeVar("RecordT_co", covariant=True)
+ActionT_co = TypeVar("ActionT_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
+RecordT = TypeVar("RecordT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[R]):
+class Decision(Generic[RecordT_co, ActionT_co, R_co]):
     """Append these records; once they are committed, send this answer and do these actions.
 
     Every answer waits, also one without records: it was decided on state that may not be committed yet.
     ``producer``: append the records as one transactional batch of this producer (offsets in a transaction).
     """
 
-    records: tuple[Any, ...] = ()
-    response: R
-    actions: tuple[Any, ...] = ()
+    records: tuple[RecordT_co, ...] = ()
+    response: R_co
+    actions: tuple[ActionT_co, ...] = ()
     producer: ProducerIdAndEpoch | None = None
 
 
-class Shard(Protocol[RecordT]):
+class Shard(Protocol[RecordT, ActionT_co]):
     """The shard runtime's interface of a machine. The machine's other methods have the API's names."""
 
     def replay(self, record: RecordT) -> None:
@@ -40,11 +42,15 @@ class Shard(Protocol[RecordT]):
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
         """Apply an end-of-transaction marker that was appended to this shard's partition."""
 
-    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+    def loaded(self, now: Instant) -> tuple[Decision[RecordT, ActionT_co, None], ...]:
         """Once, after the log was replayed: start ages and timers, resume unfinished work."""
 
     def next_deadline(self) -> int | None:
         """``monotonic_ms`` of the next ``tick``; None: nothing is due."""
 
-    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+    def tick(self, now: Instant) -> tuple[Decision[RecordT, ActionT_co, None], ...]:
         """Decisions by time alone (timeouts, expiry)."""
+
+
+S = TypeVar("S", bound=Shard[Any, Any])
+"""A machine. A bound cannot name the machine's own types of records and actions."""

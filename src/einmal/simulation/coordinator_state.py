@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.coordinators.group_service import GroupRuntime
+from einmal.broker.coordinators.shard_runtime import Codec
+from einmal.broker.coordinators.transaction_service import TransactionRuntime
 from einmal.broker.replicas.partition import Partition
 from einmal.groups import records as group_records
 from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.requests import OffsetFetchGroup
+from einmal.shard.decision import RecordT, Shard
 from einmal.transactions import records as transaction_records
 from einmal.transactions.coordinator import TransactionConfig, TransactionCoordinator
 from einmal.types import Instant, ProducerEpoch, ProducerId, ProducerIdAndEpoch
@@ -25,7 +28,7 @@ _REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance")
 _BEGINNING: Final = Instant(0, 0)
 
 
-def coordinator_difference(runtime: ShardRuntime[Any]) -> str:
+def coordinator_difference(runtime: TransactionRuntime | GroupRuntime) -> str:
     """In words; empty: there is none."""
     shard = runtime._shard
     if isinstance(shard, TransactionCoordinator):
@@ -88,7 +91,7 @@ def _sorted(response: Any) -> str:
     return repr(response)
 
 
-def _replay(shard: Any, partition: Partition, codec: Any) -> None:
+def _replay(shard: Shard[RecordT, object], partition: Partition, codec: Codec[RecordT]) -> None:
     offset, end = partition.log_start_offset, partition.log_end_offset
     while offset < end:
         batches = partition.read(offset, _READ_BYTES, below=end)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.coordinators.group_service import GroupRuntime
+from einmal.broker.coordinators.transaction_service import TransactionRuntime
 from einmal.broker.node import Node
 from einmal.broker.replicas.partition import Partition
 from einmal.simulation.coordinator_state import coordinator_difference
@@ -138,7 +139,7 @@ class Invariants:
     def compare_coordinators(self, nodes: list[Node]) -> None:
         """Each coordinator's state with that of one that reads its log."""
         for node in nodes:
-            runtimes: list[ShardRuntime[Any]] = [*node.transactions.runtimes(), *node.groups.runtimes()]
+            runtimes: list[TransactionRuntime | GroupRuntime] = [*node.transactions.runtimes(), *node.groups.runtimes()]
             for runtime in runtimes:
                 if runtime.is_loaded and (difference := coordinator_difference(runtime)):
                     key = runtime.partition.topic_partition

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from einmal.shard.decision import Decision
 from einmal.shard.timers import Timers
@@ -59,6 +59,9 @@ from einmal.types import (
     TopicPartition,
     TransactionVersion,
 )
+
+R = TypeVar("R")
+TransactionDecision: TypeAlias = Decision[TransactionRecord, WriteMarkers, R]
 
 TOMBSTONES_PER_BATCH: Final = 1_000
 """Keeps the batches of the sweep for idle ids below the log's limit."""
@@ -136,7 +139,7 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch | None,
         now: Instant,
         two_phase: TwoPhase = ONE_PHASE,
-    ) -> Decision[InitProducerIdResult]:
+    ) -> TransactionDecision[InitProducerIdResult]:
         """Assign an identity to a new instance and fence the previous one; with ``producer``: bump its epoch
         (KIP-360)."""
         error = self._init_error(transactional_id, timeout_ms, producer, two_phase)
@@ -173,7 +176,9 @@ class TransactionCoordinator:
             return ErrorCode.invalid_transaction_timeout
         return ErrorCode.none
 
-    def _keep(self, transaction: Transaction, timeout_ms: int, now: Instant) -> Decision[InitProducerIdResult]:
+    def _keep(
+        self, transaction: Transaction, timeout_ms: int, now: Instant
+    ) -> TransactionDecision[InitProducerIdResult]:
         """Fence the predecessor, whose transaction stays open. A retry moves the epoch again: no answer repeats one.
 
         ``timeout_ms``: the client's. A kept transaction loses its timeout by it, but gets none: it may be prepared.
@@ -191,7 +196,9 @@ class TransactionCoordinator:
         answer = InitProducerIdResult(ErrorCode.none, *kept.client, *kept.producer)
         return Decision(records=(_record(kept),), response=answer)
 
-    def _init_unknown(self, transactional_id: str, timeout_ms: int, now: Instant) -> Decision[InitProducerIdResult]:
+    def _init_unknown(
+        self, transactional_id: str, timeout_ms: int, now: Instant
+    ) -> TransactionDecision[InitProducerIdResult]:
         producer_id = self._producer_ids()
         if producer_id is None:
             return _refuse_init(ErrorCode.coordinator_load_in_progress)
@@ -209,7 +216,7 @@ class TransactionCoordinator:
 
     def _init_over_open(
         self, transaction: Transaction, producer: ProducerIdAndEpoch | None, now: Instant
-    ) -> Decision[InitProducerIdResult]:
+    ) -> TransactionDecision[InitProducerIdResult]:
         # Apache Kafka checks only the producer id, so that a late retry of the predecessor aborts its successor's open
         # transaction. Here only the current epoch may do this.
         if producer is not None and relation(transaction, producer) is not Relation.CURRENT:
@@ -224,7 +231,7 @@ class TransactionCoordinator:
 
     def _init_at_rest(
         self, transaction: Transaction, last_epoch: ProducerEpoch, timeout_ms: int, now: Instant
-    ) -> Decision[InitProducerIdResult]:
+    ) -> TransactionDecision[InitProducerIdResult]:
         if not transaction.is_epoch_exhausted:
             epoch = ProducerEpoch(transaction.producer_epoch + 1)
             return _initialised(transaction.with_epoch(epoch, last_epoch, timeout_ms, now))
@@ -242,7 +249,7 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
         version: TransactionVersion,
         now: Instant,
-    ) -> Decision[ErrorCode]:
+    ) -> TransactionDecision[ErrorCode]:
         """Add partitions to the transaction, opening it where none is open.
 
         ``version`` is TV_2 when a partition's leader asks for its client (AddPartitionsToTxn 4 and later), TV_0 when
@@ -267,7 +274,7 @@ class TransactionCoordinator:
 
     def verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
-    ) -> Decision[PartitionErrors]:
+    ) -> TransactionDecision[PartitionErrors]:
         """Whether this producer's open transaction has these partitions (KIP-890, part 1); changes nothing.
 
         A missing partition: TRANSACTION_ABORTABLE.
@@ -303,7 +310,7 @@ class TransactionCoordinator:
         committed: bool,
         version: TransactionVersion,
         now: Instant,
-    ) -> Decision[EndTxnResult]:
+    ) -> TransactionDecision[EndTxnResult]:
         """Decide the outcome. ``version``: TV_2 for EndTxn 5 and later, else TV_0."""
         if not transactional_id:
             return _refuse_end(ErrorCode.invalid_request)
@@ -321,7 +328,7 @@ class TransactionCoordinator:
 
     def _end(
         self, transaction: Transaction, *, committed: bool, version: TransactionVersion, now: Instant
-    ) -> Decision[EndTxnResult]:
+    ) -> TransactionDecision[EndTxnResult]:
         next_producer_id = self._producer_id_after(transaction, version)
         if next_producer_id is None:
             return _refuse_end(ErrorCode.coordinator_load_in_progress)
@@ -355,7 +362,9 @@ class TransactionCoordinator:
             return (_record(prepared),), (_markers(prepared),)
         return (_record(prepared), _record(prepared.completing(now))), ()
 
-    def markers_written(self, transactional_id: str, producer: ProducerIdAndEpoch, now: Instant) -> Decision[ErrorCode]:
+    def markers_written(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, now: Instant
+    ) -> TransactionDecision[ErrorCode]:
         """Every marker of this outcome is in its partition. A repeated report changes nothing."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.state.is_prepared or transaction.producer != producer:
@@ -364,7 +373,7 @@ class TransactionCoordinator:
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
-    def describe_transactions(self, transactional_id: str) -> Decision[Transaction | ErrorCode]:
+    def describe_transactions(self, transactional_id: str) -> TransactionDecision[Transaction | ErrorCode]:
         if not transactional_id:
             return Decision(response=ErrorCode.invalid_request)
         return Decision(response=self._transactions.get(transactional_id, ErrorCode.transactional_id_not_found))
@@ -376,7 +385,7 @@ class TransactionCoordinator:
         producer_ids: Collection[ProducerId] = (),
         longer_than_ms: int = -1,
         now: Instant,
-    ) -> Decision[tuple[Transaction, ...]]:
+    ) -> TransactionDecision[tuple[Transaction, ...]]:
         """The transactions that match all filters; an empty filter matches all. Durations are those of the log."""
 
         def passes(transaction: Transaction) -> bool:
@@ -406,9 +415,9 @@ class TransactionCoordinator:
     def replay_marker(self, producer: ProducerIdAndEpoch, committed: bool) -> None:
         raise AssertionError("no transaction contains partitions of the transaction log")
 
-    def loaded(self, now: Instant) -> tuple[Decision[None], ...]:
+    def loaded(self, now: Instant) -> tuple[TransactionDecision[None], ...]:
         """Once after the log was replayed: ages start, and outcomes without completion get their markers again."""
-        resumed: list[Decision[None]] = []
+        resumed: list[TransactionDecision[None]] = []
         for transaction in list(self._transactions.values()):
             is_open = transaction.state is TransactionState.ONGOING
             self.replay(
@@ -421,7 +430,7 @@ class TransactionCoordinator:
         self._next_expiry_sweep = now.monotonic_ms + self._config.id_expiration_interval_ms
         return tuple(resumed)
 
-    def _resume(self, prepared: Transaction, now: Instant) -> Decision[None]:
+    def _resume(self, prepared: Transaction, now: Instant) -> TransactionDecision[None]:
         if prepared.partitions:
             return Decision(response=None, actions=(_markers(prepared),))
         return Decision(response=None, records=(_record(prepared.completing(now)),))
@@ -433,10 +442,10 @@ class TransactionCoordinator:
         sweep = self._next_expiry_sweep if self._transactions else None
         return min((deadline for deadline in (timeout, sweep) if deadline is not None), default=None)
 
-    def tick(self, now: Instant) -> tuple[Decision[None], ...]:
+    def tick(self, now: Instant) -> tuple[TransactionDecision[None], ...]:
         return (*self._abort_overdue(now), *self._forget_idle(now))
 
-    def _abort_overdue(self, now: Instant) -> Iterator[Decision[None]]:
+    def _abort_overdue(self, now: Instant) -> Iterator[TransactionDecision[None]]:
         overdue = self._timeouts.pop_due(now.monotonic_ms)
         for number, transactional_id in enumerate(overdue):
             fenced = self._fence(self._transactions[transactional_id], now)
@@ -449,7 +458,7 @@ class TransactionCoordinator:
             records, actions = self._ending(fenced, now)
             yield Decision(records=records, response=None, actions=actions)
 
-    def _forget_idle(self, now: Instant) -> Iterator[Decision[None]]:
+    def _forget_idle(self, now: Instant) -> Iterator[TransactionDecision[None]]:
         if self._next_expiry_sweep is None or now.monotonic_ms < self._next_expiry_sweep:
             return
         self._next_expiry_sweep = now.monotonic_ms + self._config.id_expiration_interval_ms
@@ -488,14 +497,14 @@ def _markers(prepared: Transaction) -> WriteMarkers:
     )
 
 
-def _initialised(transaction: Transaction) -> Decision[InitProducerIdResult]:
+def _initialised(transaction: Transaction) -> TransactionDecision[InitProducerIdResult]:
     answer = InitProducerIdResult(ErrorCode.none, *transaction.producer)
     return Decision(records=(_record(transaction),), response=answer)
 
 
-def _refuse_init(error: ErrorCode) -> Decision[InitProducerIdResult]:
+def _refuse_init(error: ErrorCode) -> TransactionDecision[InitProducerIdResult]:
     return Decision(response=InitProducerIdResult(error))
 
 
-def _refuse_end(error: ErrorCode) -> Decision[EndTxnResult]:
+def _refuse_end(error: ErrorCode) -> TransactionDecision[EndTxnResult]:
     return Decision(response=EndTxnResult(error))

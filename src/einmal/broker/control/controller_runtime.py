@@ -21,14 +21,21 @@ from einmal.broker.coordinators.shard_runtime import ShardRuntime
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.rpc.peers import Asker
 from einmal.metadata import records
-from einmal.metadata.controller import CallOnBrokers, Controller, ControllerAction
+from einmal.metadata.controller import Controller
 from einmal.metadata.features import FIRST_LEVELS, TRANSACTION_VERSION
-from einmal.metadata.plan import BrokerFenced, BrokerUnfenced, ControllerDefaults, LedAtRisk
-from einmal.metadata.records import UserScramCredentialRecord
+from einmal.metadata.plan import (
+    BrokerFenced,
+    BrokerUnfenced,
+    CallOnBrokers,
+    ControllerAction,
+    ControllerDefaults,
+    LedAtRisk,
+    MetadataDecision,
+)
+from einmal.metadata.records import MetadataRecord, UserScramCredentialRecord
 from einmal.metadata.scram_users import MECHANISM_NUMBERS
 from einmal.rpc.connection import NoAnswer
 from einmal.seams import Clock
-from einmal.shard.decision import Decision
 from einmal.types import BrokerId, ErrorCode, Instant, Offset
 from einmal.wire.api.api_versions import API as API_VERSIONS
 from einmal.wire.api.api_versions import ApiVersionsRequest
@@ -57,7 +64,7 @@ class ControllerRuntime:
         self._peers = peers
         self._clock = clock
         self._source = source
-        self._runtime: ShardRuntime[Controller] | None = None
+        self._runtime: ShardRuntime[Controller, MetadataRecord, ControllerAction] | None = None
         self._tasks: dict[asyncio.Task[object], None] = {}
 
     @property
@@ -128,7 +135,7 @@ class ControllerRuntime:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    async def submit(self, decide: Callable[[Controller, Instant], Decision[R]]) -> R | ErrorCode:
+    async def submit(self, decide: Callable[[Controller, Instant], MetadataDecision[R]]) -> R | ErrorCode:
         """Make one change, and wait until it is committed.
 
         An ErrorCode: NOT_CONTROLLER, or REQUEST_TIMED_OUT if its outcome is unknown; or the decision's own.

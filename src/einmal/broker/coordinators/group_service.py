@@ -22,19 +22,18 @@ from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.groups import records
 from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
-from einmal.groups.requests import Respond, Response, Ticket
+from einmal.groups.requests import GroupDecision, Respond, Response, Ticket
 from einmal.metadata.image import CONSUMER_OFFSETS, ImageDelta
 from einmal.seams import Clock
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 
 R = TypeVar("R")
 _MINUTE_MS: Final = 60_000
-Runtime: TypeAlias = ShardRuntime[GroupCoordinator]
+GroupRuntime: TypeAlias = ShardRuntime[GroupCoordinator, records.Record, Respond]
 
 
 class _Waiting(NamedTuple):
-    runtime: Runtime
+    runtime: GroupRuntime
     answer: asyncio.Future[Response | ErrorCode]
 
 
@@ -51,7 +50,7 @@ class GroupService:
         self._metadata = metadata
         self._sessions = sessions
         self._clock = clock
-        self._shards: Shards[GroupCoordinator] = Shards(
+        self._shards: Shards[GroupCoordinator, records.Record, Respond] = Shards(
             CONSUMER_OFFSETS,
             metadata,
             partitions,
@@ -85,26 +84,26 @@ class GroupService:
 
     # --- shards ---------------------------------------------------------------------------------------------------
 
-    def runtime(self, partition: int) -> Runtime | None:
+    def runtime(self, partition: int) -> GroupRuntime | None:
         """The shard of one partition of ``__consumer_offsets``, if it is led here."""
         return self._shards.get(partition)
 
-    def runtimes(self) -> list[Runtime]:
+    def runtimes(self) -> list[GroupRuntime]:
         """Return the runtimes of all partitions that are led here."""
         return self._shards.all()
 
-    def runtime_of(self, group_id: str) -> Runtime | ErrorCode:
+    def runtime_of(self, group_id: str) -> GroupRuntime | ErrorCode:
         """The shard of a group, or the error to answer."""
         partition = self._shards.partition_of(group_id)
         if partition is None:
             return ErrorCode.coordinator_not_available
         return self._shards.get(partition) or ErrorCode.not_coordinator
 
-    def _new_runtime(self, partition: Partition) -> Runtime:
+    def _new_runtime(self, partition: Partition) -> GroupRuntime:
         def dropped() -> None:
             self._abandon(runtime)
 
-        runtime: Runtime = ShardRuntime(
+        runtime: GroupRuntime = ShardRuntime(
             partition,
             partial(GroupCoordinator, self._config),
             records,
@@ -114,17 +113,17 @@ class GroupService:
         )
         return runtime
 
-    def _elected(self, runtime: Runtime) -> None:
+    def _elected(self, runtime: GroupRuntime) -> None:
         runtime.start()
         self._spawn(self._forget_deleted_topics(runtime))
 
-    def _abandon(self, runtime: Runtime) -> None:
+    def _abandon(self, runtime: GroupRuntime) -> None:
         """A reloaded shard does not know the requests that waited on its predecessor."""
         for waiting in self._waiting.values():
             if waiting.runtime is runtime:
                 _answer(waiting, ErrorCode.not_coordinator)
 
-    async def _forget_deleted_topics(self, runtime: Runtime) -> None:
+    async def _forget_deleted_topics(self, runtime: GroupRuntime) -> None:
         """Groups need not remember topics that are gone; those may have been deleted under an earlier coordinator."""
         await runtime.loaded()
         await runtime.insist(lambda shard, now: shard.forget_other_topics(self._metadata.image.topics))
@@ -137,7 +136,11 @@ class GroupService:
     # --- requests -------------------------------------------------------------------------------------------------
 
     async def ask(
-        self, group_id: str, decide: Callable[[GroupCoordinator, Instant], Decision[R]], *, reads_only: bool = False
+        self,
+        group_id: str,
+        decide: Callable[[GroupCoordinator, Instant], GroupDecision[R]],
+        *,
+        reads_only: bool = False,
     ) -> R | ErrorCode:
         """The answer of the group's shard, or why there is none. ``reads_only``: see ``ShardRuntime.submit``."""
         runtime = self.runtime_of(group_id)
@@ -146,7 +149,7 @@ class GroupService:
         return await runtime.submit(decide, reads_only=reads_only)
 
     async def ask_for_certain(
-        self, group_id: str, decide: Callable[[GroupCoordinator, Instant], Decision[R]]
+        self, group_id: str, decide: Callable[[GroupCoordinator, Instant], GroupDecision[R]]
     ) -> R | ErrorCode:
         """As ``ask``, for reading the existing state; NOT_COORDINATOR unless no other coordinator can know more by
         now."""
@@ -158,7 +161,7 @@ class GroupService:
         return answer if isinstance(answer, ErrorCode) or await confirmed else ErrorCode.not_coordinator
 
     async def ask_and_wait(
-        self, group_id: str, decide: Callable[[GroupCoordinator, Ticket, Instant], Decision[Response | None]]
+        self, group_id: str, decide: Callable[[GroupCoordinator, Ticket, Instant], GroupDecision[Response | None]]
     ) -> Response | ErrorCode:
         """As ``ask``, for what may be answered much later. To be cancelled when the client is gone."""
         runtime = self.runtime_of(group_id)

@@ -21,14 +21,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.resources.supervision import Supervisor
 from einmal.log.errors import LogCorruption
 from einmal.log.producer_state import AppendOrigin, VerificationGuard
 from einmal.seams import Clock
-from einmal.shard.decision import Decision, Shard
+from einmal.shard.decision import Decision, RecordT, S
 from einmal.types import ErrorCode, Instant, Offset, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
 from einmal.wire.errors import WireError
@@ -37,7 +37,7 @@ from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, enc
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-S = TypeVar("S", bound=Shard[Any])
+ActionT = TypeVar("ActionT")
 
 _READ_BYTES: Final = 128 * 1024
 """Replayed in one turn: others on the same loop must not wait for the load of a large log."""
@@ -60,24 +60,25 @@ _REFUSALS: Final = {
 """The code that a coordinator's client gets when the coordinator's own log refuses; other codes are unchanged."""
 
 
-class Codec(Protocol):
+class Codec(Protocol[RecordT]):
     """A module of a shard's records, or anything like it."""
 
-    def encode(self, record: Any) -> tuple[bytes | None, bytes | None]:
+    def encode(self, record: RecordT) -> tuple[bytes | None, bytes | None]:
         """Key and value."""
 
-    def decode(self, key: bytes | None, value: bytes | None, producer_id: ProducerId | None) -> Any | None:
+    def decode(self, key: bytes | None, value: bytes | None, producer_id: ProducerId | None) -> RecordT | None:
         """The record; None for one that is none of this shard's. ``producer_id``: of a transactional batch."""
 
 
-class _Parked(NamedTuple):
+class _Parked(NamedTuple, Generic[ActionT]):
+    """``settle``: answers with the decision's response on ``none``, else with the error."""
+
     end: Offset
-    response: Any
-    actions: tuple[Any, ...]
-    answer: asyncio.Future[Any] | None
+    settle: Callable[[ErrorCode], None] | None
+    actions: tuple[ActionT, ...]
 
 
-class ShardRuntime(Generic[S]):
+class ShardRuntime(Generic[S, RecordT, ActionT]):
     """``perform`` is called with each action, in order, once the records that decided it are committed.
 
     ``dropped`` is called when a loaded shard is dropped: its later actions never happen. ``first_offset``: a new shard
@@ -88,10 +89,10 @@ class ShardRuntime(Generic[S]):
         self,
         partition: Partition,
         new_shard: Callable[[], S],
-        codec: Codec,
+        codec: Codec[RecordT],
         *,
         clock: Clock,
-        perform: Callable[[Any], None],
+        perform: Callable[[ActionT], None],
         dropped: Callable[[], None] | None = None,
         first_offset: Callable[[], Offset] | None = None,
         wait_seconds: float = 5.0,
@@ -109,7 +110,7 @@ class ShardRuntime(Generic[S]):
         self._supervisor = Supervisor()
         self._shard: S | None = None
         self._unavailable = ErrorCode.coordinator_load_in_progress
-        self._parked: deque[_Parked] = deque()
+        self._parked: deque[_Parked[ActionT]] = deque()
         self._is_watching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline: int | None = None
@@ -132,7 +133,7 @@ class ShardRuntime(Generic[S]):
 
     async def submit(
         self,
-        decide: Callable[[S, Instant], Decision[R]],
+        decide: Callable[[S, Instant], Decision[RecordT, ActionT, R]],
         *,
         verification: VerificationGuard | None = None,
         reads_only: bool = False,
@@ -156,13 +157,18 @@ class ShardRuntime(Generic[S]):
         if error is not ErrorCode.none:
             return error
         answer: asyncio.Future[R | ErrorCode] = asyncio.get_running_loop().create_future()
-        self._park(decision, answer)
+
+        def settle(error: ErrorCode) -> None:
+            if not answer.done():
+                answer.set_result(decision.response if error is ErrorCode.none else error)
+
+        self._park(decision, settle)
         self._arm_timer()
         if answer.done():
             return answer.result()
         return await self._bounded(answer)
 
-    async def insist(self, decide: Callable[[S, Instant], Decision[Any]]) -> None:
+    async def insist(self, decide: Callable[[S, Instant], Decision[RecordT, ActionT, object]]) -> None:
         """Make a decision without a waiting client, and retry until it is committed or the shard is dropped."""
         while True:
             if await self.submit(decide) is not ErrorCode.coordinator_not_available:
@@ -212,7 +218,11 @@ class ShardRuntime(Generic[S]):
     # --- deciding, appending, replaying ----------------------------------------------------------------------------
 
     def _write(
-        self, shard: S, decision: Decision[Any], now: Instant, verification: VerificationGuard | None = None
+        self,
+        shard: S,
+        decision: Decision[RecordT, ActionT, object],
+        now: Instant,
+        verification: VerificationGuard | None = None,
     ) -> ErrorCode:
         """Append and replay the records. On an error nothing was appended and nothing is replayed."""
         if not decision.records:
@@ -228,7 +238,7 @@ class ShardRuntime(Generic[S]):
             self._reload_later()
         return _REFUSALS.get(result.error, result.error)
 
-    def _encode(self, decision: Decision[Any], now: Instant) -> bytearray:
+    def _encode(self, decision: Decision[RecordT, ActionT, object], now: Instant) -> bytearray:
         records = [NewRecord(*self._codec.encode(record), now.wall_ms) for record in decision.records]
         if decision.producer is None:
             return bytearray(encode_batch(records))
@@ -239,17 +249,17 @@ class ShardRuntime(Generic[S]):
 
     # --- parking and releasing --------------------------------------------------------------------------------------
 
-    def _park(self, decision: Decision[Any], answer: asyncio.Future[Any] | None) -> None:
+    def _park(self, decision: Decision[RecordT, ActionT, object], settle: Callable[[ErrorCode], None] | None) -> None:
         end = self._partition.log_end_offset
-        self._parked.append(_Parked(end, decision.response, decision.actions, answer))
+        self._parked.append(_Parked(end, settle, decision.actions))
         self._release()
 
     def _release(self) -> None:
         parked = self._parked
         while parked and parked[0].end <= self._partition.high_watermark:
-            _, response, actions, answer = parked.popleft()
-            if answer is not None and not answer.done():
-                answer.set_result(response)
+            _, settle, actions = parked.popleft()
+            if settle is not None:
+                settle(ErrorCode.none)
             for action in actions:
                 self._perform(action)
         if parked and not self._is_watching:
@@ -313,7 +323,7 @@ class ShardRuntime(Generic[S]):
         else:
             self._arm_timer()
 
-    def _run(self, shard: S, decisions: tuple[Decision[None], ...], now: Instant) -> bool:
+    def _run(self, shard: S, decisions: tuple[Decision[RecordT, ActionT, None], ...], now: Instant) -> bool:
         """Make the decisions that are due by the clock. False: an append was refused, and with it the rest."""
         for decision in decisions:
             if self._write(shard, decision, now) is not ErrorCode.none:
@@ -429,6 +439,6 @@ class ShardRuntime(Generic[S]):
             self._reload.cancel()
             self._reload = None
         while self._parked:
-            answer = self._parked.popleft().answer
-            if answer is not None and not answer.done():
-                answer.set_result(error)
+            settle = self._parked.popleft().settle
+            if settle is not None:
+                settle(error)

@@ -7,21 +7,19 @@ background. Where another leadership has begun, or none is left, the old runtime
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic
 
 from einmal.broker.cluster_metadata import ClusterMetadata
-from einmal.broker.coordinators.shard_runtime import ShardRuntime
+from einmal.broker.coordinators.shard_runtime import ActionT, ShardRuntime
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.metadata.image import ImageDelta
-from einmal.shard.decision import Shard
+from einmal.shard.decision import RecordT, S
 from einmal.types import TopicPartition
 from einmal.wire.java_hash import partition_for_id
 
-S = TypeVar("S", bound=Shard[Any])
 
-
-class Shards(Generic[S]):
+class Shards(Generic[S, RecordT, ActionT]):
     """``new_runtime``: of a partition that is led here. ``elected`` and ``resigned``: a leadership begins, is over."""
 
     def __init__(
@@ -29,10 +27,10 @@ class Shards(Generic[S]):
         topic: str,
         metadata: ClusterMetadata,
         partitions: Partitions,
-        new_runtime: Callable[[Partition], ShardRuntime[S]],
+        new_runtime: Callable[[Partition], ShardRuntime[S, RecordT, ActionT]],
         *,
-        elected: Callable[[ShardRuntime[S]], None],
-        resigned: Callable[[ShardRuntime[S]], None],
+        elected: Callable[[ShardRuntime[S, RecordT, ActionT]], None],
+        resigned: Callable[[ShardRuntime[S, RecordT, ActionT]], None],
     ) -> None:
         self._topic = topic
         self._metadata = metadata
@@ -40,7 +38,7 @@ class Shards(Generic[S]):
         self._new_runtime = new_runtime
         self._elected = elected
         self._resigned = resigned
-        self._runtimes: dict[int, ShardRuntime[S]] = {}
+        self._runtimes: dict[int, ShardRuntime[S, RecordT, ActionT]] = {}
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -49,11 +47,11 @@ class Shards(Generic[S]):
         count = self._partition_count()
         return partition_for_id(key, count) if count else None
 
-    def get(self, partition: int) -> ShardRuntime[S] | None:
+    def get(self, partition: int) -> ShardRuntime[S, RecordT, ActionT] | None:
         """None: it is not led here."""
         return self._runtimes.get(partition)
 
-    def all(self) -> list[ShardRuntime[S]]:
+    def all(self) -> list[ShardRuntime[S, RecordT, ActionT]]:
         """By partition."""
         return [self._runtimes[partition] for partition in sorted(self._runtimes)]
 

@@ -9,7 +9,7 @@ them (KIP-890).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
@@ -35,10 +35,15 @@ from einmal.metadata.features import TRANSACTION_VERSION
 from einmal.metadata.image import TRANSACTION_STATE, ImageDelta
 from einmal.metadata.records import NO_LEADER
 from einmal.seams import Clock
-from einmal.shard.decision import Decision
 from einmal.transactions import records
-from einmal.transactions.coordinator import PartitionErrors, TransactionConfig, TransactionCoordinator
+from einmal.transactions.coordinator import (
+    PartitionErrors,
+    TransactionConfig,
+    TransactionCoordinator,
+    TransactionDecision,
+)
 from einmal.transactions.markers import WriteMarkers
+from einmal.transactions.records import TransactionRecord
 from einmal.types import (
     NO_SEQUENCE,
     BrokerId,
@@ -50,7 +55,7 @@ from einmal.types import (
 )
 
 R = TypeVar("R")
-Runtime = ShardRuntime[TransactionCoordinator]
+TransactionRuntime: TypeAlias = ShardRuntime[TransactionCoordinator, TransactionRecord, WriteMarkers]
 
 
 class TransactionService:
@@ -71,7 +76,7 @@ class TransactionService:
         self.markers = markers
         """The implementation of WriteTxnMarkers on this broker."""
         self.producer_ids = producer_ids
-        self._shards: Shards[TransactionCoordinator] = Shards(
+        self._shards: Shards[TransactionCoordinator, TransactionRecord, WriteMarkers] = Shards(
             TRANSACTION_STATE,
             metadata,
             partitions,
@@ -109,14 +114,14 @@ class TransactionService:
 
     # --- shards ----------------------------------------------------------------------------------------------------
 
-    def runtimes(self) -> list[Runtime]:
+    def runtimes(self) -> list[TransactionRuntime]:
         """Return the runtimes of all partitions that are led here."""
         return self._shards.all()
 
     async def submit(
         self,
         transactional_id: str,
-        decide: Callable[[TransactionCoordinator, Instant], Decision[R]],
+        decide: Callable[[TransactionCoordinator, Instant], TransactionDecision[R]],
         *,
         reads_only: bool = False,
     ) -> R | ErrorCode:
@@ -127,11 +132,11 @@ class TransactionService:
             return ErrorCode.not_coordinator
         return await runtime.submit(decide, reads_only=reads_only)
 
-    def _new_runtime(self, partition: Partition) -> Runtime:
+    def _new_runtime(self, partition: Partition) -> TransactionRuntime:
         def perform(action: WriteMarkers) -> None:
             self._sender.send(action, _coordinator(runtime), _report(runtime, action))
 
-        runtime: Runtime = ShardRuntime(
+        runtime: TransactionRuntime = ShardRuntime(
             partition,
             self._new_shard,
             records,
@@ -140,7 +145,7 @@ class TransactionService:
         )
         return runtime
 
-    def _resigned(self, runtime: Runtime) -> None:
+    def _resigned(self, runtime: TransactionRuntime) -> None:
         self._sender.forget(_coordinator(runtime))
 
     def _new_shard(self) -> TransactionCoordinator:
@@ -253,11 +258,11 @@ class TransactionService:
         return dict.fromkeys(partitions, outcome) if isinstance(outcome, ErrorCode) else outcome
 
 
-def _coordinator(runtime: Runtime) -> Coordinator:
+def _coordinator(runtime: TransactionRuntime) -> Coordinator:
     return Coordinator(runtime.partition.topic_partition.partition, runtime.leader_epoch)
 
 
-def _report(runtime: Runtime, action: WriteMarkers) -> Callable[[], Awaitable[None]]:
+def _report(runtime: TransactionRuntime, action: WriteMarkers) -> Callable[[], Awaitable[None]]:
     """Report to the leadership that decided the outcome, and to no later one, that all markers are written."""
 
     async def report() -> None:

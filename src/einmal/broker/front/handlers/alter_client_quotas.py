@@ -18,8 +18,8 @@ from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.client_quotas import QuotaChange, QuotaResult
 from einmal.metadata.controller import Controller
+from einmal.metadata.plan import MetadataDecision
 from einmal.security.acl import AclOperation, ResourceType
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api.alter_client_quotas import (
     API,
@@ -59,7 +59,7 @@ class AlterClientQuotasHandler:
             if _is_small(entry)
         ]
 
-        def decide(shard: Controller, _now: Instant) -> Decision[list[QuotaResult]]:
+        def decide(shard: Controller, _now: Instant) -> MetadataDecision[list[QuotaResult]]:
             return shard.alter_client_quotas(changes, validate_only=validate_only)
 
         results = await self.controller.submit(decide)

@@ -21,8 +21,8 @@ from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.acls import AclResult
 from einmal.metadata.controller import Controller
+from einmal.metadata.plan import MetadataDecision
 from einmal.security.acl import Acl, AclOperation, ResourceType
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api.create_acls import API, AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
@@ -55,5 +55,5 @@ class CreateAclsHandler:
         return [AclCreationResult(result.error, result.message) for result in results]
 
 
-def _creating(wanted: Sequence[tuple[UUID, Acl]]) -> Callable[[Controller, Instant], Decision[list[AclResult]]]:
+def _creating(wanted: Sequence[tuple[UUID, Acl]]) -> Callable[[Controller, Instant], MetadataDecision[list[AclResult]]]:
     return lambda shard, _now: shard.create_acls(wanted)

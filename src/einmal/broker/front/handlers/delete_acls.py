@@ -26,8 +26,8 @@ from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.metadata.acls import ACLS_MAX, problem_of_filter
 from einmal.metadata.controller import Controller
+from einmal.metadata.plan import MetadataDecision
 from einmal.security.acl import Acl, AclFilter, AclOperation, ResourceType
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api.delete_acls import (
     API,
@@ -109,7 +109,7 @@ class DeleteAclsHandler:
         return ErrorCode.none
 
 
-def _removing(acls: Sequence[Acl]) -> Callable[[Controller, Instant], Decision[None]]:
+def _removing(acls: Sequence[Acl]) -> Callable[[Controller, Instant], MetadataDecision[None]]:
     return lambda shard, _now: shard.remove_acls(acls)
 
 

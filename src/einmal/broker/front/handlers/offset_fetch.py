@@ -20,9 +20,8 @@ from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.groups.coordinator import GroupCoordinator
-from einmal.groups.requests import OffsetFetchGroup
+from einmal.groups.requests import GroupDecision, OffsetFetchGroup
 from einmal.security.acl import AclOperation, ResourceType
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, TopicPartition
 from einmal.wire.api.offset_fetch import (
     API,
@@ -115,7 +114,7 @@ class OffsetFetchHandler:
                     ]
         group = OffsetFetchGroup(group_id, None if partitions is None else tuple(partitions))
 
-        def decide(shard: GroupCoordinator, _now: Instant) -> Decision[OffsetFetchResponseGroup]:
+        def decide(shard: GroupCoordinator, _now: Instant) -> GroupDecision[OffsetFetchResponseGroup]:
             return shard.offset_fetch(group, require_stable=require_stable)
 
         if require_stable:

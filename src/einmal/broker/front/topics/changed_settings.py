@@ -16,9 +16,9 @@ from einmal.broker.front.authorization.permitted_items import PermittedItems, pe
 from einmal.broker.front.context import RequestContext
 from einmal.metadata.controller import Controller
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
+from einmal.metadata.plan import MetadataDecision
 from einmal.metadata.topics import TopicResult
 from einmal.security.acl import AclOperation, ResourceType
-from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant
 
 _GROUP_RESOURCE: Final = 32
@@ -53,8 +53,8 @@ async def change_settings(
     asked: PermittedItems[ResourceT],
     *,
     changes_of: Callable[[ResourceT], ChangesT],
-    decide_topics: Callable[[Controller, Sequence[tuple[str, ChangesT]]], Decision[list[TopicResult]]],
-    decide_brokers: Callable[[Controller, ChangesT], Decision[TopicResult]],
+    decide_topics: Callable[[Controller, Sequence[tuple[str, ChangesT]]], MetadataDecision[list[TopicResult]]],
+    decide_brokers: Callable[[Controller, ChangesT], MetadataDecision[TopicResult]],
     only_deletes: Callable[[ResourceT], bool] = lambda _: False,
 ) -> AsyncIterator[tuple[ResourceT, TopicResult]]:
     """The resources in their order, each with its result. ``only_deletes``: it takes settings back, no more."""
@@ -95,8 +95,8 @@ def setting_refusal(
 
 
 def _deciding(
-    decide: Callable[[Controller, ChangesT], Decision[R]], changes: ChangesT
-) -> Callable[[Controller, Instant], Decision[R]]:
+    decide: Callable[[Controller, ChangesT], MetadataDecision[R]], changes: ChangesT
+) -> Callable[[Controller, Instant], MetadataDecision[R]]:
     return lambda shard, _now: decide(shard, changes)
 
 
