@@ -10,20 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from einmal.groups.classic.requests import Heartbeat, JoinGroup, LeaveGroup, MemberIdentity, SyncGroup
 from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.records import Record, decode, encode
 from einmal.groups.requests import (
     GroupDecision,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    MemberIdentity,
     OffsetCommit,
     OffsetFetchGroup,
     OffsetToCommit,
     Respond,
-    SyncGroup,
     Ticket,
     TxnOffsetCommit,
 )

@@ -105,7 +105,7 @@ def test_members_of_a_generation_that_was_not_written_join_again() -> None:
 def hard_state(coordinator: GroupCoordinator) -> dict[str, Any]:
     """All that must be the same whether it was lived or read."""
     return {
-        "generations": coordinator._generations,
+        "generations": coordinator._classic._generations,
         "committed": coordinator._offsets._committed,
         "pending": coordinator._offsets._pending,
         "unstable": coordinator._offsets._unstable,
@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def counts_agree_with_members(self) -> None:
-        for group in self.shard.coordinator._groups.values():
+        for group in self.shard.coordinator._classic.live.values():
             waiting = [member for member in group.members.values() if member.join_ticket is not None]
             assert group.waiting_joins == len(waiting)
             assert group.leader is None or group.leader in group.members

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from einmal.groups.config import GroupConfig
-from einmal.groups.requests import OffsetFetchGroup, OffsetToCommit
+from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
 from tests.groups.drive import GROUP, TOPIC, Consumer, GroupLog, only_error, producer, settle, stable_group
@@ -111,6 +111,15 @@ def test_metadata_that_is_too_large_is_refused_for_its_partition_alone() -> None
     assert shard.commit(0, offsets={TOPIC: fits}) is ErrorCode.none
     assert shard.commit(0, offsets={TOPIC: too_large}) is ErrorCode.offset_metadata_too_large
     assert shard.fetch() == 1
+
+
+def test_a_commit_that_does_not_fit_into_a_segment_is_refused() -> None:
+    shard = GroupLog(GroupConfig(max_commit_bytes=2_000))
+    offsets = {TopicPartition("t", number): OffsetToCommit(1, -1, "x" * 100) for number in range(20)}
+    commit = OffsetCommit(group_id=GROUP, generation_id=-1, member_id="", group_instance_id=None, offsets=offsets)
+    answer = shard.apply(shard.coordinator.offset_commit(commit, shard.now))
+    errors = {partition.error_code for topic in answer.topics for partition in topic.partitions}
+    assert errors == {ErrorCode.invalid_commit_offset_size}
 
 
 def test_all_offsets_of_a_group_can_be_fetched() -> None:

@@ -59,7 +59,7 @@ _CLIENT_PARTS: Final = (
 )
 MACHINES: Final = (
     Machine("transactions", ("transactions/*.py",), ("tests/transactions", "tests/kips")),
-    Machine("groups", ("groups/*.py",), ("tests/groups",)),
+    Machine("groups", ("groups/**/*.py",), ("tests/groups",)),
     Machine("quorum", ("quorum/*.py",), ("tests/quorum",)),
     Machine("replication", ("replication/*.py",), ("tests/replication",)),
     Machine("metadata", ("metadata/*.py",), ("tests/metadata",)),

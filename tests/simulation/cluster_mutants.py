@@ -25,7 +25,7 @@ from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.client.aio.cluster import Cluster
 from einmal.client.consumer_core import ConsumerCore
-from einmal.groups.offset_commits import OffsetCommits
+from einmal.groups.classic.group import ClassicGroup
 from einmal.groups.offsets import Offsets
 from einmal.log.producer_state import ProducerStates
 from einmal.metadata import brokers as broker_decisions
@@ -410,4 +410,4 @@ def without_confirmed_ends(patch: pytest.MonkeyPatch) -> None:
 
 def without_generations(patch: pytest.MonkeyPatch) -> None:
     """A member that the group has replaced may commit its offsets."""
-    patch.setattr(OffsetCommits, "_refusal", lambda self, request, *, is_transactional: ErrorCode.none)
+    patch.setattr(ClassicGroup, "commit_refusal", lambda self, request, *, is_transactional: ErrorCode.none)

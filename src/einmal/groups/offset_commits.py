@@ -1,8 +1,8 @@
 """The requests about offsets: permission to commit, reads, and expiry.
 
-Decides on the members (``Group``) and the offsets (``Offsets``), and changes neither: everything goes through records.
+Decides on the groups (``Group``) and the offsets (``Offsets``), and changes neither: everything goes through records.
 A group without members and generations ("simple": the client assigns partitions itself) consists of its offsets alone.
-KIP-447 fences transactional commits by generation, member and instance; KIP-211 defines when offsets expire.
+Groups decide who may commit (KIP-447); KIP-211 defines when offsets expire.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from einmal.groups.group import Group
 from einmal.groups.offsets import Offsets
 from einmal.groups.records import NO_TIMESTAMP, TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
 from einmal.groups.requests import GroupDecision, OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
-from einmal.groups.states import GroupState
-from einmal.groups.subscription import CONSUMER_PROTOCOL
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerId, TopicPartition
 from einmal.wire.api.offset_commit import (
@@ -58,15 +56,6 @@ class OffsetCommits:
         records, response = self._commit(request, error, now, None, request.producer.producer_id)
         return Decision(records=records, response=response, producer=request.producer if records else None)
 
-    def is_from_member(self, request: OffsetCommit | TxnOffsetCommit) -> bool:
-        """Whether a commit shows that a member of the present generation is alive."""
-        group = self._groups.get(request.group_id)
-        return (
-            group is not None
-            and request.generation_id == group.generation_id
-            and group.check_member(request.member_id, request.group_instance_id) is ErrorCode.none
-        )
-
     def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
         """One group's part of the answer. ``require_stable``: offsets that an open transaction may still change are
         refused."""
@@ -100,7 +89,7 @@ class OffsetCommits:
         group = self._groups.get(group_id)
         if group is None and not self._offsets.has_any(group_id):
             return Decision(response=OffsetDeleteResponse(error_code=ErrorCode.group_id_not_found))
-        if group is not None and group.members and group.protocol_type != CONSUMER_PROTOCOL:
+        if group is not None and not group.has_known_subscriptions:
             return Decision(response=OffsetDeleteResponse(error_code=ErrorCode.non_empty_group))
         records = []
         topics: dict[str, list[OffsetDeleteResponsePartition]] = {}
@@ -141,7 +130,7 @@ class OffsetCommits:
         themselves. Retention outlives restarts, so it uses the wall clock.
         """
         group = self._groups.get(group_id)
-        if group is not None and group.state is not GroupState.EMPTY:
+        if group is not None and not group.is_empty:
             return
         for partition, offset in self._offsets.committed_by(group_id):
             if self._offsets.is_unstable(group_id, partition):
@@ -162,23 +151,9 @@ class OffsetCommits:
         if self._bytes_of(request) > self._config.max_commit_bytes:
             return ErrorCode.invalid_commit_offset_size
         group = self._groups.get(request.group_id)
-        says_member = request.generation_id >= 0 or request.member_id != "" or request.group_instance_id is not None
         if group is None:
             return request.unknown_group if request.generation_id >= 0 else ErrorCode.none
-        if request.generation_id < 0 and group.state is GroupState.EMPTY:
-            return ErrorCode.none
-        if says_member:
-            error = group.check_member(request.member_id, request.group_instance_id)
-            if error is not ErrorCode.none:
-                return error
-            if request.generation_id != group.generation_id:
-                return ErrorCode.illegal_generation
-        elif not is_transactional:
-            # Transactional clients from before KIP-447 cannot send their member id; others can.
-            return ErrorCode.unknown_member_id
-        if not is_transactional and group.state is GroupState.COMPLETING_REBALANCE:
-            return ErrorCode.rebalance_in_progress
-        return ErrorCode.none
+        return group.commit_refusal(request, is_transactional=is_transactional)
 
     def _commit(
         self,

@@ -1,4 +1,4 @@
-"""Version-independent requests to the group coordinator, and the action with which it answers later.
+"""Version-independent requests about offsets, what the coordinator decides, and the action with which it answers later.
 
 Field names are Kafka's. What only some versions of a request can express has a field of its own here.
 """
@@ -44,61 +44,6 @@ class Effects:
 
     def decide(self, response: R) -> GroupDecision[R]:
         return Decision(records=tuple(self.records), response=response, actions=tuple(self.actions))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroup:
-    """``fresh_id``: random text for the id of a new member. ``protocols``: (name, metadata), preferred first."""
-
-    group_id: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    member_id: str
-    group_instance_id: str | None
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    client_id: str
-    client_host: str
-    fresh_id: str
-    requires_known_member_id: bool
-    """A new dynamic member gets its id first, and then joins with it (v4+, KIP-394)."""
-    supports_skipping_assignment: bool
-    """The response can let a restarted static leader skip the assignment (v9+, KIP-814)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroup:
-    """``protocol_type``, ``protocol_name``: None where the version does not have them (before v5)."""
-
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None
-    protocol_type: str | None
-    protocol_name: str | None
-    assignments: tuple[tuple[str, bytes], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberIdentity:
-    """An operator removes a static member by its instance id alone: then ``member_id`` is empty."""
-
-    member_id: str
-    group_instance_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveGroup:
-    group_id: str
-    members: tuple[MemberIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.groups.requests import Heartbeat
+from einmal.groups.classic.requests import Heartbeat
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.heartbeat import API, HeartbeatRequest, HeartbeatResponse

@@ -15,7 +15,7 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.groups.requests import LeaveGroup, MemberIdentity
+from einmal.groups.classic.requests import LeaveGroup, MemberIdentity
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.leave_group import API, LeaveGroupRequest, LeaveGroupResponse

@@ -16,7 +16,7 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import Body, Parked, RequestContext
 from einmal.broker.front.handler import handler
-from einmal.groups.requests import SyncGroup
+from einmal.groups.classic.requests import SyncGroup
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.sync_group import API, SyncGroupRequest, SyncGroupResponse

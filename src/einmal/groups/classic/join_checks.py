@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from einmal.groups.classic.group import ClassicGroup
+from einmal.groups.classic.member import Member, size_of
+from einmal.groups.classic.requests import JoinGroup
+from einmal.groups.classic.states import GroupState
 from einmal.groups.config import GroupConfig
-from einmal.groups.group import Group
-from einmal.groups.member import Member, size_of
 from einmal.groups.records import TEXT_BYTES_MAX
-from einmal.groups.requests import JoinGroup
-from einmal.groups.states import GroupState
 from einmal.types import ErrorCode
 
 NO_MEMBER_ID: Final = ""
@@ -18,13 +18,13 @@ _SMALL_BYTES: Final = 4 * 1024
 
 
 class JoinChecks:
-    """``groups``: all of the shard, which the coordinator owns."""
+    """``groups``: all of the shard, which ``ClassicGroups`` owns."""
 
-    def __init__(self, config: GroupConfig, groups: Mapping[str, Group]) -> None:
+    def __init__(self, config: GroupConfig, groups: Mapping[str, ClassicGroup]) -> None:
         self._config = config
         self._groups = groups
 
-    def refusal(self, request: JoinGroup, group: Group | None) -> ErrorCode:
+    def refusal(self, request: JoinGroup, group: ClassicGroup | None) -> ErrorCode:
         if not request.group_id:
             return ErrorCode.invalid_group_id
         if _is_too_long(request):
@@ -34,12 +34,12 @@ class JoinChecks:
         if group is None:
             if request.member_id != NO_MEMBER_ID:
                 return ErrorCode.unknown_member_id
-            group = Group(request.group_id)
+            group = ClassicGroup(request.group_id)
         if not group.supports(request.protocol_type, request.protocols):
             return ErrorCode.inconsistent_group_protocol
         return self._size_refusal(request, group)
 
-    def _size_refusal(self, request: JoinGroup, group: Group) -> ErrorCode:
+    def _size_refusal(self, request: JoinGroup, group: ClassicGroup) -> ErrorCode:
         """The error for a member whose metadata is too large: it is kept in memory, and sent to the leader."""
         member = group.members.get(request.member_id)
         added = size_of(request.client_id, request.group_instance_id, request.protocols) - (
@@ -54,7 +54,7 @@ class JoinChecks:
             return ErrorCode.group_max_size_reached
         return ErrorCode.none
 
-    def accepts(self, group: Group, member_id: str) -> bool:
+    def accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """Whether the group may grow. While it rebalances, those that have rejoined count, so that a group
         which is larger than allowed (the limit was lowered) shrinks.
         """
@@ -67,7 +67,7 @@ class JoinChecks:
         return member is not None or len(group.members) < self._config.max_size
 
 
-def is_up_to_date(group: Group, member: Member, request: JoinGroup) -> bool:
+def is_up_to_date(group: ClassicGroup, member: Member, request: JoinGroup) -> bool:
     """Whether a join of a member needs no rebalance: it lost our answer, or asks for nothing new."""
     has_changed = member.protocols != distinct(request.protocols)
     if group.state is GroupState.COMPLETING_REBALANCE:

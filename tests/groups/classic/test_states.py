@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from einmal.groups.group import Group
-from einmal.groups.states import VALID_MOVES, GroupState
+from einmal.groups.classic.group import ClassicGroup
+from einmal.groups.classic.states import VALID_MOVES, GroupState
 
 
 @pytest.mark.parametrize(("origin", "target"), list(itertools.product(GroupState, GroupState)))
 def test_only_the_moves_of_the_table_can_be_made(origin: GroupState, target: GroupState) -> None:
-    group = Group("g", origin)
+    group = ClassicGroup("g", origin)
     if target in VALID_MOVES[origin]:
         group.move_to(target)
         assert group.state is target

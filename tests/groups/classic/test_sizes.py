@@ -1,14 +1,13 @@
-"""The data of members and commits are bounded: they are kept, sent to leaders, and written as one record."""
+"""The data of members are bounded: they are kept, sent to leaders, and written as one record."""
 
+from einmal.groups.classic.requests import MemberIdentity
 from einmal.groups.config import GroupConfig
-from einmal.groups.requests import MemberIdentity, OffsetCommit, OffsetToCommit
-from einmal.types import ErrorCode, TopicPartition
+from einmal.types import ErrorCode
 from tests.groups.drive import GROUP, Consumer, GroupLog, leave, stable_group
 
 SMALL = GroupConfig(
     initial_rebalance_delay_ms=0,
     max_bytes=20_000,
-    max_commit_bytes=2_000,
     max_shard_bytes=30_000,
     max_pending_members=3,
 )
@@ -51,12 +50,3 @@ def test_pending_member_ids_are_bounded() -> None:
     assert [answer.error_code for answer in answers] == [ErrorCode.member_id_required] * 3 + [
         ErrorCode.group_max_size_reached
     ]
-
-
-def test_a_commit_that_does_not_fit_into_a_segment_is_refused() -> None:
-    shard = GroupLog(SMALL)
-    offsets = {TopicPartition("t", number): OffsetToCommit(1, -1, "x" * 100) for number in range(20)}
-    commit = OffsetCommit(group_id=GROUP, generation_id=-1, member_id="", group_instance_id=None, offsets=offsets)
-    answer = shard.apply(shard.coordinator.offset_commit(commit, shard.now))
-    errors = {partition.error_code for topic in answer.topics for partition in topic.partitions}
-    assert errors == {ErrorCode.invalid_commit_offset_size}

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from einmal.groups.classic.requests import LeaveGroup, MemberIdentity
 from einmal.groups.config import GroupConfig
 from einmal.groups.records import GroupRecord
-from einmal.groups.requests import LeaveGroup, MemberIdentity
 from einmal.types import ErrorCode
 from tests.groups.drive import GROUP, Consumer, GroupLog, leave, settle, stable_group
 

@@ -1,7 +1,7 @@
 """Who is in a group, and in which generation: the classic rebalance protocol (KIP-62, 134, 345, 394, 559, 814).
 
 Soft state only: the group objects are changed here by decisions; what must outlive the coordinator is in the records.
-Knows nothing of offsets. Times are monotonic ms, but for the timestamp in a record.
+Of offsets it knows only that a commit shows a living member. Times are monotonic ms, but for the timestamp in a record.
 """
 
 # Theory of operation
@@ -32,7 +32,7 @@ Knows nothing of offsets. Times are monotonic ms, but for the timestamp in a rec
 #
 #   - the generation grows with every completed join, and requests of another one are refused (ILLEGAL_GENERATION).
 #     That is the fence: a member that was expelled while it was paused cannot commit offsets over its successor's
-#     (``offset_commits.py``);
+#     (``commit_refusal``);
 #   - each ticket (a join or sync that waits) is answered exactly once: whoever takes a ticket out of a member answers
 #     it, and a request that replaces another answers the older one first (`_answer_waiting`, `_cancel_syncs`);
 #   - a member that waits for the coordinator cannot send heartbeats, so its session is prolonged while it does
@@ -55,24 +55,15 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from einmal.groups.answers import assignment_answer, generation_answer, join_error, sync_error
+from einmal.groups.classic.answers import assignment_answer, generation_answer, join_error, sync_error
+from einmal.groups.classic.group import ClassicGroup
+from einmal.groups.classic.join_checks import NO_MEMBER_ID, JoinChecks, distinct, is_up_to_date
+from einmal.groups.classic.member import Member
+from einmal.groups.classic.requests import Heartbeat, JoinGroup, LeaveGroup, MemberIdentity, SyncGroup
+from einmal.groups.classic.states import GroupState
 from einmal.groups.config import GroupConfig
-from einmal.groups.group import Group
-from einmal.groups.join_checks import NO_MEMBER_ID, JoinChecks, distinct, is_up_to_date
-from einmal.groups.member import Member
 from einmal.groups.records import GroupRecord
-from einmal.groups.requests import (
-    Effects,
-    GroupDecision,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    MemberIdentity,
-    Respond,
-    SyncGroup,
-    Ticket,
-)
-from einmal.groups.states import GroupState
+from einmal.groups.requests import Effects, GroupDecision, OffsetCommit, Respond, Ticket, TxnOffsetCommit
 from einmal.shard.decision import Decision
 from einmal.shard.timers import Timers
 from einmal.types import ErrorCode, Instant
@@ -97,9 +88,9 @@ class _Watch(NamedTuple):
 
 
 class Membership:
-    """The rebalance protocol over ``groups``, which the coordinator owns."""
+    """The rebalance protocol over ``groups``, which ``ClassicGroups`` owns."""
 
-    def __init__(self, config: GroupConfig, groups: dict[str, Group]) -> None:
+    def __init__(self, config: GroupConfig, groups: dict[str, ClassicGroup]) -> None:
         self._config = config
         self._groups = groups
         self._joins = JoinChecks(config, groups)
@@ -115,7 +106,7 @@ class Membership:
         if error is not ErrorCode.none:
             return effects.decide(join_error(request.member_id, error))
         if group is None:
-            group = self._groups[request.group_id] = Group(request.group_id)
+            group = self._groups[request.group_id] = ClassicGroup(request.group_id)
         if not self._joins.accepts(group, request.member_id):
             self._turn_away(group, request.member_id, now, effects)
             response: JoinGroupResponse | None = join_error(NO_MEMBER_ID, ErrorCode.group_max_size_reached)
@@ -158,7 +149,7 @@ class Membership:
         if error is ErrorCode.none and request.generation_id != group.generation_id:
             error = ErrorCode.illegal_generation
         if error is ErrorCode.none:
-            self.extend_session(group, request.member_id, now)
+            self._extend_session(group, group.members[request.member_id], now)
             if group.state is GroupState.PREPARING_REBALANCE:
                 error = ErrorCode.rebalance_in_progress
         return effects.decide(HeartbeatResponse(error_code=error))
@@ -200,27 +191,33 @@ class Membership:
             return ()
         return (Decision(records=tuple(effects.records), response=None, actions=tuple(effects.actions)),)
 
-    def restore(self, group: Group) -> None:
+    def restore(self, group: ClassicGroup) -> None:
         """Watch over a group that was read from the log."""
         for member in group.members.values():
             self._watch_session(group, member)
 
-    def extend_session(self, group: Group, member_id: str, now: Instant) -> None:
-        """The member was heard of."""
-        self._extend_session(group, group.members[member_id], now)
+    def committed(self, request: OffsetCommit | TxnOffsetCommit, now: Instant) -> None:
+        """A commit shows that a member of the present generation is alive."""
+        group = self._groups.get(request.group_id)
+        if (
+            group is not None
+            and request.generation_id == group.generation_id
+            and group.check_member(request.member_id, request.group_instance_id) is ErrorCode.none
+        ):
+            self._extend_session(group, group.members[request.member_id], now)
 
-    def _extend_session(self, group: Group, member: Member, now: Instant) -> None:
+    def _extend_session(self, group: ClassicGroup, member: Member, now: Instant) -> None:
         member.session_deadline = now.monotonic_ms + member.session_timeout_ms
         self._watch_session(group, member)
 
-    def _watch_session(self, group: Group, member: Member) -> None:
+    def _watch_session(self, group: ClassicGroup, member: Member) -> None:
         self._timers.watch(_Watch(_Kind.SESSION, group.group_id, member.member_id), member.session_deadline)
 
-    def _await_phase(self, group: Group, duration_ms: int, now: Instant) -> None:
+    def _await_phase(self, group: ClassicGroup, duration_ms: int, now: Instant) -> None:
         group.rebalance_deadline = now.monotonic_ms + duration_ms
         self._timers.watch(_Watch(_Kind.REBALANCE, group.group_id), group.rebalance_deadline)
 
-    def _check_session(self, group: Group, member_id: str, now: Instant, effects: Effects) -> None:
+    def _check_session(self, group: ClassicGroup, member_id: str, now: Instant, effects: Effects) -> None:
         member = group.members.get(member_id)
         if member is None:
             return
@@ -233,7 +230,7 @@ class Membership:
         else:
             self._remove(group, member, now, effects)
 
-    def _check_pending_member(self, group: Group, member_id: str, now: Instant, effects: Effects) -> None:
+    def _check_pending_member(self, group: ClassicGroup, member_id: str, now: Instant, effects: Effects) -> None:
         deadline = group.pending_members.get(member_id)
         if deadline is None:
             return
@@ -243,7 +240,7 @@ class Membership:
         del group.pending_members[member_id]
         self._complete_join_if_all_joined(group, now, effects)
 
-    def _check_rebalance(self, group: Group, now: Instant, effects: Effects) -> None:
+    def _check_rebalance(self, group: ClassicGroup, now: Instant, effects: Effects) -> None:
         deadline = group.rebalance_deadline
         if deadline is None:
             return
@@ -259,14 +256,14 @@ class Membership:
 
     # --- joining ------------------------------------------------------------------------------------------------
 
-    def _turn_away(self, group: Group, member_id: str, now: Instant, effects: Effects) -> None:
+    def _turn_away(self, group: ClassicGroup, member_id: str, now: Instant, effects: Effects) -> None:
         member = group.members.get(member_id)
         if member is not None:
             self._remove(group, member, now, effects)
         group.pending_members.pop(member_id, None)
 
     def _join_newcomer(
-        self, group: Group, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
+        self, group: ClassicGroup, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
     ) -> JoinGroupResponse | None:
         if request.group_instance_id is not None:
             member_id = f"{request.group_instance_id}-{request.fresh_id}"
@@ -286,7 +283,7 @@ class Membership:
         return None
 
     def _join_known(
-        self, group: Group, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
+        self, group: ClassicGroup, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
     ) -> JoinGroupResponse | None:
         if request.member_id in group.pending_members:
             if request.group_instance_id is not None:
@@ -305,7 +302,7 @@ class Membership:
         return None
 
     def _admit(
-        self, group: Group, member_id: str, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
+        self, group: ClassicGroup, member_id: str, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
     ) -> None:
         member = Member(
             member_id=member_id,
@@ -324,7 +321,9 @@ class Membership:
         self._watch_session(group, member)
         self._rebalance(group, now, effects)
 
-    def _rejoin(self, group: Group, member: Member, request: JoinGroup, ticket: Ticket, effects: Effects) -> None:
+    def _rejoin(
+        self, group: ClassicGroup, member: Member, request: JoinGroup, ticket: Ticket, effects: Effects
+    ) -> None:
         group.set_protocols(member, distinct(request.protocols))
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
@@ -335,7 +334,7 @@ class Membership:
 
     def _rejoin_static(
         self,
-        group: Group,
+        group: ClassicGroup,
         old: Member,
         member_id: str,
         request: JoinGroup,
@@ -361,7 +360,7 @@ class Membership:
 
     # --- rebalances ---------------------------------------------------------------------------------------------
 
-    def _rebalance(self, group: Group, now: Instant, effects: Effects) -> None:
+    def _rebalance(self, group: ClassicGroup, now: Instant, effects: Effects) -> None:
         """Start a rebalance, or continue the one that runs."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             _cancel_syncs(group, effects)
@@ -378,13 +377,13 @@ class Membership:
         self._await_phase(group, group.rebalance_timeout_ms, now)
         self._complete_join_if_all_joined(group, now, effects)
 
-    def _prolong_initial_delay(self, group: Group, left_ms: int, now: Instant) -> None:
+    def _prolong_initial_delay(self, group: ClassicGroup, left_ms: int, now: Instant) -> None:
         delay_ms = min(self._config.initial_rebalance_delay_ms, left_ms)
         group.initial_delay_left_ms = left_ms - delay_ms
         group.has_newcomers = False
         self._await_phase(group, delay_ms, now)
 
-    def _complete_join_if_all_joined(self, group: Group, now: Instant, effects: Effects) -> None:
+    def _complete_join_if_all_joined(self, group: ClassicGroup, now: Instant, effects: Effects) -> None:
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.initial_delay_left_ms is None
@@ -392,7 +391,7 @@ class Membership:
         ):
             self._complete_join(group, now, effects)
 
-    def _complete_join(self, group: Group, now: Instant, effects: Effects) -> None:
+    def _complete_join(self, group: ClassicGroup, now: Instant, effects: Effects) -> None:
         """End the joining: expel dynamic members that did not rejoin, begin the generation, answer those that did."""
         group.rebalance_deadline = None
         absent = [member for member in group.members.values() if member.join_ticket is None]
@@ -418,7 +417,7 @@ class Membership:
                 self._extend_session(group, member, now)
         self._await_phase(group, group.rebalance_timeout_ms, now)
 
-    def _assign(self, group: Group, request: SyncGroup, now: Instant, effects: Effects) -> None:
+    def _assign(self, group: ClassicGroup, request: SyncGroup, now: Instant, effects: Effects) -> None:
         """The leader's assignment: the generation is complete once its record is committed."""
         assignments = dict(request.assignments)
         for member in group.members.values():
@@ -431,7 +430,7 @@ class Membership:
                 member.sync_ticket = None
                 self._extend_session(group, member, now)
 
-    def _expel_unsynced(self, group: Group, now: Instant, effects: Effects) -> None:
+    def _expel_unsynced(self, group: ClassicGroup, now: Instant, effects: Effects) -> None:
         group.rebalance_deadline = None
         for member_id in list(group.pending_sync):
             member = group.members[member_id]
@@ -441,7 +440,7 @@ class Membership:
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
-    def _leave(self, group: Group | None, identity: MemberIdentity, now: Instant, effects: Effects) -> ErrorCode:
+    def _leave(self, group: ClassicGroup | None, identity: MemberIdentity, now: Instant, effects: Effects) -> ErrorCode:
         if group is None:
             return ErrorCode.unknown_member_id
         member_id, group_instance_id = identity.member_id, identity.group_instance_id
@@ -458,12 +457,12 @@ class Membership:
             self._remove(group, group.members[member_id], now, effects)
         return error
 
-    def _remove(self, group: Group, member: Member, now: Instant, effects: Effects) -> None:
+    def _remove(self, group: ClassicGroup, member: Member, now: Instant, effects: Effects) -> None:
         _answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
         group.remove(member)
         self._rebalance(group, now, effects)
 
-    def _forget_if_unused(self, group: Group) -> None:
+    def _forget_if_unused(self, group: ClassicGroup) -> None:
         if group.is_unused and self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
@@ -473,7 +472,7 @@ def _unknown(group_id: str) -> ErrorCode:
     return ErrorCode.unknown_member_id if group_id else ErrorCode.invalid_group_id
 
 
-def _cancel_syncs(group: Group, effects: Effects) -> None:
+def _cancel_syncs(group: ClassicGroup, effects: Effects) -> None:
     for member in group.members.values():
         member.assignment = b""
         if member.sync_ticket is not None:
@@ -481,7 +480,7 @@ def _cancel_syncs(group: Group, effects: Effects) -> None:
             member.sync_ticket = None
 
 
-def _answer_waiting(group: Group, member: Member, error: ErrorCode, effects: Effects) -> None:
+def _answer_waiting(group: ClassicGroup, member: Member, error: ErrorCode, effects: Effects) -> None:
     ticket = group.park_join(member, None)
     if ticket is not None:
         effects.actions.append(Respond(ticket, join_error(member.member_id, error)))
@@ -490,7 +489,7 @@ def _answer_waiting(group: Group, member: Member, error: ErrorCode, effects: Eff
         member.sync_ticket = None
 
 
-def _sync_refusal(request: SyncGroup, group: Group | None) -> ErrorCode:
+def _sync_refusal(request: SyncGroup, group: ClassicGroup | None) -> ErrorCode:
     if group is None:
         return _unknown(request.group_id)
     error = group.check_member(request.member_id, request.group_instance_id)

@@ -5,14 +5,14 @@ Knows the groups' objects to read them; changes nothing.
 
 from __future__ import annotations
 
-from einmal.groups.group import Group
-from einmal.groups.member import Member
+from einmal.groups.classic.group import ClassicGroup
+from einmal.groups.classic.member import Member
 from einmal.types import ErrorCode
 from einmal.wire.api.join_group import JoinGroupResponse, JoinGroupResponseMember
 from einmal.wire.api.sync_group import SyncGroupResponse
 
 
-def generation_answer(group: Group, member: Member) -> JoinGroupResponse:
+def generation_answer(group: ClassicGroup, member: Member) -> JoinGroupResponse:
     """The answer to a join: the generation; for its leader, with everybody's metadata."""
     is_leader = member.member_id == group.leader
     return JoinGroupResponse(
@@ -36,7 +36,7 @@ def join_error(member_id: str, error: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
-def assignment_answer(group: Group, member: Member) -> SyncGroupResponse:
+def assignment_answer(group: ClassicGroup, member: Member) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
