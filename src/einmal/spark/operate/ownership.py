@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Self
 
-from einmal.client import Admin
 from einmal.client.descriptions import TransactionDescription
 from einmal.client.errors import RequestRefused
 from einmal.clusters.kafka_cluster import KafkaCluster
@@ -132,16 +131,11 @@ class KafkaOwnership(Ownership):
         sink = KafkaFrameSink(dict(client))
         super().__init__(sink, sink.cluster)
         self._cluster = sink.cluster
-        self._admin = Admin(self._cluster.common)
-
-    def __exit__(self, *_: object) -> None:
-        self._admin.close()
-        super().__exit__()
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
         """None: its coordinator has forgotten the name, or it never was."""
         try:
-            return self._admin.describe_transactions([transactional_id])[transactional_id]
+            return self._cluster.admin.describe_transactions([transactional_id])[transactional_id]
         except RequestRefused as error:
             if error.code is not ErrorCode.transactional_id_not_found:
                 raise
