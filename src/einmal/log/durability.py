@@ -162,6 +162,7 @@ class Durability:
             end = self._segments.active.end_offset
             await self._disk.in_background(self.flush_now)
             self.flushed_offset = max(self.flushed_offset, end)
+            assert self.flushed_offset <= self._segments.active.end_offset, "no cut has come between, see `exclusive`"
             return end
 
     @property
@@ -288,6 +289,7 @@ class Durability:
             writes += index_writes
             summaries.append(segment.summary(stored))
         end = self._segments.active.end_offset
+        assert self._state.log_start_offset <= end, "recovery would find a log that starts behind its end"
         epochs = self._state.epochs.encode()
         snapshots = {**self.snapshots.waiting, end: self._state.producers.encode_snapshot()}
         stored_snapshots = {offset: Stored.of(data) for offset, data in snapshots.items()}

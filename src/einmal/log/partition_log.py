@@ -206,6 +206,7 @@ class PartitionLog:
         first_unstable = self.producers.first_unstable_offset
         if first_unstable is None or first_unstable >= self.high_watermark:
             return self.high_watermark
+        assert self.log_start_offset <= self.high_watermark, "else stable records would lie above the high watermark"
         return max(first_unstable, self.log_start_offset)
 
     @property
@@ -310,6 +311,7 @@ class PartitionLog:
         if origin is REPLICATION:
             places = [place_of(header) for header in headers]
         else:
+            assert leader_epoch >= self.epochs.latest, "a leader of an older epoch writes nothing behind a newer one"
             if self.config.timestamp_type == LOG_APPEND_TIME:
                 append_time = now.wall_ms
             places = place(batches, headers, segments.active.end_offset, leader_epoch, append_time)
@@ -415,6 +417,7 @@ class PartitionLog:
     def _start_at(self, offset: Offset) -> None:
         self.log_start_offset = max(self.log_start_offset, offset)
         self.high_watermark = max(self.high_watermark, self.log_start_offset)
+        assert self.high_watermark <= self.log_end_offset, "no log starts, and nothing is committed, behind its end"
         self.epochs.advance_start(self.log_start_offset)
 
     def truncate_to(self, offset: Offset) -> None:

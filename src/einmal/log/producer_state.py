@@ -370,6 +370,7 @@ class ProducerStates:
         if entry.producer_epoch != header.producer_epoch:
             entry.move_to(header.producer_epoch)
         batches = entry.batches
+        assert not batches or batches[-1].last_offset < first_offset, "the window is in the log's order"
         batches.append(BatchMetadata(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp))
         if len(batches) > WINDOW:
             del batches[0]
@@ -380,6 +381,8 @@ class ProducerStates:
                 self._verifications.pop(producer_id, None)
             if entry.current_txn_first_offset < 0:
                 entry.current_txn_first_offset = first_offset
+                is_last = not self._open or next(reversed(self._open)) < first_offset
+                assert is_last, "the first of the open transactions is the oldest: the last stable offset depends on it"
                 self._open[first_offset] = producer_id
 
     def replay_marker(
@@ -409,7 +412,9 @@ class ProducerStates:
         if first_offset < 0:
             return None
         entry.current_txn_first_offset = NO_OFFSET
-        self._open.pop(first_offset)
+        owner = self._open.pop(first_offset)
+        assert owner == producer_id, "a batch, and so a transaction's first offset, has one producer"
+        assert first_offset < offset, "a marker is behind the data that it decides"
         self._unreplicated[first_offset] = offset
         last_stable_offset = next(iter(self._open), Offset(offset + 1))
         return CompletedTransaction(producer_id, first_offset, offset, committed, last_stable_offset)
@@ -461,6 +466,8 @@ class ProducerStates:
         wall_zero = self._now.wall_ms - self._now.monotonic_ms
         for producer_id, entry in self._entries.items():
             last = entry.batches[-1] if entry.batches else None
+            first = entry.current_txn_first_offset
+            assert first < 0 or self._open.get(first) == producer_id, "an open transaction is loaded from here alone"
             yield (
                 producer_id,
                 entry.producer_epoch,
@@ -469,7 +476,7 @@ class ProducerStates:
                 last.last_offset - last.first_offset if last else 0,
                 max(0, wall_zero + entry.last_seen_ms),
                 entry.coordinator_epoch,
-                entry.current_txn_first_offset,
+                first,
             )
 
     @classmethod

@@ -201,9 +201,11 @@ class Segment:
 
     def append(self, data: Buffer, batches: list[BatchPlace]) -> None:
         """Write whole, validated batches. Raises OSError, and then nothing has changed."""
+        assert batches[0].base_offset >= self.end_offset, "offsets rise: a lookup walks until it has passed one"
         position = (self._file or self.file).append(data)
         self.is_dirty = True
         self.include(position, batches)
+        assert self.size == position + len(data), "every byte of the file belongs to a batch that is known"
 
     def include(self, position: int, batches: list[BatchPlace]) -> None:
         """Valid batches are in the file, right after those known so far: appended, or found by recovery."""

@@ -152,6 +152,7 @@ class Segments:
     def roll(self, config: LogConfig) -> None:
         """Begin a new segment at the end. Raises OSError, and then nothing has changed."""
         base = self.active.end_offset
+        assert base > self._bases[-1], "a segment's file has the name of its base: another one would be overwritten"
         self.active = Segment.create(self.disk, self.directory, base, config.index_interval_bytes)
         self.in_order.append(self.active)
         self._bases.append(base)
@@ -160,6 +161,7 @@ class Segments:
 
     def drop_first(self, count: int) -> list[Segment]:
         """Take the oldest segments out, and return them; their files stay."""
+        assert count < len(self.in_order), "the active segment stays, as the log ends where it does"
         self.cuts += 1
         gone, self.in_order, self._bases = self.in_order[:count], self.in_order[count:], self._bases[count:]
         self._warm = [segment for segment in self._warm if segment not in gone]
@@ -194,6 +196,8 @@ class Segments:
         first = bisect_right(self._bases, new.base_offset) - 1
         last = first + len(replaced)
         assert self.in_order[first:last] == replaced, "only a cut changes closed segments"
+        assert last < len(self.in_order), "the active segment grows while others are compacted"
+        assert new.end_offset <= replaced[-1].end_offset, "compaction removes records, and adds none"
         self.in_order[first:last] = [new]
         self._bases[first:last] = [new.base_offset]
         self._warm = [segment for segment in self._warm if segment not in replaced]

@@ -438,6 +438,8 @@ class MirrorMachine:
 
     def _transact(self, cut: Cut) -> _Steps[None]:
         progress, record = self._progress, self._committer.record
+        are_ahead = all(progress.scans[each].position <= end for each, end in cut.items())
+        assert are_ahead, "a cut below a position would record less than what is at the target"
         position = progress.position_after(cut, self._aside)
         batch = Batch(
             query_id=self._run_name,
@@ -449,6 +451,8 @@ class MirrorMachine:
         )
         yield from converse(self._committer, self._committer.batch(batch), lambda identity: self._write(identity, cut))
         assert self._staged is not None
+        record = self._committer.record
+        assert record is not None and record.end == batch.end, "positions, maps and records are of one transaction"
         self._notices += self._staged.notices
         advance(progress, cut, position, self._staged)
 

@@ -202,6 +202,7 @@ class PartitionScan:
 
     def advance(self, cut: int) -> None:
         """Everything below ``cut`` is copied, and committed at the target."""
+        assert self.position <= cut <= self.scanned, "a mirror repeats nothing, and skips nothing that it has not seen"
         self.position = cut
         self.decided = [part for part in self.decided if part.last >= cut]
         for part in self.decided:

@@ -210,10 +210,14 @@ def commit_positions(state: RunState, _event: Done) -> CommitSourcePositions:
 
 
 def commit(state: RunState, _event: Done) -> EndTxn:
+    candidate = state.candidate
+    assert candidate is not None, "a transaction without its record would be output of which nobody knows the batch"
+    assert candidate.batch_id == _batch(state).batch_id, "a record proves the output that is in its transaction"
     return EndTxn(_identity(state), committed=True)
 
 
 def finish_batch(state: RunState, event: Ended) -> Ready:
+    assert state.candidate is not None, "what is committed has a record, which the next batch is compared with"
     state.use_epoch_of(event.next_identity)
     state.record, state.candidate = state.candidate, None
     state.written_batch_id = _batch(state).batch_id
@@ -285,6 +289,7 @@ def end_without_identity(state: RunState, event: Unclear) -> RestartQuery:
 
 
 def _begin(state: RunState, event: NextBatch | WriteOnce) -> None:
+    assert state.candidate is None, "no batch begins while the outcome of another one's record is open"
     state.batch = event.batch if isinstance(event, NextBatch) else _only_batch(state)
     state.attempts = 0
 
@@ -302,6 +307,7 @@ def _take_epoch(state: RunState, event: IdentityGranted) -> None:
 
 
 def _attempt(state: RunState) -> WriteBatch:
+    assert not state.epoch_is_used, "a late write of another transaction would be accepted into this one"
     state.attempts += 1
     state.epoch_is_used = True
     return WriteBatch(_identity(state))

@@ -224,6 +224,7 @@ class Raft:
         if not isinstance(self.role, Leader):
             return known
         committed = self.role.committed_offset(own_end)
+        assert committed <= self._log.end_offset, "followers have nothing that their leader has not written"
         return max(known, committed) if committed > self.role.epoch_start else known
 
     # --- the one mutator ---------------------------------------------------------------------------------------------
@@ -238,6 +239,7 @@ class Raft:
 
     def _effects_of_role(self, before: ElectionState, led_epoch: int | None) -> list[Effect]:
         """Return the effects of another epoch, vote, leader or role; before all else that the step does."""
+        self._check_election(before)
         effects: list[Effect] = []
         if self.election != self._persisted:
             effects.append(Persist(self.election))
@@ -251,6 +253,16 @@ class Raft:
         elif (self.epoch, self.leader_id) != (before.epoch, before.leader_id):
             effects.append(Follow(self.leader_id, self.epoch))
         return effects
+
+    def _check_election(self, before: ElectionState) -> None:
+        """Election safety, before anything of it reaches the disk or another member."""
+        after = self.election
+        assert after.epoch >= before.epoch, "an older epoch could have another leader, or another vote of this member"
+        if after.epoch == before.epoch:
+            assert before.voted_id in (None, after.voted_id), "a second vote in an epoch could elect a second leader"
+            assert before.leader_id is None or after.leader_id in (None, before.leader_id), "an epoch has one leader"
+        leads = after.leader_id == self.node_id
+        assert self.is_leader == leads, "what is on disk of the leadership is what this member acts upon"
 
     def _on(self, event: Event) -> Reply | None:  # noqa: C901 - one line for each kind of event
         match event:
@@ -418,6 +430,8 @@ class Raft:
             self._lose_election()
 
     def _win(self, role: Candidate) -> None:
+        assert self.election.voted_id == self.node_id, "a candidate elects itself, so nobody else has its vote"
+        assert self._log.last_epoch < self.epoch, "no record is of an epoch that nobody has led yet"
         self.election = self.election._replace(leader_id=self.node_id)
         self._lost_elections = 0
         voters = {voter: ReplicaState(fetched_at=self._now) for voter in self._others}
@@ -547,6 +561,7 @@ class Raft:
             if state is not None:
                 state.fetched_at, state.has_fetched = self._now, True
             return refused
+        assert event.log_end.offset <= self._log.end_offset, "a log that ends behind the leader's is no beginning of it"
         if state is not None:
             state.fetched(event.log_end.offset, self._log.end_offset, self._now)
         high_watermark = self._high_watermark(self._log.flushed_offset)

@@ -76,6 +76,7 @@ class Leader:
         now_ms: int,
         eligible: Mapping[BrokerId, int],
     ) -> None:
+        assert high_watermark <= epoch_start, "what is committed was in the leader's log when it was elected"
         self.leader_epoch = leader_epoch
         self.epoch_start = epoch_start
         self.high_watermark = high_watermark
@@ -223,6 +224,7 @@ class Leader:
         return self._advance()
 
     def _update_followers(self, now_ms: int) -> None:
+        assert set(self.isr) <= set(self.replicas), "a broker without a replica is in sync with nothing"
         before = self._followers
         self._followers = {
             broker_id: before.get(broker_id) or _Follower(broker_id, caught_up_ms=now_ms)
@@ -301,6 +303,7 @@ class Leader:
                 self.partition_epoch,
                 tuple((broker_id, self._broker_epoch(broker_id)) for broker_id in (*stay, *join)),
             )
+            assert self._proposed.isr, "an ISR without members would leave nobody who has the committed records"
             self._possible.update(dict.fromkeys(join))
             self._count()
         return self._proposed
