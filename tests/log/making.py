@@ -103,12 +103,13 @@ def end_transaction(
     now: Instant = NOW,
     coordinator_epoch: int = 0,
     transaction_version: TransactionVersion = TransactionVersion.TV_0,
+    leader_epoch: LeaderEpoch = EPOCH,
 ) -> AppendResult:
     result = log.append_marker(
         of,
         committed=committed,
         coordinator_epoch=coordinator_epoch,
-        leader_epoch=EPOCH,
+        leader_epoch=leader_epoch,
         now=now,
         transaction_version=transaction_version,
     )

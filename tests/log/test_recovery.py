@@ -58,7 +58,7 @@ def fill(log: PartitionLog, batches: int = 60) -> None:
         else:
             append(log, batch(of=of, sequence=sequence, transactional=True), leader_epoch=epoch)
             if number % 4 == 0:
-                end_transaction(log, of, committed=number % 8 == 0)
+                end_transaction(log, of, committed=number % 8 == 0, leader_epoch=epoch)
 
 
 def essence(log: PartitionLog) -> dict[str, Any]:
