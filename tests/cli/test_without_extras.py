@@ -84,7 +84,7 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
 }
 _NEEDY: Final = ("run", "ingest", "explain", "demo", "bench", "mirror run", "pipeline infer", "dlq list")
 """Commands that use a package of an extra."""
-_WITHOUT: Final = '''
+WITHOUT: Final = '''
 import contextlib, io, json, os, sys, traceback
 
 class Without:
@@ -102,7 +102,7 @@ blocked, commands = json.loads(sys.argv[1])
 sys.meta_path[:] = map(Without, sys.meta_path)
 '''
 PROGRAM: Final = (
-    _WITHOUT
+    WITHOUT
     + """
 from einmal.cli.app import main
 for command in commands:
@@ -120,7 +120,7 @@ for command in commands:
 """
 )
 _IMPORTS: Final = (
-    _WITHOUT
+    WITHOUT
     + """
 for statement in commands:
     # Each in a process that has not imported what the others have.

@@ -17,10 +17,10 @@ from einmal.client.errors import KafkaError
 from einmal.mirror.effects import CopyRecords, ScanHeaders
 from einmal.mirroring.spark_copier import _Copy, split
 from einmal.pipeline.claims import Output
+from einmal.sinks.kafka.claim_client import Turn
 from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.open_transaction import WriteAs
 from einmal.spark.environment import python_worker
-from einmal.spark.output.routing import Turn
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
 from tests.suite.patience import patient
@@ -93,7 +93,7 @@ def test_a_task_writes_over_the_connections_of_the_task_before(
             }
             version = driver.transaction_version
             copy = _Copy(
-                cast(Turn, FreeClaims()),
+                cast("Turn", FreeClaims()),
                 {"bootstrap.servers": source},
                 {"bootstrap.servers": target},
                 WriteAs("mirror", identity, version),

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from einmal.sinks.row_schema import RowSchema
-from einmal.spark.sinks import frame_rows
+from einmal.spark.environment import row_schemas
 
 COPY: Final = 900_000
 """Added to the id of an attempt."""
@@ -54,4 +54,4 @@ def unnamed(directory: Path, named: list[Path]) -> list[str]:
 
 def schema_of(spark: SparkSession, columns: str) -> RowSchema:
     """Of columns as in SQL."""
-    return frame_rows.schema_of(spark.createDataFrame([], columns).schema)
+    return row_schemas.schema_of(spark.createDataFrame([], columns).schema)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.sinks.kafka.claim_client import Address
-from einmal.spark.output.routing import BatchRoute, Turn, prepared
-from tests.security.certificates import shared_identity
+from einmal.spark.output.job import prepared
 
 pytestmark = pytest.mark.spark
 
-TURN = Turn(Address("127.0.0.1", 1, shared_identity()), "token")
-FIXED = BatchRoute("t", 1, TURN, 0)
-BY_ROW = BatchRoute(None, 0, TURN, 0)
+FIXED = "t"
+BY_ROW = None
 
 
 @pytest.mark.parametrize(
-    ("columns", "route"),
+    ("columns", "topic"),
     [
         (["binary(id) as value"], FIXED),
         (["binary(id) as key", "binary(id) as value"], FIXED),
@@ -26,14 +23,14 @@ BY_ROW = BatchRoute(None, 0, TURN, 0)
     ],
 )
 def test_rows_that_have_the_types_of_records_are_taken_as_they_are(
-    spark: SparkSession, columns: list[str], route: BatchRoute
+    spark: SparkSession, columns: list[str], topic: str | None
 ) -> None:
     frame = spark.range(3).selectExpr("string(id) as id").selectExpr(*columns)
-    assert prepared(frame, route) is frame
+    assert prepared(frame, topic) is frame
 
 
 @pytest.mark.parametrize(
-    ("columns", "route", "told"),
+    ("columns", "topic", "told"),
     [
         (["id as value"], FIXED, "value binary"),
         (["binary(id) as value", "id as key"], FIXED, "key binary, value binary"),
@@ -50,9 +47,9 @@ def test_rows_that_have_the_types_of_records_are_taken_as_they_are(
     ],
 )
 def test_other_rows_are_converted_and_lose_what_no_record_has(
-    spark: SparkSession, columns: list[str], route: BatchRoute, told: str
+    spark: SparkSession, columns: list[str], topic: str | None, told: str
 ) -> None:
     frame = spark.range(3).selectExpr("string(id) as id").selectExpr(*columns)
-    rows = prepared(frame, route)
+    rows = prepared(frame, topic)
     assert ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in rows.schema.fields) == told
     assert rows.count() == 3

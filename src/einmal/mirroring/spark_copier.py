@@ -22,11 +22,10 @@ from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.batches import write_all
-from einmal.sinks.kafka.claim_client import ClaimClient, ClaimRefused
+from einmal.sinks.kafka.claim_client import Claimant, ClaimRefused, Turn
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
 from einmal.spark.environment.python_worker import partition_writer
-from einmal.spark.output.routing import Turn
 from einmal.spark.output.task_job import JobFailed, TaskJob
 from einmal.types import TopicPartition
 
@@ -150,7 +149,7 @@ def _committed(source: Mapping[str, str], part: CopyRecords) -> Iterator[tuple[R
             yield batch, OffsetRange(*part.ranges[batch.topic_partition])
 
 
-def _claim(claims: ClaimClient, place: TopicPartition) -> None:
+def _claim(claims: Claimant, place: TopicPartition) -> None:
     base, _count = claims.topic(place.topic)
     (claim,) = claims.claim([base + place.partition])
     if claim.sequence:

@@ -6,10 +6,11 @@ import contextlib
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol, Self
 
 from einmal.pipeline.claims import Output, Task
 from einmal.security.shared_identity import SharedIdentity
@@ -79,33 +80,21 @@ _unused: dict[Address, _Connection] = {}
 """Connections that this worker keeps for its next task: in a small batch a handshake takes longer than its records."""
 
 
-class ClaimClient:
-    """A task's side. Connects with its first question, or takes the connection of an earlier task. Used by one thread,
-    in ``with``: the task is done then."""
+class Claimant(ABC):
+    """A task's side, of one attempt. Used by one thread, in ``with``: the task is done then."""
 
-    def __init__(self, address: Address, token: str, task: Task, attempt_id: int) -> None:
+    def __init__(self, token: str, task: Task, attempt_id: int) -> None:
         self._attempt = ClaimingAttempt(token, task, attempt_id)
-        self._address = address
-        self._connection: _Connection | None = None
 
-    def __enter__(self) -> ClaimClient:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        """After an error the connection is not kept."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            is_kept = kind is None and isinstance(connection.ask(LeaveService()), Noted)
-        except OSError:
-            is_kept = False
-        if not is_kept or self._address in _unused:
-            connection.close()
-            return
-        while len(_unused) >= _UNUSED_MAX:
-            _unused.pop(next(iter(_unused))).close()
-        _unused[self._address] = connection
+    @abstractmethod
+    def __exit__(self, kind: object, *_: object) -> None: ...
+
+    @abstractmethod
+    def _answer(self, question: Question) -> Answer | None:
+        """None: nobody answers any more."""
 
     def topic(self, topic: str) -> TopicNumbers:
         """Raises ClaimRefused."""
@@ -134,6 +123,41 @@ class ClaimClient:
         if isinstance(answer, ClaimDenied):
             raise ClaimRefused(answer.reason)
         return answer
+
+
+class Turn(Protocol):
+    """How the task attempt that runs here claims in a transaction, which ``token`` names."""
+
+    @property
+    def token(self) -> str: ...
+
+    def claims(self) -> Claimant: ...
+
+
+class ClaimClient(Claimant):
+    """From another process. Connects with its first question, or takes the connection of an earlier task. Its questions
+    raise OSError, too."""
+
+    def __init__(self, address: Address, token: str, task: Task, attempt_id: int) -> None:
+        super().__init__(token, task, attempt_id)
+        self._address = address
+        self._connection: _Connection | None = None
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """After an error the connection is not kept."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            is_kept = kind is None and isinstance(connection.ask(LeaveService()), Noted)
+        except OSError:
+            is_kept = False
+        if not is_kept or self._address in _unused:
+            connection.close()
+            return
+        while len(_unused) >= _UNUSED_MAX:
+            _unused.pop(next(iter(_unused))).close()
+        _unused[self._address] = connection
 
     def _answer(self, question: Question) -> Answer | None:
         if self._connection is None and (kept := _unused.pop(self._address, None)) is not None:

@@ -26,10 +26,12 @@ from einmal.client.errors import (
 from einmal.client.producer_batch import TOPIC_LIMITS
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.pipeline import events
 from einmal.pipeline.claims import Denied, Output
 from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.pipeline.errors import PipelineRefused
 from einmal.pipeline.positions import short
+from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import (
     CommitPoint,
     Identity,
@@ -87,6 +89,9 @@ class KafkaCommitPoint(CommitPoint):
         self._cluster_id = functools.cache(opening.cluster.cluster_id)
         self._has_begun = False
         """A transaction was begun by this run: what is aborted before may be the run's before this one."""
+        self._record_is_elsewhere = opening.two_phase
+        """The database of a two-phase commit has the record."""
+        self._is_recorded = False
 
     def look(self) -> CommitRecord | None:
         with _errors():
@@ -147,14 +152,14 @@ class KafkaCommitPoint(CommitPoint):
     def stage_by_tasks(
         self,
         identity: Identity,
-        service: ClaimService,
+        service: ClaimService | None,
         run: Callable[[OpenTransaction, WriteAs], list[Output]],
         *,
         claimed: Callable[[TopicPartition], None] = lambda partition: None,
         reported: Callable[[Output], None] = lambda output: None,
     ) -> tuple[Output, ...]:
         """``run`` is a job whose tasks claim partitions at ``service`` before they write, and returns what they have
-        written."""
+        written. ``service``: None where they run in this process."""
 
         def add(partition: TopicPartition) -> None:
             self._transactions.add(identity, partition)
@@ -162,14 +167,18 @@ class KafkaCommitPoint(CommitPoint):
 
         claims = OpenTransaction(TopicTable(self._cluster.partition_count), add=add, reported=reported)
         self._begin(identity)
-        service.begin(claims)
+        if service is not None:
+            service.begin(claims)
         try:
             write_as = WriteAs(self._id, identity, self._transactions.version)
             # A task that is fenced has failed: the coordinator has the last word.
             with _errors(_failed):
                 outputs = claims.close(run(claims, write_as))
         finally:
-            service.end()
+            if service is None:
+                claims.close(())
+            else:
+                service.end()
         if isinstance(outputs, Denied):
             raise SinkFailed(outputs.reason)
         return outputs
@@ -196,6 +205,7 @@ class KafkaCommitPoint(CommitPoint):
                 raise SinkFailed(reason, will_again=True) from error
             self._transactions.add(identity, self._log.partition)
             self._log.write(record, identity, self._transactions.version)
+        self._is_recorded = True
 
     def positions(self, identity: Identity, batch_id: int, end: tuple[Any, ...]) -> None:
         if self._positions is not None:
@@ -218,6 +228,7 @@ class KafkaCommitPoint(CommitPoint):
             self._transactions.commit_offsets(identity, group_id, offsets)
 
     def commit(self, identity: Identity) -> Identity | None:
+        assert self._is_recorded or self._record_is_elsewhere, "rows are committed with their record"
         with _errors():
             return self._transactions.end(identity, committed=True)
 
@@ -249,11 +260,45 @@ class KafkaCommitPoint(CommitPoint):
 
     def _begin(self, identity: Identity) -> None:
         self._has_begun = True
+        self._is_recorded = False
         self._transactions.begin(identity)
 
 
 class KafkaRowCommitPoint(KafkaCommitPoint, RowCommitPoint):
-    """Topics that take rows."""
+    """Topics that take rows: Arrow's, which this process writes."""
+
+    def __init__(self, opening: KafkaOpening, topic: str | None, notify: events.Listener) -> None:
+        """``topic``: None where each row has its own."""
+        super().__init__(opening)
+        self._client = opening.client
+        self._topic = topic
+        self._notify = notify
+
+    def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
+        # Mirrors and ingesters run without pyarrow.
+        from einmal.sinks.kafka.arrow_job import ArrowJob
+
+        job = ArrowJob(self._client, self._topic, self._log.writer)
+        return self._stage_batch(
+            identity, batch_id, None, lambda claims, write_as: job.run(rows, claims, batch_id, write_as)
+        )
+
+    def _stage_batch(
+        self,
+        identity: Identity,
+        batch_id: int,
+        service: ClaimService | None,
+        run: Callable[[OpenTransaction, WriteAs], list[Output]],
+    ) -> tuple[Output, ...]:
+        """``stage_by_tasks``, with events."""
+
+        def claimed(partition: TopicPartition) -> None:
+            self._notify(events.PartitionClaimed(batch_id, partition.topic, partition.partition))
+
+        def reported(output: Output) -> None:
+            self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
+
+        return self.stage_by_tasks(identity, service, run, claimed=claimed, reported=reported)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from einmal.options.values import reserved
-from einmal.pipeline.claims import Claims, Denied, Granted, Output
+from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.sinks.kafka.claim_client import ClaimRefused
+from einmal.sinks.kafka.claim_client import Claimant, ClaimRefused
 from einmal.sinks.kafka.claim_messages import (
     CLAIMS_MAX,
     Answer,
@@ -26,8 +26,10 @@ from einmal.sinks.kafka.claim_messages import (
     ClaimingAttempt,
     ClaimPartitions,
     ClaimsGranted,
+    LeaveService,
     LookUpTopic,
     Noted,
+    Question,
     ReportOutputs,
     TopicNumbers,
 )
@@ -216,3 +218,34 @@ class OpenTransaction:
         self._reported_at = time.monotonic()
         self._lock.notify_all()
         return Noted()
+
+
+class OwnClaimant(Claimant):
+    """In the driver's process: the transaction answers without a service. Its questions raise what it raises."""
+
+    def __init__(self, transaction: OpenTransaction, task: Task, attempt_id: int) -> None:
+        super().__init__(transaction.token, task, attempt_id)
+        self._transaction = transaction
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._transaction.leave(self)
+
+    def _answer(self, question: Question) -> Answer:
+        assert not isinstance(question, LeaveService), "leaves by __exit__"
+        return self._transaction.answer(question, self)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTurn:
+    """``Turn`` of a task in the driver's process."""
+
+    transaction: OpenTransaction
+    task: Task
+    attempt_id: int
+
+    @property
+    def token(self) -> str:
+        return self.transaction.token
+
+    def claims(self) -> OwnClaimant:
+        return OwnClaimant(self.transaction, self.task, self.attempt_id)

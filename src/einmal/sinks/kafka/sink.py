@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.options.values import OptionError
+from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Committed, SinkFailed
+from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening, KafkaRowCommitPoint
 from einmal.sinks.kafka.committed import committed
 from einmal.sinks.kafka.source_positions import SourcePositions
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
+from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.sink import Opening, RowSink, Sink
 
 
@@ -69,8 +73,32 @@ class KafkaSink(Sink):
 
 
 class KafkaRowSink(KafkaSink, RowSink):
-    """Topics that take rows."""
+    """Topics that take rows with the columns of Spark's Kafka sink; other columns are left out."""
 
-    @abstractmethod
+    def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
+        # Mirrors and the commands of pipelines run without pyarrow.
+        from einmal.sinks.kafka.routing import check_columns
+
+        try:
+            if schema is not None:
+                check_columns(schema, self._topic)
+            self.cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
+        except OptionError as error:
+            what, _, hint = str(error).partition("\nhint: ")
+            return [(what, hint)]
+        except KafkaError as error:
+            raise SinkFailed(str(error)) from error
+        return []
+
+    def promises(self) -> tuple[Reason, ...]:
+        return (
+            Reason(HopVerdict.HOLDS, "one transaction of Kafka has rows, commit record and source positions"),
+            Reason(
+                HopVerdict.IF,
+                "readers with isolation.level=read_uncommitted also get what is aborted",
+                "set isolation.level=read_committed",
+            ),
+        )
+
     def commit_point(self, opening: Opening) -> KafkaRowCommitPoint:
-        """For one run under a name."""
+        return KafkaRowCommitPoint(self.opened(opening), self._topic, opening.notify)

@@ -20,13 +20,13 @@ from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.pipeline.errors import PipelineRefused, PreflightFailed
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
+from einmal.sinks.kafka.routing import check_columns
 from einmal.sinks.sink import RowSink
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
+from einmal.spark.environment.row_schemas import schema_of
 from einmal.spark.environment.streaming_query import SparkInternalsMissing, check_streaming, operator_class
-from einmal.spark.output.routing import check_columns
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.execution import FORMAT_SETTING, sources, state_format
-from einmal.spark.sinks.frame_rows import schema_of
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 from einmal.spark.sinks.part import Part
 from einmal.spark.sinks.rejected_letters import RejectedLetters
@@ -136,7 +136,7 @@ def _check_topics(
 ) -> None:
     """The cluster that is written to. Topics that it creates on demand are created."""
     if schema is not None:
-        _note(missing, lambda: check_columns(schema, options.topic))
+        _note(missing, lambda: check_columns(schema_of(schema), options.topic))
     cluster, topics = sink.cluster, [*filter(None, [options.topic]), *named]
     in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
     for name in sorted(RESERVED_TOPICS.intersection(topics)):

@@ -31,11 +31,11 @@ from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
 from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.settings import LoadedField
+from einmal.sinks.kafka.vectors import present
 from einmal.spark.decoding.reports import TaskReport
 from einmal.spark.environment.python_worker import settle
 from einmal.spark.source.arrow import MILLISECONDS_MAX
 from einmal.spark.source.source import Piece, read_piece
-from einmal.spark.source.vectors import present
 
 TURN: Final = "einmal.decoding.turn"
 """A local property of Spark's jobs: which batch of which run they belong to. Set by the pipeline that writes the dead

@@ -13,32 +13,33 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType
 
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.kafka.claim_client import Address
+from einmal.sinks.kafka.encoding import encoding_of
 from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
+from einmal.sinks.kafka.routing import BatchRoute, check_columns, chooser, is_keyless
+from einmal.sinks.kafka.writer import WriteTask
 from einmal.spark.environment.computed_rows import task_count
 from einmal.spark.environment.row_order import is_in_order
-from einmal.spark.output.encoding import SECTION_SCHEMA, Encoding, encodes
-from einmal.spark.output.routing import (
-    BatchRoute,
-    KafkasChoice,
-    OwnPartition,
-    Turn,
-    check_columns,
-    is_keyless,
-    prepared,
-)
-from einmal.spark.output.writer import OUTPUT_SCHEMA, WriteTask, writes
-from einmal.wire.compression import Compression
+from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.output.tasks import OUTPUT_SCHEMA, SECTION_SCHEMA, TaskTurn, encodes, writes
 
-_BATCH_BYTES: Final = 256 * 1024
-"""A task has all its records at once: larger batches than a producer's that waits for them."""
-
-_MAX_REQUEST_SIZE: Final = 1_048_576
-"""Kafka's default for ``max.request.size``."""
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_SELECTED: Final[dict[str, tuple[DataType | None, str]]] = {
+    "key": (BinaryType(), "cast(key as binary)"),
+    "value": (BinaryType(), "cast(value as binary)"),
+    "timestamp": (None, "unix_millis(timestamp)"),
+    # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on: it asks
+    # the Arrow writer for its size.
+    "headers": (None, f"coalesce(cast(headers as {_HEADERS}), cast(array() as {_HEADERS}))"),
+    "partition": (IntegerType(), "cast(partition as int)"),
+    "topic": (StringType(), "topic"),
+}
+"""Conversion of every column: the type that needs no expression, and the expression."""
 
 
 class Job:
@@ -50,35 +51,24 @@ class Job:
         self._client = RedactedDict({name: value for name, value in client.items() if name not in _NOT_FOR_TASKS})
         self._topic = topic
         self._address = address
-        self._compression = Compression[client.get("compression.type", "none").upper()]
-        self._batch_bytes = int(client.get("batch.size", _BATCH_BYTES))
-        self._largest = int(client.get("max.request.size", _MAX_REQUEST_SIZE))
         # A column object is several calls to the JVM; these serve every batch.
         self._order = [functions.col(name) for name in ("number", "task", "place")]
 
     def run(self, frame: DataFrame, transaction: OpenTransaction, batch_id: int, write_as: WriteAs) -> list[Output]:
         """Raises what Spark raises when a task fails."""
-        check_columns(frame.schema, self._topic)
-        turn = Turn(self._address, transaction.token)
+        check_columns(schema_of(frame.schema), self._topic)
+        turn = TaskTurn(self._address, transaction.token)
         count = 0 if self._topic is None else transaction.look_up(self._topic)
         tasks = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
         tasks = min(tasks, count) if count else tasks
-        route = BatchRoute(self._topic, count, turn, batch_id)
-        keyless = is_keyless(frame, route)
-        encode = encodes(
-            Encoding(
-                choose=OwnPartition(route) if keyless else KafkasChoice(route),
-                topic=self._topic,
-                compression=self._compression,
-                batch_bytes=self._batch_bytes,
-                largest=self._largest,
-                now_ms=time.time_ns() // 1_000_000,
-            )
-        )
-        rows = prepared(frame, route)
+        keyless = is_keyless(frame.columns, self._topic)
+        choose = chooser(BatchRoute(self._topic, count, turn, batch_id), frame.columns)
+        encoding = encoding_of(self._client, self._topic, choose, time.time_ns() // 1_000_000)
+        encode = encodes(encoding)
+        rows = prepared(frame, self._topic)
         tasks_before = task_count(frame)
         is_shared = not keyless and tasks_before != 1 and not is_in_order(frame)
-        write = writes(WriteTask(turn, self._client, write_as, self._compression, is_shared))
+        write = writes(WriteTask(write_as, encoding.compression, is_shared), turn, self._client)
         if keyless:
             rows = rows.coalesce(tasks)
         if keyless or is_shared or tasks_before == 1:
@@ -88,6 +78,19 @@ class Job:
             # Kafka keeps the order of a key's records, a shuffle does not.
             outputs = sections.sortWithinPartitions(*self._order).mapInArrow(write, OUTPUT_SCHEMA)
         return [Output(**row.asDict()) for row in outputs.collect()]
+
+
+def prepared(frame: DataFrame, topic: str | None) -> DataFrame:
+    """The frame's rows with only those of the columns key, value, timestamp (ms), headers, partition and topic that it
+    has, and that matter."""
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    known = _SELECTED if topic is None else {name: _SELECTED[name] for name in _SELECTED if name != "topic"}
+    selected = {name: expression for name, (_, expression) in known.items() if name in kinds}
+    if sorted(frame.columns) == sorted(selected) and all(kinds[name] == _SELECTED[name][0] for name in selected):
+        # A selection is planned for every batch, which takes longer than to write a small one.
+        return frame
+    # As text: every column object is several calls to the JVM, in every batch.
+    return frame.selectExpr(*(f"{expression} as {name}" for name, expression in selected.items()))
 
 
 _NOT_FOR_TASKS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})

@@ -15,7 +15,7 @@ from einmal.spark.environment.python_worker import settle
 from einmal.spark.environment.spark_session import cores_of, ended, is_alive
 from einmal.spark.errors import reason_of
 from einmal.spark.output.resources import claim_service
-from einmal.spark.output.routing import Turn
+from einmal.spark.output.tasks import TaskTurn
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
@@ -38,9 +38,9 @@ class TaskJob:
         """Tasks that can run at the same time. Raises PipelineRefused if Spark has ended."""
         return cores_of(self._spark)
 
-    def turn(self, transaction: OpenTransaction) -> Turn:
+    def turn(self, transaction: OpenTransaction) -> TaskTurn:
         """Return what a task must know to claim."""
-        return Turn(self.service.address, transaction.token)
+        return TaskTurn(self.service.address, transaction.token)
 
     def run(self, parts: Sequence[PartT], work: Callable[[PartT], ResultT]) -> list[ResultT]:
         """The results, one task for each part. Raises JobFailed, and PipelineRefused if Spark has ended."""

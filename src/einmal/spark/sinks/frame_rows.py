@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.sinks.batch_rows import BatchRows, PartReport, Selected, TaskAttempt, WritePart
-from einmal.sinks.row_schema import ArrayRowType, DecimalRowType, MapRowType, RowField, RowSchema, RowType
+from einmal.sinks.row_schema import RowSchema
 from einmal.spark.environment.python_worker import settle
+from einmal.spark.environment.row_schemas import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
 
 _JSON: Final = {
     "ignoreNullFields": "false",
@@ -78,32 +78,3 @@ def _writes(write: WritePart, names: Sequence[str]) -> Callable[[Iterator[Any]],
             yield pyarrow.RecordBatch.from_arrays(arrays, names=list(PartReport._fields))
 
     return written
-
-
-def schema_of(schema: StructType) -> RowSchema:
-    return RowSchema(
-        fields=tuple(
-            RowField(each.name, type_of(each.dataType), each.nullable, each.jsonValue()["metadata"])
-            for each in schema.fields
-        )
-    )
-
-
-def type_of(kind: DataType) -> RowType:
-    from pyspark.sql import types
-
-    match kind:
-        case types.StructType():
-            return schema_of(kind)
-        case types.ArrayType():
-            return ArrayRowType(element=type_of(kind.elementType), has_null=kind.containsNull)
-        case types.MapType():
-            return MapRowType(key=type_of(kind.keyType), value=type_of(kind.valueType), has_null=kind.valueContainsNull)
-        case types.DecimalType():
-            return DecimalRowType(precision=kind.precision, scale=kind.scale)
-        case types.StringType():
-            # A collation is in the metadata of the column.
-            return RowType("string", kind.simpleString(), "string")
-        case types.UserDefinedType():
-            return RowType("udt", "udt")
-    return RowType(kind.typeName(), kind.simpleString(), kind.jsonValue())

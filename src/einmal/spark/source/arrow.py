@@ -12,7 +12,7 @@ import pyarrow
 
 from einmal.client import OffsetRange as Bounds
 from einmal.client.fetched import CorruptData, RawBatch
-from einmal.spark.source.vectors import Bools, Bytes, Ints, binary, read_varints
+from einmal.sinks.kafka.vectors import Bools, Bytes, Ints, binary, read_varints
 from einmal.types import TopicPartition
 from einmal.wire.errors import CorruptBatch
 from einmal.wire.record_batch import decode_headers, read_varint

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from einmal.pipeline.reasons import Reason
 from einmal.sinks.row_schema import RowSchema
-from einmal.testing.sinks.driving import RunUnderTest, rows_of
-from einmal.testing.sinks.hooks import SCHEMA, SinkHooks
+from einmal.testing.sinks.driving import RunUnderTest, rows_of, tables_of
+from einmal.testing.sinks.hooks import SinkHooks
 
 
 class DescriptionTests(SinkHooks):
@@ -24,7 +24,7 @@ class DescriptionTests(SinkHooks):
         for location in locations:
             location.mkdir()
             sink = self.sink(location)
-            assert sink.problems("battery", SCHEMA) == []
+            assert sink.problems("battery", self._schema()) == []
             identities.append(sink.identity())
             sink.close()
             run = RunUnderTest(self, location, "battery")
@@ -37,7 +37,7 @@ class DescriptionTests(SinkHooks):
     def test_problems_are_none_for_rows_that_were_written(self, tmp_path: Path) -> None:
         for batch_id in range(2):
             sink = self.sink(tmp_path)
-            assert sink.problems("battery", SCHEMA) == []
+            assert sink.problems("battery", self._schema()) == []
             assert sink.problems("battery", None) == []
             sink.close()
             run = RunUnderTest(self, tmp_path, "battery")
@@ -52,7 +52,7 @@ class DescriptionTests(SinkHooks):
         run.die()
         if self.wrong_column is not None:
             sink = self.sink(tmp_path)
-            problems = sink.problems("battery", RowSchema(fields=(*SCHEMA.fields, self.wrong_column)))
+            problems = sink.problems("battery", RowSchema(fields=(*self._schema(), self.wrong_column)))
             sink.close()
             assert problems and all(problem and hint for problem, hint in problems)
 
@@ -60,3 +60,6 @@ class DescriptionTests(SinkHooks):
         sink = self.sink(tmp_path)
         assert dict(sink.committed()) == {}
         sink.close()
+
+    def _schema(self) -> RowSchema:
+        return self.batch_rows(tables_of([])).schema

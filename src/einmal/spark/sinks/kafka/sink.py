@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from einmal.sinks.kafka.sink import KafkaRowSink
+from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.sink import Opening
 from einmal.spark.sinks.kafka.commit_point import KafkaFrameCommitPoint
 
@@ -28,9 +29,13 @@ class KafkaFrameSink(KafkaRowSink):
             self._resources = open_resources(spark, self.cluster, self.client, self._topic)
         return self._resources
 
+    def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
+        """None: the preflight looks at a query's topics together."""
+        return []
+
     def commit_point(self, opening: Opening) -> KafkaFrameCommitPoint:
         resources = None if opening.runtime is None else self.resources(cast("SparkSession", opening.runtime))
-        return KafkaFrameCommitPoint(self.opened(opening), resources, opening.notify)
+        return KafkaFrameCommitPoint(self.opened(opening), self._topic, opening.notify, resources)
 
     def close(self) -> None:
         if self._resources is not None:

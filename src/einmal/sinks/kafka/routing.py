@@ -7,60 +7,24 @@ of a task go to one partition.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
 
 from einmal.options.values import OptionError, reserved
-from einmal.pipeline.claims import Task
 from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.sinks.batch_rows import RowRefused
-from einmal.sinks.kafka.claim_client import Address, ClaimClient
+from einmal.sinks.kafka.claim_client import Turn
 from einmal.sinks.kafka.claim_messages import TopicNumbers
-from einmal.spark.source.vectors import Ints, ints, murmur2s, present
+from einmal.sinks.kafka.vectors import Ints, ints, murmur2s, present
+from einmal.sinks.row_schema import ArrayRowType, RowField, RowSchema, RowType
 
-_HEADERS: Final = "array<struct<key:string,value:binary>>"
-_SELECTED: Final[dict[str, tuple[DataType | None, str]]] = {
-    "key": (BinaryType(), "cast(key as binary)"),
-    "value": (BinaryType(), "cast(value as binary)"),
-    "timestamp": (None, "unix_millis(timestamp)"),
-    # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on: it asks
-    # the Arrow writer for its size.
-    "headers": (None, f"coalesce(cast(headers as {_HEADERS}), cast(array() as {_HEADERS}))"),
-    "partition": (IntegerType(), "cast(partition as int)"),
-    "topic": (StringType(), "topic"),
-}
-"""Conversion of every column: the type that needs no expression, and the expression."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Facts that a task must know of the transaction it writes in."""
-
-    address: Address
-    token: str
-
-    def claims(self) -> ClaimClient:
-        """A line to the driver, as the task attempt that runs here. Its questions raise OSError, ClaimRefused."""
-        context = TaskContext.get()
-        assert context is not None, "only tasks claim"
-        task = Task(context.stageId(), context.partitionId())
-        return ClaimClient(self.address, self.token, task, context.taskAttemptId())
+_HEADERS: Final = ArrayRowType(
+    element=RowSchema(fields=(RowField("key", RowType("string")), RowField("value", RowType("binary"))))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,38 +41,25 @@ class BatchRoute:
     batch: int
 
 
-def check_columns(schema: StructType, topic: str | None) -> None:
-    """Whether a frame can be written, as Spark's Kafka sink would ask. Raises OptionError."""
-    columns = {field.name: field.dataType for field in schema.fields}
+def check_columns(schema: RowSchema, topic: str | None) -> None:
+    """Whether rows can be written, as Spark's Kafka sink would ask. Raises OptionError."""
+    columns = {each.name: each.type for each in schema}
     _require(
-        columns, "value", (StringType, BinaryType), 'select it, for example .selectExpr("to_json(struct(*)) AS value")'
+        columns, "value", ("string", "binary"), 'select it, for example .selectExpr("to_json(struct(*)) AS value")'
     )
     if topic is None:
-        _require(columns, "topic", (StringType,), 'set .option("topic", "counts"), or add a topic column')
-    _allow(columns, "key", (StringType, BinaryType))
-    _allow(columns, "partition", (IntegerType, ShortType, LongType))
-    _allow(columns, "timestamp", (TimestampType,))
+        _require(columns, "topic", ("string",), 'set .option("topic", "counts"), or add a topic column')
+    _allow(columns, "key", ("string", "binary"))
+    _allow(columns, "partition", ("integer", "short", "long"))
+    _allow(columns, "timestamp", ("timestamp",))
     headers = columns.get("headers")
     if headers is not None and not _is_headers(headers):
-        raise OptionError(f'column "headers" is array<struct<key:string,value:binary>>, not {headers.simpleString()}')
+        raise OptionError(f'column "headers" is {_HEADERS}, not {headers}')
 
 
-def prepared(frame: DataFrame, route: BatchRoute) -> DataFrame:
-    """The frame's rows with only those of the columns key, value, timestamp (ms), headers, partition and topic that it
-    has, and that matter."""
-    kinds = {field.name: field.dataType for field in frame.schema.fields}
-    known = _SELECTED if route.topic is None else {name: _SELECTED[name] for name in _SELECTED if name != "topic"}
-    selected = {name: expression for name, (_, expression) in known.items() if name in kinds}
-    if sorted(frame.columns) == sorted(selected) and all(kinds[name] == _SELECTED[name][0] for name in selected):
-        # A selection is planned for every batch, which takes longer than to write a small one.
-        return frame
-    # As text: every column object is several calls to the JVM, in every batch.
-    return frame.selectExpr(*(f"{expression} as {name}" for name, expression in selected.items()))
-
-
-def is_keyless(frame: DataFrame, route: BatchRoute) -> bool:
+def is_keyless(columns: Collection[str], topic: str | None) -> bool:
     """Whether nothing can name a partition, so that every task may have one of its own."""
-    return route.topic is not None and not {"key", "partition"}.intersection(frame.columns)
+    return topic is not None and "key" not in columns and "partition" not in columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +83,10 @@ class KafkasChoice:
         topics = rows.column("topic") if self.route.topic is None else None
         partitions = rows.column("partition") if "partition" in names else None
         return choose_numbers(self.route, rows.column("key"), partitions, topics, task)
+
+
+def chooser(route: BatchRoute, columns: Collection[str]) -> OwnPartition | KafkasChoice:
+    return OwnPartition(route) if is_keyless(columns, route.topic) else KafkasChoice(route)
 
 
 def choose_numbers(route: BatchRoute, keys: Any, partitions: Any, topics: Any, task: int) -> Ints:
@@ -185,24 +140,23 @@ def _looked_up(turn: Turn, names: list[str]) -> dict[str, TopicNumbers]:
     return known
 
 
-def _require(columns: dict[str, DataType], name: str, kinds: tuple[type[DataType], ...], hint: str) -> None:
+def _require(columns: Mapping[str, RowType], name: str, kinds: tuple[str, ...], hint: str) -> None:
     if name not in columns:
         raise OptionError(f'column "{name}" is missing; there are: {", ".join(columns)}\nhint: {hint}')
     _allow(columns, name, kinds)
 
 
-def _allow(columns: dict[str, DataType], name: str, kinds: tuple[type[DataType], ...]) -> None:
+def _allow(columns: Mapping[str, RowType], name: str, kinds: tuple[str, ...]) -> None:
     kind = columns.get(name)
-    if kind is not None and not isinstance(kind, kinds):
-        wanted = " or ".join(each().simpleString() for each in kinds)
+    if kind is not None and kind.kind not in kinds:
+        wanted = [str(RowType(each)) for each in kinds]
         raise OptionError(
-            f'column "{name}" is {wanted}, not {kind.simpleString()}\n'
-            f'hint: .withColumn("{name}", F.col("{name}").cast("{kinds[0]().simpleString()}"))'
+            f'column "{name}" is {" or ".join(wanted)}, not {kind}\n'
+            f'hint: .withColumn("{name}", F.col("{name}").cast("{wanted[0]}"))'
         )
 
 
-def _is_headers(kind: DataType) -> bool:
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+def _is_headers(kind: RowType) -> bool:
+    if not isinstance(kind, ArrayRowType) or not isinstance(kind.element, RowSchema):
         return False
-    fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
-    return fields == [("key", StringType), ("value", BinaryType)]
+    return [(each.name, each.type.kind) for each in kind.element] == [("key", "string"), ("value", "binary")]

@@ -9,28 +9,13 @@ from hypothesis import strategies as st
 
 from einmal.client.errors import KafkaError
 from einmal.sinks.batch_rows import RowRefused
-from einmal.spark.output import encoding
-from einmal.spark.output.encoding import Encoding, encodes
+from einmal.sinks.kafka.encoding import Encoding, encoded
 from einmal.types import Header
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import NewRecord, decode_records, read_header, seal_batch
 from tests.spark.strategies import LARGE
 
 HEADERS = pyarrow.list_(pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())]))
-
-
-class _Task:
-    @staticmethod
-    def get() -> "_Task":
-        return _Task()
-
-    def partitionId(self) -> int:
-        return 7
-
-
-@pytest.fixture(autouse=True)
-def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "TaskContext", _Task)
 
 
 def frame(records: list[NewRecord], binary: Any = None) -> Any:
@@ -50,7 +35,7 @@ def by_value(rows: Any, _task: int) -> Any:
     return np.array([len(value or b"") % 3 for value in rows.column("value").to_pylist()])
 
 
-def encoded(batches: list[Any], **changed: Any) -> Iterator[dict[str, Any]]:
+def sections_of(batches: list[Any], **changed: Any) -> Iterator[dict[str, Any]]:
     settings: dict[str, Any] = {
         "batch_bytes": 200,
         "largest": 20_000,
@@ -58,7 +43,7 @@ def encoded(batches: list[Any], **changed: Any) -> Iterator[dict[str, Any]]:
         "topic": "t",
         "compression": Compression.NONE,
     }
-    for sections in encodes(Encoding(choose=by_value, **settings | changed))(iter(batches)):
+    for sections in encoded(Encoding(choose=by_value, **settings | changed), 7, iter(batches)):
         yield from sections.to_pylist()
 
 
@@ -80,9 +65,7 @@ RECORDS = st.lists(
 def test_every_row_is_a_record_of_its_partition_in_the_order_of_the_rows(
     binary: Any, given_records: list[list[NewRecord]], compression: Compression
 ) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "TaskContext", _Task)
-        sections = list(encoded([frame(each, binary) for each in given_records], compression=compression))
+    sections = list(sections_of([frame(each, binary) for each in given_records], compression=compression))
     found: dict[int, list[NewRecord]] = {}
     for place, section in enumerate(sections):
         assert (section["task"], section["place"]) == (7, place)
@@ -107,7 +90,7 @@ def test_every_row_is_a_record_of_its_partition_in_the_order_of_the_rows(
 
 def test_a_section_ends_where_a_batch_would_become_too_large() -> None:
     records = [NewRecord(None, b"x" * 30, 5)] * 20
-    sections = list(encoded([frame(records)]))
+    sections = list(sections_of([frame(records)]))
     assert sum(section["count"] for section in sections) == 20
     assert all(len(section["section"]) <= 200 for section in sections)
     assert all(section["count"] > 2 for section in sections[:-1])
@@ -116,30 +99,30 @@ def test_a_section_ends_where_a_batch_would_become_too_large() -> None:
 def test_a_row_without_a_time_has_the_batchs() -> None:
     rows = frame([NewRecord(None, b"x", 5)] * 2)
     rows = rows.set_column(3, "timestamp", pyarrow.array([None, 5], pyarrow.int64()))
-    (section,) = encoded([rows])
+    (section,) = sections_of([rows])
     assert (section["first_timestamp"], section["max_timestamp"]) == (77, 77)
 
 
 @pytest.mark.parametrize("timestamp", [-1, 0, 1_700_000_000_000_000, 2**63 - 1])
 def test_each_time_of_a_record_is_kept(timestamp: int) -> None:
-    (section,) = encoded([frame([NewRecord(None, b"x", timestamp)])])
+    (section,) = sections_of([frame([NewRecord(None, b"x", timestamp)])])
     assert (section["first_timestamp"], section["max_timestamp"]) == (timestamp, timestamp)
 
 
 def test_a_row_that_cannot_be_a_record_is_refused() -> None:
     with pytest.raises(RowRefused, match="3 ms before 1970"):
-        list(encoded([frame([NewRecord(None, b"x", -3)])]))
+        list(sections_of([frame([NewRecord(None, b"x", -3)])]))
     with pytest.raises(KafkaError, match=r"kafka\.max\.request\.size is 50") as refused:
-        list(encoded([frame([NewRecord(None, b"x" * 60, 3)])], largest=50))
+        list(sections_of([frame([NewRecord(None, b"x" * 60, 3)])], largest=50))
     assert "t: a row of 76 bytes makes a batch of 137" in str(refused.value)
     assert "Raise kafka.max.request.size" in str(refused.value)
     assert "max.message.bytes" not in str(refused.value)
     rows = frame([NewRecord(None, b"x", 3)])
     nameless = pyarrow.array([[{"key": None, "value": b"v"}]], HEADERS)
     with pytest.raises(RowRefused, match="header without a key"):
-        list(encoded([rows.set_column(2, "headers", nameless)]))
+        list(sections_of([rows.set_column(2, "headers", nameless)]))
 
 
 def test_nothing_is_made_of_no_rows() -> None:
-    assert list(encoded([])) == []
-    assert list(encoded([frame([])])) == []
+    assert list(sections_of([])) == []
+    assert list(sections_of([frame([])])) == []

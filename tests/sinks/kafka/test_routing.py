@@ -1,27 +1,15 @@
+from dataclasses import dataclass
+from typing import cast
+
 import pyarrow
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from einmal.options.values import OptionError
-from einmal.security.secret import Secret
-from einmal.security.shared_identity import SharedIdentity
 from einmal.sinks.batch_rows import RowRefused
-from einmal.sinks.kafka.claim_client import Address
-from einmal.spark.output.routing import BatchRoute, OwnPartition, Turn, check_columns, choose_numbers
+from einmal.sinks.kafka.claim_client import Claimant
+from einmal.sinks.kafka.routing import BatchRoute, OwnPartition, check_columns, choose_numbers
+from einmal.sinks.row_schema import ArrayRowType, MapRowType, RowField, RowSchema, RowType
 from einmal.wire.murmur2 import partition_for_key
-
-NOWHERE = Turn(Address("127.0.0.1", 1, SharedIdentity("", Secret(""))), "")
 
 
 class _Table:
@@ -37,9 +25,18 @@ class _Table:
         return {"left": (0, 4), "right": (4, 2)}[name]
 
 
-class _Told(Turn):
-    def claims(self) -> _Table:  # type: ignore[override]
-        return _Table()
+@dataclass(frozen=True)
+class _Turn:
+    """``table``: None where nobody may ask."""
+
+    token: str
+    table: _Table | None = None
+
+    def claims(self) -> Claimant:
+        return cast("Claimant", self.table)
+
+
+NOWHERE = _Turn("")
 
 
 def choose(
@@ -68,7 +65,7 @@ def test_the_tasks_of_rows_without_keys_have_a_partition_each_and_another_in_the
 def test_every_topic_of_a_row_has_numbers_of_its_own() -> None:
     keys = pyarrow.array([b"a", b"a", None], pyarrow.binary())
     topics = pyarrow.array(["right", "left", "right"])
-    found = choose_numbers(BatchRoute(None, 0, _Told(NOWHERE.address, ""), 0), keys, None, topics, 1)
+    found = choose_numbers(BatchRoute(None, 0, _Turn("", _Table()), 0), keys, None, topics, 1)
     assert found.tolist() == [4 + partition_for_key(b"a", 2), partition_for_key(b"a", 4), 5]
 
 
@@ -83,19 +80,21 @@ def test_a_row_without_a_topic_is_an_error() -> None:
         choose_numbers(BatchRoute(None, 0, NOWHERE, 0), nothing, None, pyarrow.array([None], pyarrow.string()), 0)
 
 
-KINDS: dict[str, DataType] = {
-    "string": StringType(),
-    "binary": BinaryType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "timestamp": TimestampType(),
-    "map": MapType(StringType(), BinaryType()),
-    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+KINDS: dict[str, RowType] = {
+    "string": RowType("string"),
+    "binary": RowType("binary"),
+    "int": RowType("integer"),
+    "long": RowType("long"),
+    "timestamp": RowType("timestamp"),
+    "map": MapRowType(key=RowType("string"), value=RowType("binary")),
+    "headers": ArrayRowType(
+        element=RowSchema(fields=(RowField("key", RowType("string")), RowField("value", RowType("binary"))))
+    ),
 }
 
 
-def schema(**columns: str) -> StructType:
-    return StructType([StructField(name, KINDS[kind]) for name, kind in columns.items()])
+def schema(**columns: str) -> RowSchema:
+    return RowSchema(fields=tuple(RowField(name, KINDS[kind]) for name, kind in columns.items()))
 
 
 @pytest.mark.parametrize(
@@ -137,12 +136,8 @@ def test_a_worker_asks_once_in_a_transaction_where_a_topics_partitions_are() -> 
             asked.append(name)
             return super().topic(name)
 
-    class _Asking(Turn):
-        def claims(self) -> _Table:  # type: ignore[override]
-            return _Driver()
-
     def choose_in(token: str, *topics: str) -> list[int]:
-        route = BatchRoute(None, 0, _Asking(NOWHERE.address, token), 0)
+        route = BatchRoute(None, 0, _Turn(token, _Driver()), 0)
         keys = pyarrow.nulls(len(topics), pyarrow.binary())
         numbers: list[int] = choose_numbers(route, keys, None, pyarrow.array(topics), 0).tolist()
         return numbers

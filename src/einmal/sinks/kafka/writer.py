@@ -1,42 +1,29 @@
 """A writing task: claims partitions, makes record batches of sections, sends them, reports what was acknowledged.
 
-Runs on an executor, in Spark's Python worker. Sequences of a partition begin at 0 in every transaction, because every
-transaction has an epoch of its own. Where tasks share partitions they take turns: each writes a piece of its sections
-to the partitions that are free, waits for the acknowledgements, and reports. A task that may not write fails: its batch
-is written again as a whole. A worker outlives its killed executor and may continue to write and to report; its batch is
-aborted all the same.
+Runs in Spark's Python worker on an executor, or in the driver's process. Sequences of a partition begin at 0 in every
+transaction, because every transaction has an epoch of its own. Where tasks share partitions they take turns: each
+writes a piece of its sections to the partitions that are free, waits for the acknowledgements, and reports. A task that
+may not write fails: its batch is written again as a whole. A worker outlives its killed executor and may continue to
+write and to report; its batch is aborted all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from google_crc32c import extend as crc32c_extend
-from pyspark import TaskContext
-from pyspark.sql.types import StructType
 
 from einmal.client import PartitionWriter
 from einmal.pipeline.claims import Output
-from einmal.sinks.kafka.claim_client import ClaimClient
+from einmal.sinks.kafka.claim_client import Claimant
 from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.open_transaction import WriteAs
-from einmal.spark.environment.python_worker import partition_writer, settle
-from einmal.spark.output.routing import Turn
 from einmal.types import NO_SEQUENCE, Sequence, next_sequence
 from einmal.wire.compression import Compression
 from einmal.wire.record_batch import HEADER_SIZE, seal_batch
 
-OUTPUT_SCHEMA: Final = (
-    StructType()
-    .add("topic", "string")
-    .add("partition", "integer")
-    .add("first_offset", "long")
-    .add("last_offset", "long")
-    .add("count", "long")
-    .add("crc", "long")
-)
 _SECTION: Final = ("number", "section", "count", "first_timestamp", "max_timestamp")
 _PARTS: Final = 4
 """Tasks that share partitions claim about this part of them at a time."""
@@ -46,10 +33,9 @@ _SMALL_BYTES: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """The input of every task of one transaction. ``is_shared``: other tasks write to the same partitions."""
+    """The input of every task of one transaction. ``is_shared``: other tasks write to the same partitions at the same
+    time."""
 
-    turn: Turn
-    client: Mapping[str, str]
     write_as: WriteAs
     compression: Compression
     is_shared: bool
@@ -72,37 +58,16 @@ class _Section:
     max_timestamp: int
 
 
-def writes(task: WriteTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for ``mapInArrow``: rows of SECTION_SCHEMA in, one of OUTPUT_SCHEMA per written partition out."""
-
-    def write(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow
-
-        outputs = _write(task, batches)
-        names = OUTPUT_SCHEMA.names
-        kinds = (pyarrow.string(), pyarrow.int32(), *(pyarrow.int64(),) * 4)
-        yield pyarrow.RecordBatch.from_arrays(
-            [
-                pyarrow.array([getattr(output, name) for output in outputs], kind)
-                for name, kind in zip(names, kinds, strict=True)
-            ],
-            names=names,
-        )
-
-    return write
-
-
-def _write(task: WriteTask, batches: Iterator[Any]) -> list[Output]:
-    write_as = task.write_as
-    identity = (write_as.identity, write_as.transactional_id, write_as.transaction_version)
-    with task.turn.claims() as claims, partition_writer(task.client) as writer:
-        writer.begin(*identity, sends_once=write_as.sends_once)
-        settle()
-        writing = _Writing(task, claims, writer)
-        for batch in batches:
-            writing.write(_by_number(batch))
-        writing.report()
-        return writing.outputs
+def write_sections(
+    task: WriteTask, number: int, claims: Claimant, writer: PartitionWriter, batches: Iterator[Any]
+) -> list[Output]:
+    """Write the sections (``encoding.SECTION_NAMES``) of one task; one output for each claim. ``number``: of the task.
+    ``writer``: has begun, under the identity of ``task``. Raises KafkaError, ClaimRefused."""
+    writing = _Writing(task, number, claims, writer)
+    for batch in batches:
+        writing.write(_by_number(batch))
+    writing.report()
+    return writing.outputs
 
 
 def _by_number(batch: Any) -> dict[int, list[_Section]]:
@@ -122,9 +87,10 @@ def _values(batch: Any, name: str) -> Any:
 class _Writing:
     """Output of one task."""
 
-    def __init__(self, task: WriteTask, claims: ClaimClient, writer: PartitionWriter) -> None:
+    def __init__(self, task: WriteTask, number: int, claims: Claimant, writer: PartitionWriter) -> None:
         self.outputs: list[Output] = []
         self._task = task
+        self._number = number
         self._claims = claims
         self._writer = writer
         self._claimed: dict[int, _Claimed] = {}
@@ -154,9 +120,7 @@ class _Writing:
         numbers = list(sections)
         if not self._task.is_shared:
             return numbers
-        context = TaskContext.get()
-        assert context is not None
-        first = context.partitionId() * max(1, len(numbers) // _PARTS) % len(numbers) if numbers else 0
+        first = self._number * max(1, len(numbers) // _PARTS) % len(numbers) if numbers else 0
         return numbers[first:] + numbers[:first]
 
     def _sealed(self, claimed: _Claimed, section: _Section) -> bytes:

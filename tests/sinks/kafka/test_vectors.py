@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from einmal.spark.source.vectors import Varints, joined, murmur2s, read_varints
+from einmal.sinks.kafka.vectors import Varints, joined, murmur2s, read_varints
 from einmal.wire.errors import CorruptBatch
 from einmal.wire.murmur2 import murmur2
 from einmal.wire.record_batch import encode_varint

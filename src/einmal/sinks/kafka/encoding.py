@@ -6,36 +6,29 @@ are encoded where they are, and sections are what goes to the owners of partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow
 import pyarrow.compute as pc
-from pyspark import TaskContext
-from pyspark.sql.types import StructType
 
 from einmal.client.producer_batch import RECORD_OVERHEAD, over_request_size
 from einmal.sinks.batch_rows import RowRefused
+from einmal.sinks.kafka.vectors import Ints, Varints, binary, bounds_of, data_of, ints, joined, present
 from einmal.sinks.text import NotText, check_text
-from einmal.spark.environment.python_worker import settle
-from einmal.spark.source.vectors import Ints, Varints, binary, bounds_of, data_of, ints, joined, present
 from einmal.types import Header
 from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import HEADER_SIZE, encode_headers
 
-SECTION_SCHEMA: Final = (
-    StructType()
-    .add("number", "integer")
-    .add("task", "integer")
-    .add("place", "long")
-    .add("section", "binary")
-    .add("count", "integer")
-    .add("first_timestamp", "long")
-    .add("max_timestamp", "long")
-)
-"""``number``: of the partition; ``task`` and ``place``: the order of the sections from one source."""
+SECTION_NAMES: Final = ("number", "task", "place", "section", "count", "first_timestamp", "max_timestamp")
+"""The columns of sections. ``number``: of the partition; ``task`` and ``place``: the order of the sections from one
+source."""
+_BATCH_BYTES: Final = 256 * 1024
+"""A task has all its records at once: larger batches than a producer's that waits for them."""
+_MAX_REQUEST_SIZE: Final = 1_048_576
+"""Kafka's default for ``max.request.size``."""
 _BYTES_MAX: Final = 8 * 1024 * 1024
 """Rows are encoded in pieces of about so many bytes."""
 
@@ -60,21 +53,25 @@ class Encoding:
     now_ms: int
 
 
-def encodes(encoding: Encoding) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for ``mapInArrow``: rows in, rows of SECTION_SCHEMA out."""
+def encoding_of(client: Mapping[str, str], topic: str | None, choose: Chooser, now_ms: int) -> Encoding:
+    """``client``: settings under Kafka's names."""
+    return Encoding(
+        choose=choose,
+        topic=topic,
+        compression=Compression[client.get("compression.type", "none").upper()],
+        batch_bytes=int(client.get("batch.size", _BATCH_BYTES)),
+        largest=int(client.get("max.request.size", _MAX_REQUEST_SIZE)),
+        now_ms=now_ms,
+    )
 
-    def encode(batches: Iterator[Any]) -> Iterator[Any]:
-        context = TaskContext.get()
-        assert context is not None
-        task = context.partitionId()
-        settle()
-        place = 0
-        for rows in _gathered(batches):
-            sections = _sections(encoding, rows, task, place)
-            place += sections.num_rows
-            yield sections
 
-    return encode
+def encoded(encoding: Encoding, task: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """Sections (SECTION_NAMES) of the Arrow rows of one task. Raises RowRefused, and RecordTooLarge."""
+    place = 0
+    for rows in _gathered(batches):
+        sections = _sections(encoding, rows, task, place)
+        place += sections.num_rows
+        yield sections
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
@@ -131,7 +128,7 @@ def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
         pyarrow.array(timestamps[starts]),
         pyarrow.array(np.maximum.reduceat(timestamps, starts)),
     ]
-    return pyarrow.RecordBatch.from_arrays(columns, names=SECTION_SCHEMA.names)
+    return pyarrow.RecordBatch.from_arrays(columns, names=list(SECTION_NAMES))
 
 
 def _estimates(encoding: Encoding, rows: Any, tails: Any) -> Ints:
