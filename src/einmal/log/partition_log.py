@@ -311,7 +311,6 @@ class PartitionLog:
         if origin is REPLICATION:
             places = [place_of(header) for header in headers]
         else:
-            assert leader_epoch >= self.epochs.latest, "a leader of an older epoch writes nothing behind a newer one"
             if self.config.timestamp_type == LOG_APPEND_TIME:
                 append_time = now.wall_ms
             places = place(batches, headers, segments.active.end_offset, leader_epoch, append_time)
