@@ -1,0 +1,1 @@
+"""What campaigns of kills share besides ``einmal.chaos``: their command line (``command``)."""
