@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.system.bank.campaign import Campaign
+from tests.system.bank.campaign import BankCampaign
 from tests.system.bank.writer import DATABASE_FIRST, TOPIC_FIRST, TWO_PHASE
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -18,7 +18,7 @@ _BETWEEN: Final = ("between",)
 
 @pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_sums_are_equal_at_every_moment_under_two_phase_commit_whatever_is_killed(tmp_path: Path, kills: int) -> None:
-    report = Campaign(tmp_path, _SEED).run(kills)
+    report = BankCampaign(tmp_path, _SEED).run(kills)
     assert report.wrong == [], report
     assert report.torn == {}
     assert sum(report.kills.values()) == kills
@@ -27,7 +27,7 @@ def test_sums_are_equal_at_every_moment_under_two_phase_commit_whatever_is_kille
 
 @pytest.mark.long
 def test_a_writer_that_dies_between_the_two_commits_leaves_no_difference_under_two_phase_commit(tmp_path: Path) -> None:
-    report = Campaign(tmp_path, _SEED, TWO_PHASE, steps=_BETWEEN).run(2)
+    report = BankCampaign(tmp_path, _SEED, TWO_PHASE, steps=_BETWEEN).run(2)
     assert report.wrong == [], report
     assert report.kills == {"writer between": 2}
 
@@ -35,6 +35,6 @@ def test_a_writer_that_dies_between_the_two_commits_leaves_no_difference_under_t
 @pytest.mark.long
 @pytest.mark.parametrize("mode", [DATABASE_FIRST, TOPIC_FIRST])
 def test_without_it_each_death_between_the_two_commits_leaves_a_difference(tmp_path: Path, mode: str) -> None:
-    report = Campaign(tmp_path, _SEED, mode, steps=_BETWEEN).run(2)
+    report = BankCampaign(tmp_path, _SEED, mode, steps=_BETWEEN).run(2)
     assert report.torn == {"writer between": 2}, report
     assert report.differing > 0

@@ -10,13 +10,8 @@ Readers compare the two halves all the time (``readers``). At the end both have 
 
 from __future__ import annotations
 
-import argparse
-import os
-import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -25,7 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from einmal.chaos.campaign import RandomFaults
+from einmal.chaos.instances import Instances
+from einmal.chaos.report import CampaignReport
+from einmal.chaos.waiting import wait_until
 from einmal.client import Admin, Consumer
+from tests.campaigns.command import parser, run_in_folder, with_keep
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.sinks.postgres.server import PostgresServer
@@ -48,21 +48,18 @@ _FAULTS: Final = {
     "paused writer": 1,
 }
 """And how often each is chosen."""
-_LIFE_S: Final = 1.0
-"""At most, between one fault and the next, once a transaction was committed since."""
+_CALM_S: Final = (0.0, 1.0)
+"""Often none, between one fault and the next, once a transaction was committed since."""
 _TRANSACTIONS: Final = 12
 """A writer that dies at a step dies in one of its first transactions."""
 _PATIENCE_S: Final = 180.0
 _PAUSE_S: Final = 0.02
-_SHOWN: Final = 10
-"""Anomalies, of all that were found."""
 _REPOSITORY: Final = Path(__file__).parents[3]
 
 
-@dataclass
-class Report:
+@dataclass(kw_only=True)
+class BankReport(CampaignReport):
     mode: str
-    kills: Counter[str] = field(default_factory=Counter)
     transactions: int = 0
     transfers: int = 0
     compared: int = 0
@@ -74,88 +71,75 @@ class Report:
     """Transactions that one half lacks or has twice, by the fault that came before."""
     wait_s_max: float = 0.0
     """A reader's longest wait for a transaction that the database has."""
-    wrong: list[str] = field(default_factory=list)
 
 
-class Campaign:
+class BankCampaign(RandomFaults[BankReport]):
     """``mode``: of the writer. ``steps``: at which it is killed, and at no other moment; None: everything is killed."""
 
     def __init__(
         self, directory: Path, seed: int, mode: str = TWO_PHASE, *, steps: Sequence[str] | None = None
     ) -> None:
+        super().__init__(BankReport(mode=mode), seed, _FAULTS if steps is None else {AT_A_STEP: 1}, _CALM_S)
         self._directory = directory
-        self._chance = random.Random(seed)
-        self._mode = mode
         self._server = PostgresServer()
         self._broker = EinmalBroker(directory / "broker", {"transaction.two.phase.commit.enable": "true"})
-        self._writers: list[WarmProcess] = []
-        self._weights = _FAULTS if steps is None else {AT_A_STEP: 1}
+        self._writers = Instances(self._launch, directory / "writers.log")
+        self._readers: list[Reader] = []
         self._steps = steps or STEPS
         self._next_steps: list[str] = []
-        self._faults: list[tuple[int, str]] = []
+        self._faults_seen: list[tuple[int, str]] = []
         """The number of the first transaction that was seen in the database after a fault, and the fault."""
-        self._report = Report(mode)
 
-    def run(self, kills: int) -> Report:
-        """``kills`` faults, then an undisturbed end, and the verdict."""
-        readers: list[Reader] = []
-        try:
-            self._start()
-            readers += [
-                Reader(name, self._broker.bootstrap, self._server.url, is_new=is_new)
-                for name, is_new in (("steady reader", False), ("new readers", True))
-            ]
-            for reader in readers:
-                reader.start()
-            self._progress()
-            for _ in range(kills):
-                fault = self._chance.choices(list(self._weights), list(self._weights.values()))[0]
-                time.sleep(self._chance.choice((0.0, self._chance.uniform(0, _LIFE_S))))
-                name = self._happens(fault)
-                self._report.kills[name] += 1
-                self._progress()
-                print(f"kill {self._report.kills.total()}: {name}", file=sys.stderr, flush=True)
-                self._faults.append((self._number(), name))
-            while 0 not in self._stop_writers():
-                self._progress()
-            for reader in readers:
-                reader.finish()
-            self._verdict(readers)
-            return self._report
-        finally:
-            for writer in self._writers:
-                _kill(writer)
-            self._broker.kill()
-            self._server.remove()
-
-    def _start(self) -> None:
+    def start(self) -> None:
         self._server.start()
         database = Database(self._server.url)
         database.create()
         database.close()
         self._broker.start()
         create_topic(Broker(self._broker.host, self._broker.port), TOPIC, PARTITIONS)
+        for name, is_new in (("steady reader", False), ("new readers", True)):
+            reader = Reader(name, self._broker.bootstrap, self._server.url, is_new=is_new)
+            reader.start()
+            self._readers.append(reader)
+
+    def finish(self) -> None:
+        while 0 not in self._stop_writers():
+            self.await_progress()
+        for reader in self._readers:
+            reader.finish()
+
+    def close(self) -> None:
+        self._writers.kill()
+        self._broker.kill()
+        self._server.remove()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
-    def _happens(self, fault: str) -> str:
-        """Its name; that of a step with the step."""
+    def calm(self) -> None:
+        if self.chance.random() < 0.5:
+            super().calm()
+
+    def inject(self, fault: str) -> str:
+        """The name of a fault at a step has the step."""
         match fault:
             case _ if fault == AT_A_STEP:
                 return self._kill_at_a_step()
             case "second writer":
                 # Under the same name, while the first one runs: one of them ends, or both do.
-                self._start_writer()
+                self._writers.start()
             case "paused writer":
                 self._pause_writer()
             case _:
                 self._kill(fault.split(", "))
         return fault
 
+    def recovered(self, fault: str) -> None:
+        self._faults_seen.append((self._number(), fault))
+
     def _kill(self, parts: list[str]) -> None:
         # All at once, not one after the other: each would notice that the one before is gone.
         if "writer" in parts:
-            self._kill_writers()
+            self._writers.kill()
         if "broker" in parts:
             self._broker.kill()
         if "server" in parts:
@@ -167,73 +151,68 @@ class Campaign:
     def _kill_at_a_step(self) -> str:
         """Replace the writer by one that dies at a step; each step has its turn."""
         if not self._next_steps:
-            self._next_steps = self._chance.sample(self._steps, len(self._steps))
+            self._next_steps = self.chance.sample(self._steps, len(self._steps))
         step = self._next_steps.pop()
         self._stop_writers()
-        writer = self._start_writer(step, str(self._chance.randint(1, _TRANSACTIONS)))
-        assert writer.wait(_PATIENCE_S) == -signal.SIGKILL, f"never came to {step}: {self._log()[-4000:]}"
+        writer = self._writers.start(step, str(self.chance.randint(1, _TRANSACTIONS)))
+        assert writer.wait(_PATIENCE_S) == -signal.SIGKILL, f"never came to {step}: {self._writers.log()[-4000:]}"
         return f"writer {step}"
 
     def _pause_writer(self) -> None:
         """The writer stops, another takes over, and the first one resumes: a zombie."""
-        if not self._writers:
+        if not self._writers.running:
             return
-        paused = self._writers[0]
+        paused = self._writers.running[0]
         paused.send_signal(signal.SIGSTOP)
-        self._start_writer()
-        time.sleep(self._chance.uniform(0, 3))
+        self._writers.start()
+        time.sleep(self.chance.uniform(0, 3))
         paused.send_signal(signal.SIGCONT)
 
     # --- writers ------------------------------------------------------------------------------------------------
 
-    def _start_writer(self, *death: str) -> WarmProcess:
+    def _launch(self, *death: str) -> WarmProcess:
+        arguments = [self.report.mode, self._broker.bootstrap, self._server.url, str(self.chance.getrandbits(30))]
         with (self._directory / "writers.log").open("ab") as log:
-            arguments = [self._mode, self._broker.bootstrap, self._server.url, str(self._chance.getrandbits(30))]
-            writer = WarmProcess(
+            return WarmProcess(
                 ["tests.system.bank.writer", *arguments, *death],
                 output=log.fileno(),
                 errors=log.fileno(),
                 cwd=_REPOSITORY,
             )
-        self._writers.append(writer)
-        return writer
 
-    def _kill_writers(self) -> None:
-        for writer in self._writers:
-            _kill(writer)
-        self._writers.clear()
-
-    def _progress(self) -> None:
+    def await_progress(self) -> None:
         """A transaction was committed since; a writer that has ended is replaced."""
         before = self._number()
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._number() == before:
-            assert time.monotonic() < deadline, f"nothing after transaction {before}: {self._log()[-4000:]}"
-            self._writers = [writer for writer in self._writers if writer.poll() is None]
-            if not self._writers:
-                self._start_writer()
-            time.sleep(_PAUSE_S)
+
+        def has_progress() -> bool:
+            if self._number() != before:
+                return True
+            self._writers.ensure()
+            return False
+
+        wait_until(
+            has_progress,
+            _PATIENCE_S,
+            lambda: f"nothing after transaction {before}: {self._writers.log()[-4000:]}",
+            pause_s=_PAUSE_S,
+        )
 
     def _number(self) -> int:
         return int(self._server.rows("SELECT number FROM writers")[0][0])
 
     def _stop_writers(self) -> list[int]:
         """Between two transactions; their exit statuses. One that another has replaced meanwhile ends with an error."""
-        for writer in self._writers:
+        stopped = self._writers.release()
+        for writer in stopped:
             writer.send_signal(signal.SIGTERM)
-        statuses = [writer.wait(_PATIENCE_S) for writer in self._writers]
-        self._writers.clear()
-        return statuses
-
-    def _log(self) -> str:
-        return (self._directory / "writers.log").read_text(errors="replace")
+        return [writer.wait(_PATIENCE_S) for writer in stopped]
 
     # --- the verdict --------------------------------------------------------------------------------------------
 
-    def _verdict(self, readers: list[Reader]) -> None:
-        report = self._report
+    def check(self) -> None:
+        report = self.report
         torn: dict[int, None] = {}
-        for reader in readers:
+        for reader in self._readers:
             report.compared += reader.compared
             report.differing += reader.differing
             report.ahead += reader.ahead
@@ -276,35 +255,21 @@ class Campaign:
     def _fault_before(self, number: int) -> str:
         """The fault that tore this transaction: the database had it, or was about to have it, and not yet the one that
         was seen after the fault."""
-        last = number - 1 if self._mode == TOPIC_FIRST else number
-        place = bisect_right([seen for seen, _ in self._faults], last)
-        return self._faults[place][1] if place < len(self._faults) else "none"
-
-
-def _kill(writer: WarmProcess) -> None:
-    writer.kill()
-    writer.wait()
+        last = number - 1 if self.report.mode == TOPIC_FIRST else number
+        place = bisect_right([seen for seen, _ in self._faults_seen], last)
+        return self._faults_seen[place][1] if place < len(self._faults_seen) else "none"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
-    parser.add_argument("--mode", choices=MODES, default=TWO_PHASE)
-    parser.add_argument("--keep", action="store_true", help="keep logs and data also of a clean run")
-    asked = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="einmal-bank-"))
-    print(f"seed {asked.seed}, {asked.kills} kills, {asked.mode}, in {directory}", flush=True)
-    report = Campaign(directory, asked.seed, asked.mode).run(asked.kills)
-    is_as_expected = bool(report.wrong) == (asked.mode != TWO_PHASE)
-    count = len(report.wrong)
-    del report.wrong[_SHOWN:]
-    print(report, f"{count} anomalies", sep="\n", flush=True)
-    if asked.keep or not is_as_expected:
-        print(f"kept: {directory}")
-    else:
-        shutil.rmtree(directory)
-    return 0 if is_as_expected else 1
+    options = with_keep(parser(__doc__, kills=300))
+    options.add_argument("--mode", choices=MODES, default=TWO_PHASE)
+    asked = options.parse_args()
+    return not run_in_folder(
+        f"bank-{asked.mode}",
+        asked,
+        lambda folder: BankCampaign(folder, asked.seed, asked.mode).run(asked.kills),
+        is_good=lambda report: bool(report.wrong) == (asked.mode != TWO_PHASE),
+    )
 
 
 if __name__ == "__main__":
