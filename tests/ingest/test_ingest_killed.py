@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.ingest.campaign import SOURCES, Campaign
+from tests.ingest.campaign import SOURCES, IngestCampaign
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -17,7 +17,7 @@ _SEED: Final = 11
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_each_line_and_row_is_ingested_once_under_kills(tmp_path: Path, source: str) -> None:
-    report = Campaign(tmp_path, source, _SEED).run(_KILLS)
+    report = IngestCampaign(tmp_path, source, _SEED).run(_KILLS)
     assert report.wrong == [], report
     assert sum(report.kills.values()) == _KILLS
     assert report.records > 50

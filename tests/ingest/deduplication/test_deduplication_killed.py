@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from tests.ingest.campaign import NAME, Campaign
+from tests.ingest.campaign import NAME, IngestCampaign
 from tests.ingest.writers import RotatedLog
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -27,7 +27,7 @@ class RepeatedEvents(RotatedLog):
         return self.written[-1]
 
 
-class DeduplicationCampaign(Campaign):
+class DeduplicationCampaign(IngestCampaign):
     log_writer = RepeatedEvents
     declared = (f"[ingest.{NAME}.deduplicate]", 'key = "value.id"', 'window = "1h"')
 
