@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.ingest.postgresql.campaign import Campaign
+from tests.ingest.postgresql.campaign import CaptureCampaign
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -17,7 +17,7 @@ _SEED: Final = 9
 
 def test_each_row_version_arrives_once_in_order_and_in_whole_transactions_under_kills(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
-    report = Campaign(tmp_path, _SEED, large=2_000).run(_KILLS)
+    report = CaptureCampaign(tmp_path, _SEED, large=2_000).run(_KILLS)
     assert report.wrong == [], report
     assert sum(report.kills.values()) == _KILLS
     assert report.transactions > 100
