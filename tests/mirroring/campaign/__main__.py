@@ -18,20 +18,25 @@ import base64
 import contextlib
 import json
 import os
-import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
+from einmal.chaos.campaign import RandomFaults
+from einmal.chaos.processes import kill_group
+from einmal.chaos.report import CampaignReport
+from einmal.chaos.waiting import holds_within, wait_until
 from einmal.client import Admin, Consumer
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import TopicPartition
+from tests.campaigns.command import parser
 from tests.interop.cluster import Cluster, apache_cluster, einmal_cluster
 from tests.mirroring.campaign.bank import BILLED, PARTITIONS, TRANSFERS, Billing, Ledger, Teller
 from tests.mirroring.campaign.mirrors import LONELY, UNCOPIED, MirrorMaker, OurMirror
@@ -48,7 +53,7 @@ _FAULTS: Final = {
     "failover": 2,
 }
 """And how often each is chosen."""
-_LIVES_S: Final = (0.0, 1.5)
+_CALM_S: Final = (0.0, 1.5)
 _PAUSES_S: Final = (0.5, 4.0)
 _PROGRESS_S: Final = 180.0
 _LEFT_OUT_S: Final = 90.0
@@ -61,12 +66,12 @@ _PREPARED: Final = ("PrepareCommit", "PrepareAbort")
 _UNDECIDED: Final = (*_PREPARED, "Ongoing")
 
 
-@dataclass
-class Report:
+@dataclass(kw_only=True)
+class MirrorReport(CampaignReport):
     """``torn``: transfers in states that a reader saw; ``lost``, ``doubled``, ``reordered``: at the end."""
 
     mirror: str
-    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_FAULTS, 0))
+    kills: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_FAULTS, 0)))
     records: int = 0
     transfers: int = 0
     audits: int = 0
@@ -81,32 +86,27 @@ class Report:
     billed_wrong: int = 0
     failovers: int = 0
     ready: int = 0
-    wrong: list[str] = field(default_factory=list)
 
 
-class Campaign:
-    def __init__(
-        self, directory: Path, clusters: tuple[Cluster, Cluster], mirror: OurMirror, seed: int, away_s: float
-    ) -> None:
+class MirrorCampaign(RandomFaults[MirrorReport]):
+    def __init__(self, clusters: tuple[Cluster, Cluster], mirror: OurMirror, seed: int, away_s: float) -> None:
         """``away_s``: how long the target is away at most."""
         source, target = clusters
-        self._away_s = away_s
         faults = dict(_FAULTS)
         if isinstance(mirror, MirrorMaker):
             del faults["failover"], faults["target away"], faults["no leader"]
         elif len(source.nodes) == 1:
             del faults["no leader"]
-        self._faults = faults
-        self._directory = directory
-        self._chance = random.Random(seed)
+        super().__init__(MirrorReport(mirror=mirror.name), seed, faults, _CALM_S)
+        self._away_s = away_s
         self._source, self._target = source, target
         self._mirror = mirror
         self._tellers = [Teller(source.bootstrap, f"t{each}", seed * 100 + each) for each in range(_TELLERS)]
         self._billing = Billing(source.bootstrap, TRANSFERS)
+        self._origin = Ledger(source.bootstrap, TRANSFERS)
         self._copy = Ledger(target.bootstrap, f"A.{TRANSFERS}")
-        self._report = Report(mirror.name)
 
-    def run(self, kills: int) -> Report:
+    def start(self) -> None:
         self._source.create_topic(TRANSFERS, PARTITIONS)
         self._source.create_topic(BILLED, 1)
         self._target.create_topic(BILLED, 1)
@@ -116,27 +116,23 @@ class Campaign:
         for worker in (*self._tellers, self._billing):
             worker.start()
         self._mirror.start()
-        try:
-            self._progress()
-            for number in range(1, kills + 1):
-                fault = self._chance.choices(list(self._faults), list(self._faults.values()))[0]
-                time.sleep(self._chance.uniform(*_LIVES_S))
-                print(f"{self._mirror.name}: kill {number}: {fault}", file=sys.stderr, flush=True)
-                self._happens(fault)
-                self._report.kills[fault] += 1
-                self._progress()
-                if number == kills // 2:
-                    self._move_the_application()
-            self._finish()
-        finally:
-            self._mirror.kill()
-            for worker in (*self._tellers, self._billing):
-                worker.stopping.set()
-        return self._report
+
+    def disturb(self, kills: int) -> None:
+        self._moves_after = kills // 2
+        super().disturb(kills)
+
+    def recovered(self, fault: str) -> None:
+        if self.report.kills.total() == self._moves_after:
+            self._move_the_application()
+
+    def close(self) -> None:
+        self._mirror.kill()
+        for worker in (*self._tellers, self._billing):
+            worker.stopping.set()
 
     # --- faults -------------------------------------------------------------------------------------------------
 
-    def _happens(self, fault: str) -> None:
+    def inject(self, fault: str) -> str:
         match fault:
             case "mirror":
                 self._mirror.kill()
@@ -148,17 +144,16 @@ class Campaign:
                 self._kill_a_node(self._target)
             case "second mirror":
                 # One of the two ends fenced.
-                second = self._mirror.second()
+                second = self._mirror.launch()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    second.wait(self._chance.uniform(*_PAUSES_S))
-                second.kill()
-                second.wait()
+                    second.wait(self.chance.uniform(*_PAUSES_S))
+                kill_group(second)
             case "pause":
                 self._mirror.ensure()
-                self._mirror.pause()
-                time.sleep(self._chance.uniform(*_PAUSES_S))
-                self._mirror.resume()
-
+                (mirror,) = self._mirror.running
+                mirror.send_signal(signal.SIGSTOP)
+                time.sleep(self.chance.uniform(*_PAUSES_S))
+                mirror.send_signal(signal.SIGCONT)
             case "target away":
                 self._be_away()
             case "no leader":
@@ -167,6 +162,7 @@ class Campaign:
                 self._mirror.kill()
                 self._fail_over()
                 self._mirror.start()
+        return fault
 
     def _be_away(self) -> None:
         """Of the whole target. What ends by itself must not end well meanwhile."""
@@ -176,11 +172,11 @@ class Campaign:
         started = time.monotonic()
         self._mirror.kill()
         if self._mirror.ask("run", "--available-now").returncode == 0:
-            self._report.wrong.append("a mirror ended well while the target was away")
+            self.report.wrong.append("a mirror ended well while the target was away")
         if self._mirror.ask("failover", "--group", _AUDITORS).returncode == 0:
-            self._report.wrong.append("a group was ready while the target was away")
+            self.report.wrong.append("a group was ready while the target was away")
         self._mirror.start()
-        time.sleep(max(0.0, started + self._chance.uniform(self._away_s / 2, self._away_s) - time.monotonic()))
+        time.sleep(max(0.0, started + self.chance.uniform(self._away_s / 2, self._away_s) - time.monotonic()))
         for node in nodes:
             self._target.nodes[node].launch()
         for node in nodes:
@@ -191,56 +187,56 @@ class Campaign:
         """The mirror copies all other topics, and names this one."""
         self._source.kill(self._lonely)
         try:
-            self._progress()
-            deadline = time.monotonic() + _LEFT_OUT_S
-            while f'"{LONELY}"' not in self._mirror.ask("status", "--format", "json").stdout:
-                if time.monotonic() > deadline:
-                    self._report.wrong.append("status does not name the topic without a leader")
-                    break
+            self.await_progress()
+            if not holds_within(_LEFT_OUT_S, self._names_the_topic, pause_s=0.0):
+                self.report.wrong.append("status does not name the topic without a leader")
             # As long as it takes to leave the topic out, and more.
             for _ in range(10):
-                self._progress()
+                self.await_progress()
                 time.sleep(2.0)
         finally:
             self._source.start_node(self._lonely)
+
+    def _names_the_topic(self) -> bool:
+        return f'"{LONELY}"' in self._mirror.ask("status", "--format", "json").stdout
 
     def _fail_over(self) -> None:
         """A group without members stands somewhere at the source: if it is ready, it stands there at the target."""
         origin = Ledger(self._source.bootstrap, TRANSFERS)
         origin.read()
-        offsets = {place: self._chance.randint(0, end) for place, end in origin.ends.items()}
+        offsets = {place: self.chance.randint(0, end) for place, end in origin.ends.items()}
         with Consumer({"bootstrap.servers": self._source.bootstrap, "group.id": _AUDITORS}) as consumer:
             consumer.assign(list(offsets))
             consumer.commit({place: OffsetAndMetadata(offset) for place, offset in offsets.items()})
         done = self._mirror.ask("failover", "--group", _AUDITORS)
-        self._report.failovers += 1
+        self.report.failovers += 1
         if self._mirror.ask("failover").returncode == 0:
-            self._report.wrong.append("everything was ready although a topic cannot be copied")
+            self.report.wrong.append("everything was ready although a topic cannot be copied")
         if done.returncode:
             print(f"not ready: {done.stderr[-500:]}", file=sys.stderr, flush=True)
             return
-        self._report.ready += 1
+        self.report.ready += 1
         with Admin({"bootstrap.servers": self._target.bootstrap}) as admin:
             found = admin.list_group_offsets(_AUDITORS)
         copy = Ledger(self._target.bootstrap, f"A.{TRANSFERS}")
-        copy.read()
-        deadline = time.monotonic() + _PROGRESS_S
-        # The markers of the last transaction are written after its commit is answered: until then no reader sees it.
-        while any(copy.ends.get(each, at.offset) < at.offset for each, at in found.items()):
-            if time.monotonic() > deadline:
-                self._report.wrong.append(f"the copy ends at {copy.ends}, and the group stands at {found}")
-                return
-            time.sleep(0.1)
+
+        def is_visible() -> bool:
             copy.read()
+            return all(copy.ends.get(each, at.offset) >= at.offset for each, at in found.items())
+
+        # The markers of the last transaction are written after its commit is answered: until then no reader sees it.
+        if not holds_within(_PROGRESS_S, is_visible):
+            self.report.wrong.append(f"the copy ends at {copy.ends}, and the group stands at {found}")
+            return
         for place, offset in offsets.items():
             there = TopicPartition(f"A.{TRANSFERS}", place.partition)
             if there not in found or copy.before(there, found[there].offset) != origin.before(place, offset):
-                self._report.wrong.append(f"a group at offset {offset} of {place} does not resume there: {done.stdout}")
+                self.report.wrong.append(f"a group at offset {offset} of {place} does not resume there: {done.stdout}")
 
     def _kill_a_node(self, cluster: Cluster) -> None:
-        node = self._chance.choice(list(cluster.nodes))
+        node = self.chance.choice(list(cluster.nodes))
         cluster.kill(node)
-        time.sleep(self._chance.uniform(0.0, 1.0))
+        time.sleep(self.chance.uniform(0.0, 1.0))
         cluster.start_node(node)
 
     def _move_the_application(self) -> None:
@@ -254,15 +250,17 @@ class Campaign:
 
     # --- what readers see ---------------------------------------------------------------------------------------
 
-    def _progress(self) -> None:
+    def await_progress(self) -> None:
         """Wait until the target has records that it did not have."""
-        before, deadline = self._records(), time.monotonic() + _PROGRESS_S
-        while self._records() == before:
+        before = self._records()
+
+        def has_progress() -> bool:
+            if self._records() != before:
+                return True
             self._mirror.ensure()
-            if time.monotonic() > deadline:
-                told = (self._directory / "mirror.log").read_text(errors="replace")[-2_000:]
-                raise SystemExit(f"{self._mirror.name}: nothing was copied for {_PROGRESS_S:.0f} s\n{told}")
-            time.sleep(0.1)
+            return False
+
+        wait_until(has_progress, _PROGRESS_S, lambda: f"nothing was copied: {self._mirror.log()[-2_000:]}")
 
     def _records(self) -> int:
         with contextlib.suppress(KafkaError):
@@ -273,39 +271,37 @@ class Campaign:
         """While no mirror writes, and what was decided has its markers: what is visible now stays as it is."""
         self._wait_for_markers(self._target, _PREPARED)
         self._copy.read()
-        self._report.audits += 1
-        self._report.torn += len(self._copy.torn)
-        self._report.unbalanced += self._copy.balance != 0
+        self.report.audits += 1
+        self.report.torn += len(self._copy.torn)
+        self.report.unbalanced += self._copy.balance != 0
 
     def _wait_for_markers(self, cluster: Cluster, states: tuple[str, ...]) -> None:
-        deadline = time.monotonic() + _PROGRESS_S
         with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
-            while admin.list_transactions(states=states):
-                assert time.monotonic() < deadline, f"transactions stay {states}"
-                time.sleep(0.05)
+            wait_until(
+                lambda: not admin.list_transactions(states=states),
+                _PROGRESS_S,
+                lambda: f"transactions stay {states}",
+                pause_s=0.05,
+            )
 
     # --- the end ------------------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Everything is quiet: the mirror copies the rest, the application bills it, and all is compared."""
         for teller in self._tellers:
             teller.stop()
         self._wait_for_markers(self._source, _UNDECIDED)
-        origin = Ledger(self._source.bootstrap, TRANSFERS)
-        total, deadline = origin.read(), time.monotonic() + _PROGRESS_S
-        while self._records() < total and time.monotonic() < deadline:
+        total = self._origin.read()
+
+        def is_copied() -> bool:
             self._mirror.ensure()
-            time.sleep(0.2)
-        self._wait_until_billed(total)
+            return self._records() >= total
+
+        holds_within(_PROGRESS_S, is_copied, pause_s=0.2)
+        holds_within(_PROGRESS_S / 3, lambda: self._billed().total() >= total, pause_s=0.5)
         self._billing.stop()
         self._mirror.kill()
         self._audit()
-        self._compare(origin)
-
-    def _wait_until_billed(self, total: int) -> None:
-        deadline = time.monotonic() + _PROGRESS_S / 3
-        while sum(self._billed().values()) < total and time.monotonic() < deadline:
-            time.sleep(0.5)
 
     def _billed(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -315,8 +311,8 @@ class Campaign:
             found.update(value for values in ledger.values.values() for value in values)
         return found
 
-    def _compare(self, origin: Ledger) -> None:
-        report = self._report
+    def check(self) -> None:
+        report, origin = self.report, self._origin
         difference = compared(origin.values, self._copy.values, self._billed())
         for each in fields(difference):
             setattr(report, each.name, getattr(difference, each.name))
@@ -337,7 +333,7 @@ def _cluster(kind: str, directory: Path, nodes: int) -> Cluster:
     return einmal_cluster(directory, nodes)
 
 
-def _run(arguments: argparse.Namespace, peer: bool) -> Report:
+def _run(arguments: argparse.Namespace, peer: bool) -> MirrorReport:
     with tempfile.TemporaryDirectory(prefix="einmal-mirror-", ignore_cleanup_errors=True) as folder:
         directory = Path(folder)
         source = _cluster(arguments.source, directory / "A", arguments.nodes)
@@ -347,26 +343,26 @@ def _run(arguments: argparse.Namespace, peer: bool) -> Report:
             target.start()
             kind = MirrorMaker if peer else OurMirror
             mirror = kind(directory, source.bootstrap, target.bootstrap)
-            return Campaign(directory, (source, target), mirror, arguments.seed, arguments.away).run(arguments.kills)
+            campaign = MirrorCampaign((source, target), mirror, arguments.seed, arguments.away)
+            return campaign.run(arguments.kills)
         finally:
             source.stop()
             target.stop()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--source", choices=("einmal", "apache"), default="einmal")
-    parser.add_argument("--target", choices=("einmal", "apache"), default="einmal")
-    parser.add_argument("--nodes", type=int, default=1, help="of each cluster")
-    parser.add_argument("--away", type=float, default=150.0, help="seconds that the target is away at most")
-    parser.add_argument("--peer", action="store_true", help="then MirrorMaker 2, on the same schedule")
-    arguments = parser.parse_args()
+    options = parser(__doc__, kills=20)
+    options.set_defaults(seed=1)
+    options.add_argument("--source", choices=("einmal", "apache"), default="einmal")
+    options.add_argument("--target", choices=("einmal", "apache"), default="einmal")
+    options.add_argument("--nodes", type=int, default=1, help="of each cluster")
+    options.add_argument("--away", type=float, default=150.0, help="seconds that the target is away at most")
+    options.add_argument("--peer", action="store_true", help="then MirrorMaker 2, on the same schedule")
+    arguments = options.parse_args()
     ours = _run(arguments, peer=False)
-    print(json.dumps(asdict(ours)))
+    print(json.dumps(vars(ours)))
     if arguments.peer:
-        print(json.dumps(asdict(_run(arguments, peer=True))))
+        print(json.dumps(vars(_run(arguments, peer=True))))
     faults = (ours.torn, ours.unbalanced, ours.lost, ours.doubled, ours.surplus, ours.reordered)
     if any((*faults, ours.billed_never, ours.billed_twice, ours.billed_wrong, ours.wrong)):
         sys.exit(1)

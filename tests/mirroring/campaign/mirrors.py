@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from einmal.chaos.instances import Instances
+from einmal.chaos.processes import launch
 from tests.interop.apache_kafka import JVM, classpath, java
 from tests.mirroring.campaign.bank import GROUP, TRANSFERS
 
@@ -25,50 +26,24 @@ LONELY = "lonely"
 """A topic with one replica: without its broker it has no leader."""
 
 
-class OurMirror:
+class OurMirror(Instances[subprocess.Popen[str]]):
     """``einmal mirror``, with a declaration in ``directory``."""
 
     name = "einmal"
+    log_name = "mirror.log"
 
     def __init__(self, directory: Path, source: str, target: str, *, alias: str = "A", topic: str = TRANSFERS) -> None:
+        super().__init__(self.launch, directory / self.log_name)
         self._directory = directory
         self._flow = f"{alias}->B"
-        self._process: subprocess.Popen[bytes] | None = None
         (directory / "mirror.toml").write_text(
             f'clusters = ["{alias}", "B"]\n{alias}.bootstrap.servers = "{source}"\nB.bootstrap.servers = "{target}"\n'
             f'["{alias}->B"]\ntopics = ["{topic}", "{UNCOPIED}", "{LONELY}"]\n'
         )
 
-    def start(self) -> None:
-        self._process = self._started()
-
-    def ensure(self) -> None:
-        """Start it again if it has ended by itself, as a supervisor does."""
-        if self._process is not None and self._process.poll() is not None:
-            self.start()
-
-    def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def pause(self) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def second(self) -> subprocess.Popen[bytes]:
-        """Another process under the same name."""
-        return self._started()
+        return self.running[0].pid
 
     def fail_over(self) -> None:
         """The group moves to the target; afterwards the mirror runs again."""
@@ -89,11 +64,9 @@ class OurMirror:
             command, cwd=self._directory, env=_ENVIRONMENT, capture_output=True, text=True, timeout=_FAILOVER_S
         )
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        with (self._directory / "mirror.log").open("ab") as log:
-            return subprocess.Popen(
-                self._command("run"), cwd=self._directory, env=_ENVIRONMENT, stdout=log, stderr=subprocess.STDOUT
-            )
+    def launch(self) -> subprocess.Popen[str]:
+        """Start a process that is managed by the caller."""
+        return launch(self._command("run"), self._directory / self.log_name, cwd=self._directory, env=_ENVIRONMENT)
 
     def _command(self, verb: str) -> list[str]:
         return [sys.executable, "-m", "einmal", "mirror", verb, self._flow]
@@ -103,6 +76,7 @@ class MirrorMaker(OurMirror):
     """MirrorMaker 2 in its dedicated mode, with exactly-once support, as quick as its settings allow."""
 
     name = "MirrorMaker 2"
+    log_name = "mm2.log"
     options: ClassVar[tuple[str, ...]] = ("-Xmx512m", *JVM)
     more: ClassVar[Mapping[str, str]] = {}
     """Settings of a subclass; ``{alias}`` is the source's."""
@@ -144,12 +118,7 @@ class MirrorMaker(OurMirror):
     def fail_over(self) -> None:
         """Nothing: it synchronises the groups by itself; the campaign waits."""
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def launch(self) -> subprocess.Popen[str]:
         main = "org.apache.kafka.connect.mirror.MirrorMaker"
-        with (self._directory / "mm2.log").open("ab") as log:
-            return subprocess.Popen(
-                [java(), *self.options, "-cp", self._classpath, main, "mm2.properties"],
-                cwd=self._directory,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        command = [java(), *self.options, "-cp", self._classpath, main, "mm2.properties"]
+        return launch(command, self._directory / self.log_name, cwd=self._directory)
