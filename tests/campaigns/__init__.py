@@ -1,1 +1,3 @@
-"""What campaigns of kills share besides ``einmal.chaos``: their command line (``command``)."""
+"""Campaigns of kills have these in common: their command line (``command``), and Spark drivers as processes
+(``spark_driver``), with the drivers' own side of the messages (``reporter``). The rest is ``einmal.chaos``.
+"""

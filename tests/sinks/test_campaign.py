@@ -14,6 +14,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 @pytest.mark.parametrize("kind", HOOKS)
 def test_killed_stream_writes_every_row_once(kind: str, tmp_path: Path) -> None:
-    verdict = run_campaign(kind, 4, 7, tmp_path, None)
-    assert verdict.wrong == []
-    assert verdict.kills.total() >= 4
+    report = run_campaign(kind, 4, 7, tmp_path, None)
+    assert report.wrong == []
+    assert report.kills.total() >= 4

@@ -9,10 +9,8 @@ Linux only: /proc, and a signal for the children of a process that was killed it
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Final
 
 import pyspark
 
+from einmal.chaos.processes import command_of, end_with_parent, kill_session, parent_of, session_of
 from einmal.spark.environment.java import use_java
 
 _READY_S: Final = 300.0
@@ -28,8 +27,6 @@ _POLL_S: Final = 0.05
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 
 
 class NotReady(Exception):
@@ -47,6 +44,7 @@ class StandaloneCluster:
         self.master = ""
 
     def __enter__(self) -> StandaloneCluster:
+        self.directory.mkdir(exist_ok=True)
         try:
             self._start_master()
             for number in range(self._workers):
@@ -87,8 +85,7 @@ class StandaloneCluster:
     def stop(self) -> None:
         """End every process of the cluster, and the executors with it. The work directories stay for who reads them."""
         for process in self._processes.values():
-            for pid in session_of(process.pid):
-                _kill(pid)
+            kill_session(process.pid)
             process.wait(_GONE_S)
         self._processes = {}
 
@@ -115,7 +112,7 @@ class StandaloneCluster:
                 stderr=log,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, no lock
             )
 
     def _wait(self, name: str, line: re.Pattern[str]) -> re.Match[str]:
@@ -131,45 +128,23 @@ class StandaloneCluster:
         return self.directory / f"{name}.log"
 
 
-def die_with_parent() -> None:
-    """For ``Popen``: the new process is killed when the thread that started it ends, however that comes about.
-
-    An executor ends with its worker, and its Python workers with it.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def session_of(leader: int) -> list[int]:
-    """The processes of a leader's session, itself included: a worker's are its executors and their Python workers.
-
-    Process groups would not do: Spark's Python daemon leads one of its own.
-    """
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                # The name of the program is in brackets, and may contain anything.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == leader:
-                    found.append(int(entry.name))
-    return sorted(found)
-
-
 def executors_of(worker: int) -> list[int]:
     """The executor JVMs that a worker has started."""
-    return [pid for pid in session_of(worker) if _EXECUTOR in _command(pid)]
+    return [pid for pid in session_of(worker) if _EXECUTOR in command_of(pid)]
 
 
 def executor_id(pid: int) -> str:
     """By which Spark knows an executor JVM."""
-    arguments = _command(pid).split()
+    arguments = command_of(pid).split()
     return arguments[arguments.index("--executor-id") + 1]
 
 
 def executor_of(pid: int) -> int:
-    """The executor JVM above one of its Python workers."""
-    while _EXECUTOR not in _command(pid):
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """The executor JVM above one of its Python workers. Raises ProcessLookupError."""
+    while _EXECUTOR not in command_of(pid):
+        pid = parent_of(pid)
+        if not pid:
+            raise ProcessLookupError
     return pid
 
 
@@ -185,21 +160,3 @@ def holder_of(port: int, workers: list[int]) -> int:
                     if entry.readlink().name == f"socket:[{inode}]":
                         return pid
     raise AssertionError(f"nobody has port {port}")
-
-
-def kill(*pids: int) -> None:
-    """Kill with -9."""
-    for pid in pids:
-        _kill(pid)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""

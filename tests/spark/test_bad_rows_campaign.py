@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sinks.postgres.server import running
-from tests.spark.bad_rows_campaign.conductor import Conductor
+from tests.spark.bad_rows_campaign.conductor import BadRowsCampaign
 from tests.spark.bad_rows_campaign.rows import clean, is_bad, repaired, sent
 
 
@@ -23,7 +23,7 @@ def test_each_bad_row_is_one_dead_letter_and_a_repair_makes_the_sink_whole_whate
     bootstrap: str, tmp_path: Path
 ) -> None:
     with running() as server:
-        report = Conductor(bootstrap, server, tmp_path, rows=1_000, kills=3, seed=7).run()
+        report = BadRowsCampaign(bootstrap, server, tmp_path, rows=1_000, seed=7).run(3)
     assert report.wrong == []
     assert report.dead_letters == report.replayed == 10
     assert report.kills.total() >= 4

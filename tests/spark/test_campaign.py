@@ -17,10 +17,9 @@ import pytest
 from tests.interop.cluster import einmal_cluster
 from tests.spark.campaign import verdict
 from tests.spark.campaign.cluster import Theatre
-from tests.spark.campaign.conductor import Conductor
+from tests.spark.campaign.conductor import PipelinesCampaign
 from tests.spark.campaign.pipelines import NAMES, SOURCES, STATEFUL, closing_number, expected, key_of
 from tests.spark.campaign.plan import AFTER, DRIVER, MENDING, MOMENTS, lives
-from tests.spark.campaign.table import in_words
 
 COUNT: Final = 60
 KILLS: Final = 8
@@ -166,10 +165,10 @@ def test_a_few_kills_of_drivers_python_workers_and_brokers_leave_nothing_wrong(t
         brokers.start()
         theatre = Theatre(tmp_path, brokers, None)
         theatre.prepare()
-        report = Conductor(theatre, tmp_path, seed=SEED).run(KILLS)
+        report = PipelinesCampaign(theatre, tmp_path, seed=SEED).run(KILLS)
     finally:
         brokers.stop()
-    print(in_words(report, SEED))
+    print(report)
     assert report.wrong == []
-    assert len(report.kills) == KILLS
-    assert any(kill.victim == DRIVER for kill in report.kills)
+    assert len(report.killed) == KILLS
+    assert any(kill.victim == DRIVER for kill in report.killed)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from einmal.chaos.processes import kill_session, launch
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.programs.two_sinks import LAST
-from tests.spark.standalone import StandaloneCluster, die_with_parent, session_of
+from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, values
 from tests.suite.shared import unique
 
@@ -87,21 +85,12 @@ class Drawn:
             "harms": harms,
         }
         plan_path.write_text(json.dumps(plan))
-        with log_path.open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.programs.two_sinks", str(plan_path), str(result_path)],
-                stdout=log,
-                stderr=log,
-                cwd=_REPOSITORY,
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock
-            )
-            try:
-                status = process.wait(_RUN_S)
-            finally:
-                for pid in session_of(process.pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+        command = [sys.executable, "-m", "tests.spark.programs.two_sinks", str(plan_path), str(result_path)]
+        process = launch(command, log_path, cwd=_REPOSITORY)
+        try:
+            status = process.wait(_RUN_S)
+        finally:
+            kill_session(process.pid)
         assert status == 0, log_path.read_text()[-6000:]
         result: dict[str, Any] = json.loads(result_path.read_text())
         assert result["done"] == list(harms)

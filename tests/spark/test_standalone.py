@@ -8,11 +8,8 @@ Spark's defaults runs them all.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -21,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from einmal.chaos.processes import kill_session, launch
 from einmal.client import Admin
 from tests.spark import event_log
 from tests.spark.conftest import NodeOf
@@ -36,7 +34,7 @@ from tests.spark.event_log import (
 )
 from tests.spark.pipelines import breaks_in_state, counted
 from tests.spark.programs.on_cluster import DISTINCT, FIRST_S, PIPELINES, STATE_STRAGGLES, WRITER_STRAGGLES, Harm, Run
-from tests.spark.standalone import StandaloneCluster, die_with_parent, session_of
+from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, records
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -205,21 +203,12 @@ def _drive(cluster: StandaloneCluster, directory: Path, runs: list[Run], setting
     }
     plan_path, result_path, log_path = (directory / name for name in ("plan.json", "result.json", "driver.log"))
     plan_path.write_text(json.dumps(plan))
-    with log_path.open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.programs.on_cluster", str(plan_path), str(result_path)],
-            stdout=log,
-            stderr=log,
-            cwd=_REPOSITORY,
-            start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, no lock
-        )
-        try:
-            status = process.wait(_START_S + _RUN_S * len(runs))
-        finally:
-            for pid in session_of(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    command = [sys.executable, "-m", "tests.spark.programs.on_cluster", str(plan_path), str(result_path)]
+    process = launch(command, log_path, cwd=_REPOSITORY)
+    try:
+        status = process.wait(_START_S + _RUN_S * len(runs))
+    finally:
+        kill_session(process.pid)
     assert status == 0, log_path.read_text()[-4000:]
     facts = event_log.facts(log_directory)
     told = {each["name"]: each for each in json.loads(result_path.read_text())}

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.sinks.postgres.campaign import KEYS, Campaign, wrong_with
+from tests.sinks.postgres.campaign import KEYS, PostgresCampaign, wrong_with
 
 _KILLS: Final = 6
 _SEED: Final = 5
@@ -31,7 +31,7 @@ def test_a_loss_a_repeat_and_a_tear_in_a_table_are_red(name: str, rows: list[tup
 @pytest.mark.spark
 @pytest.mark.long
 def test_killed_pipelines_leave_what_their_position_demands(tmp_path: Path) -> None:
-    report = Campaign(tmp_path, _SEED).run(_KILLS)
+    report = PostgresCampaign(tmp_path, _SEED).run(_KILLS)
     assert report.wrong == [], report
     assert sum(report.kills.values()) == _KILLS
     assert min(report.batches.values()) > 0

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.chaos.campaign import Campaign
+from einmal.chaos.processes import kill_group, launch
+from einmal.chaos.report import CampaignReport, differences
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.clusters.kafka_cluster import KafkaCluster
+from tests.campaigns.spark_driver import REPOSITORY, SparkDriver
 from tests.sinks.postgres.server import PostgresServer
 from tests.spark.bad_rows import Letter, Payments, letter_of
 from tests.spark.bad_rows_campaign.rows import BAD_IN, TABLE, is_bad, output, reason, sent
 from tests.spark.topics import create
 
-_REPOSITORY: Final = Path(__file__).parents[3]
 _LIFE_S: Final = 600.0
 _TOGETHER: Final = 10_000
 """Records that are sent before their outcome is looked at."""
@@ -43,53 +41,49 @@ letters of the rows that it rejects."""
 _ANY_S: Final = 8.0
 
 
-@dataclass(slots=True)
-class Report:
+@dataclass(kw_only=True)
+class BadRowsReport(CampaignReport):
     rows: int
-    kills: Counter[str] = field(default_factory=Counter)
     lives: int = 0
     dead_letters: int = 0
     replayed: int = 0
-    seconds: float = 0.0
-    wrong: list[str] = field(default_factory=list)
 
 
-class Conductor:
+class BadRowsCampaign(Campaign[BadRowsReport]):
     """``bootstrap``: of a cluster; ``server``: of the table; ``directory``: for checkpoints and logs."""
 
-    def __init__(
-        self, bootstrap: str, server: PostgresServer, directory: Path, *, rows: int, kills: int, seed: int
-    ) -> None:
+    def __init__(self, bootstrap: str, server: PostgresServer, directory: Path, *, rows: int, seed: int) -> None:
+        super().__init__(BadRowsReport(rows=rows), seed)
         self._server = server
         self._directory = directory
-        self._random = random.Random(seed)
-        self._kills = kills
         self._rows = rows
-        # Every driver that is killed has a batch of its own to be killed in.
-        self._batch = max(20, rows // (2 * kills + 2))
+        self._batch = rows
         self._payments = Payments(bootstrap, directory)
         self._client = {"bootstrap.servers": bootstrap}
-        self.report = Report(rows)
 
-    def run(self) -> Report:
-        began = time.monotonic()
-        payments = self._payments
-        payments.create()
+    def start(self) -> None:
+        self._payments.create()
         self._server.rows(TABLE)
-        create(payments.bootstrap, f"{payments.name}-repair")
+        create(self._payments.bootstrap, f"{self._payments.name}-repair")
         self._fill()
-        for number in range(self._kills):
-            self._live(number, "load", self._plan())
-        self._live(self._kills, "load", None)
+
+    def disturb(self, kills: int) -> None:
+        # Every driver that is killed has a batch of its own to be killed in.
+        self._batch = max(20, self._rows // (2 * kills + 2))
+        for _ in range(kills):
+            self._live("load", self._plan())
+        self._live("load", None)
         self._check_first()
         self._replay()
-        self._live(self._kills + 1, "repair", ["BatchWritten", 0])
-        self._live(self._kills + 2, "repair", None)
-        self._live(self._kills + 3, "load", ["TransactionEnded", 0])
-        self._live(self._kills + 4, "load", None)
-        self._check_last()
-        self.report.seconds = time.monotonic() - began
-        return self.report
+        self._live("repair", ["BatchWritten", 0])
+        self._live("repair", None)
+        self._live("load", ["TransactionEnded", 0])
+
+    def finish(self) -> None:
+        self._live("load", None)
+
+    def close(self) -> None:
+        """Nothing: each driver is followed to its end."""
 
     def _fill(self) -> None:
         # A busy machine may take longer than the two minutes that a record has by default.
@@ -101,13 +95,14 @@ class Conductor:
                     each.result(_LIFE_S)
 
     def _plan(self) -> list[Any]:
-        moment = self._random.choice(list(_MOMENTS))
+        moment = self.chance.choice(list(_MOMENTS))
         if moment == "any":
-            return [moment, self._random.uniform(0, _ANY_S)]
-        return [moment, self._random.randrange(_MOMENTS[moment])]
+            return [moment, self.chance.uniform(0, _ANY_S)]
+        return [moment, self.chance.randrange(_MOMENTS[moment])]
 
-    def _live(self, number: int, kind: str, kill: list[Any] | None) -> None:
+    def _live(self, kind: str, kill: list[Any] | None) -> None:
         """One driver, to its end: by kill, or because its input is done."""
+        number = self.report.lives
         settings = {
             "bootstrap": self._payments.bootstrap,
             "url": self._server.url,
@@ -117,28 +112,32 @@ class Conductor:
             "batch": self._batch,
             "kill": kill,
         }
-        status = _run(self._directory / f"driver-{number}", settings)
+        module = "tests.spark.bad_rows_campaign.driver"
+        driver = SparkDriver(self._directory / f"driver-{number}", module, settings)
+        try:
+            driver.order(begin=True)
+            status = driver.process.wait(_LIFE_S)
+        finally:
+            # Python workers outlive their JVM for a moment.
+            driver.sweep()
         self.report.lives += 1
         if status == -signal.SIGKILL:
-            self.report.kills[str(kill and kill[0])] += 1
+            self.report.note(str(kill and kill[0]), f"driver {number}, {kind}")
         elif status != 0:
-            log = (self._directory / f"driver-{number}" / "driver.log").read_text(errors="replace")
-            self.report.wrong.append(f"driver {number} ended with {status}: {log[-2000:]}")
-        print(f"{time.strftime('%H:%M:%S')} driver {number} {kind:<6} {kill} -> {status}", flush=True)
+            self.report.wrong.append(f"driver {number} ended with {status}: {driver.log_tail()}")
 
     def _replay(self) -> None:
         """As the command does; killed once, some time after its start."""
-        for kill_s in (self._random.uniform(0.5, 3.0), None):
+        for kill_s in (self.chance.uniform(0.5, 3.0), None):
             command = [sys.executable, "-m", "einmal", "dlq", "replay", self._payments.letters, "--yes"]
             command += ["--to", f"{self._payments.name}-repair", "-b", self._payments.bootstrap]
-            process = subprocess.Popen(command, cwd=_REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = launch(command, self._directory / "replay.log", cwd=REPOSITORY)
             try:
                 process.wait(kill_s if kill_s is not None else _LIFE_S)
             except subprocess.TimeoutExpired:
-                self.report.kills["replay"] += 1
+                self.report.note("replay")
             finally:
-                process.kill()
-                process.wait()
+                kill_group(process)
 
     # --- checks -------------------------------------------------------------------------------------------------
 
@@ -161,7 +160,7 @@ class Conductor:
         if any(count > 1 for count in positions.values()):
             self.report.wrong.append("a position has two dead letters")
 
-    def _check_last(self) -> None:
+    def check(self) -> None:
         """After the repair the sink equals that of clean input."""
         repaired = list(self._records(f"{self._payments.name}-repair"))
         self.report.replayed = len(repaired)
@@ -177,11 +176,7 @@ class Conductor:
         return Counter(f"{number}:{amount}" for number, amount in self._server.rows("SELECT id, amount FROM payments"))
 
     def _compare(self, what: str, found: Counter[Any], wanted: Counter[Any]) -> None:
-        lost, more = wanted - found, found - wanted
-        if lost:
-            self.report.wrong.append(f"{what}: {lost.total()} lost, such as {list(lost)[:3]}")
-        if more:
-            self.report.wrong.append(f"{what}: {more.total()} too many, such as {list(more)[:3]}")
+        self.report.wrong += differences(what, found.elements(), wanted.elements())
 
     def _records(self, topic: str) -> Iterator[Any]:
         cluster = KafkaCluster(self._client)
@@ -194,33 +189,6 @@ class Conductor:
         with RangeReader({**self._client, "isolation.level": "read_committed"}) as reader:
             for batch in reader.read(bounds):
                 yield from batch.records(bounds[batch.topic_partition])
-
-
-def _run(directory: Path, settings: dict[str, Any]) -> int:
-    directory.mkdir()
-    path = directory / "settings.json"
-    path.write_text(json.dumps(settings))
-    with (directory / "driver.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.spark.bad_rows_campaign.driver", str(path)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=_REPOSITORY,
-            start_new_session=True,
-        )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(b"begin\n")
-        process.stdin.flush()
-        return process.wait(_LIFE_S)
-    except BrokenPipeError:
-        return process.wait(_LIFE_S)
-    finally:
-        process.stdin.close()
-        # Python workers outlive their JVM for a moment.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _text(value: bytes | None) -> str:

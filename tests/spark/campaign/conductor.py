@@ -7,23 +7,25 @@ and the verdict.
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.chaos.campaign import Campaign
+from einmal.chaos.processes import kill as kill_pids
+from einmal.chaos.reporting import ProcessEnded
+from einmal.chaos.waiting import holds_within
 from einmal.client import Admin, Producer
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.spark.operate.ownership import KafkaOwnership
 from tests.spark.campaign import plan, verdict
-from tests.spark.campaign.cluster import Driver, DriverDied, Theatre
+from tests.spark.campaign.cluster import Driver, Theatre
 from tests.spark.campaign.pipelines import NAMES, SOURCES, Place, closing_number, expected, is_in, key_of, output_topic
 from tests.spark.campaign.plan import Kill, Life
-from tests.spark.standalone import kill as kill_pids
+from tests.spark.campaign.report import PipelinesReport
 from tests.spark.topics import records
 
 _TOPICS: Final = tuple(topic for topics in SOURCES.values() for topic in topics)
@@ -79,62 +81,44 @@ class Feeder:
                 producer.send(topic, str(number), key_of(number))
 
 
-@dataclass
-class Report:
-    """What was done, and what is wrong."""
-
-    kills: list[Kill] = field(default_factory=list)
-    drivers: int = 0
-    missed: Counter[str] = field(default_factory=Counter)
-    """Moments that did not come, and how often; their victims died at any time."""
-    restarts: list[str] = field(default_factory=list)
-    """Why the sink itself started queries again."""
-    ends: list[str] = field(default_factory=list)
-    """Why queries ended; the program started them again."""
-    waits: list[float] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    records: dict[str, int] = field(default_factory=dict)
-    commits: Counter[str] = field(default_factory=Counter)
-    took_s: float = 0.0
-
-
-class Conductor:
+class PipelinesCampaign(Campaign[PipelinesReport]):
     def __init__(self, theatre: Theatre, directory: Path, *, seed: int, guarantee: str = "exactly_once_v2") -> None:
+        super().__init__(PipelinesReport(seed=seed), seed)
         self._theatre = theatre
         self._place = Place(theatre.brokers.bootstrap, str(directory / "checkpoints"), guarantee)
-        self._chance = random.Random(seed)
         self._drivers: list[Driver] = []
-        self.report = Report()
+        self._feeder: Feeder | None = None
+        self._count = 0
+        self._ends: verdict.Offsets = {}
 
-    def run(self, kills: int) -> Report:
-        """Kill so often, then let everything come to its end, and check."""
-        began = time.monotonic()
-        every = list(plan.lives(self._chance, kills, on_cluster=self._theatre.spark is not None))
+    def start(self) -> None:
+        self._feeder = Feeder(self._place.bootstrap)
+
+    def disturb(self, kills: int) -> None:
+        """Until something is wrong: then the rest shows nothing."""
+        every = list(plan.lives(self.chance, kills, on_cluster=self._theatre.spark is not None))
         # The last one lives.
         if every[-1].kills[-1].victim == plan.DRIVER:
             every.append(Life(self._theatre.spark is None, ()))
         self._drivers = [self._theatre.launch(asdict(self._place), local=every[0].local)]
-        feeder = Feeder(self._place.bootstrap)
-        try:
-            for number, life in enumerate(every):
-                following = every[number + 1] if number + 1 < len(every) else None
-                self._live(self._drivers[number], life, following, kills)
-                if self.report.wrong:
-                    return self.report
-                if number:
-                    # What the driver before has left running had this one's life to find out in.
-                    self._drivers[number - 1].sweep()
-            self._end(self._drivers[-1], feeder.finish())
-        finally:
-            feeder.close()
-            for driver in self._drivers:
-                driver.sweep()
-            self.report.took_s = time.monotonic() - began
-        return self.report
+        for number, life in enumerate(every):
+            following = every[number + 1] if number + 1 < len(every) else None
+            self._live(self._drivers[number], life, following)
+            if self.report.wrong:
+                return
+            if number:
+                # What the driver before has left running had this one's life to find out in.
+                self._drivers[number - 1].sweep()
+
+    def close(self) -> None:
+        if self._feeder is not None:
+            self._feeder.close()
+        for driver in self._drivers:
+            driver.sweep()
 
     # --- a life ---------------------------------------------------------------------------------------------------
 
-    def _live(self, driver: Driver, life: Life, following: Life | None, total: int) -> None:
+    def _live(self, driver: Driver, life: Life, following: Life | None) -> None:
         self.report.drivers += 1
         first = life.kills[0] if life.kills else None
         held = first is not None and first.moment in (plan.NAME_TAKEN, plan.MENDING)
@@ -148,11 +132,11 @@ class Conductor:
                     # Not while this one begins: both would be slow.
                     self._drivers.append(self._theatre.launch(asdict(self._place), local=following.local))
                     following = None
-                self._strike(driver, kill, total, held=held)
+                self._strike(driver, kill, held=held)
                 held = False
                 if self.report.wrong:
                     return
-        except DriverDied as error:
+        except ProcessEnded as error:
             self.report.wrong.append(f"a driver ended by itself: {error}")
         self._hear_out(driver)
 
@@ -164,10 +148,10 @@ class Conductor:
             if end["refused"]:
                 self.report.wrong.append(f"{end['ended']} was refused: {end['why']}")
 
-    def _strike(self, driver: Driver, kill: Kill, total: int, *, held: bool) -> None:
+    def _strike(self, driver: Driver, kill: Kill, *, held: bool) -> None:
         moment, port = self._wait_for(driver, kill, held=held)
         before = driver.commits[kill.pipeline]
-        self.report.kills.append(Kill(kill.victim, moment, kill.pipeline))
+        self.report.killed.append(Kill(kill.victim, moment, kill.pipeline))
         began = time.monotonic()
         self._kill(driver, kill, port)
         waited = ""
@@ -175,32 +159,28 @@ class Conductor:
             driver.let_go()
             self._bring_back()
             if kill.waits:
-                if not driver.wait(lambda: driver.commits[kill.pipeline] > before, PROGRESS_S):
+                if not driver.wait_for(lambda: driver.commits[kill.pipeline] > before, PROGRESS_S):
                     self.report.wrong.append(f"{kill.pipeline} stands still after {kill}")
                 self.report.waits.append(time.monotonic() - began)
                 waited = f"goes on after {self.report.waits[-1]:.1f} s"
-        number = len(self.report.kills)
         where = "by itself" if driver.is_local else "on the cluster"
-        print(
-            f"{time.strftime('%H:%M:%S')} {number:>4} of {total}  {kill.victim:<24} {moment:<16} "
-            f"{kill.pipeline:<8} driver {self.report.drivers} {where:<15} {waited}",
-            flush=True,
-        )
+        details = f"{moment:<16} {kill.pipeline:<8} driver {self.report.drivers} {where:<15} {waited}"
+        self.report.note(kill.victim, details)
 
     def _wait_for(self, driver: Driver, kill: Kill, *, held: bool) -> tuple[str, int | None]:
         """The moment that has come, and where a writer's connection comes from."""
         if kill.moment == plan.ANY_TIME:
-            time.sleep(self._chance.uniform(0, _ANY_TIME_S))
+            time.sleep(self.chance.uniform(0, _ANY_TIME_S))
             return kill.moment, None
         if not held:
             driver.hold(plan.BEFORE if kill.moment == plan.AROUND else kill.moment, kill.pipeline)
-        if not driver.wait(lambda: driver.reached is not None, _MOMENT_S):
+        if not driver.wait_for(lambda: driver.reached is not None, _MOMENT_S):
             self.report.missed[kill.moment] += 1
             driver.let_go()
             return plan.ANY_TIME, None
         if kill.moment == plan.AROUND:
             driver.let_go()
-            time.sleep(self._chance.uniform(0, _AROUND_S))
+            time.sleep(self.chance.uniform(0, _AROUND_S))
         assert driver.reached is not None
         return kill.moment, driver.reached["port"]
 
@@ -209,25 +189,28 @@ class Conductor:
             case plan.DRIVER:
                 driver.kill()
             case plan.EXECUTOR:
-                self._kill_one(lambda: driver.executor(self._chance, port))
+                self._kill_one(lambda: driver.executor(self.chance, port))
             case plan.PYTHON_WORKER:
-                self._kill_one(lambda: driver.python_worker(self._chance, port))
+                self._kill_one(lambda: driver.python_worker(self.chance, port))
             case plan.SPARK_WORKER:
                 assert self._theatre.spark is not None
-                name = self._theatre.spark_worker(self._chance)
+                name = self._theatre.spark_worker(self.chance)
                 kill_pids(self._theatre.spark.pids[name])
             case part:
-                self._theatre.brokers.kill(self._theatre.broker(part, kill.pipeline, self._chance))
-                time.sleep(self._chance.uniform(0, _DOWN_S))
+                self._theatre.brokers.kill(self._theatre.broker(part, kill.pipeline, self.chance))
+                time.sleep(self.chance.uniform(0, _DOWN_S))
 
     def _kill_one(self, find: Callable[[], int | None]) -> None:
-        deadline = time.monotonic() + PROGRESS_S
-        while (pid := find()) is None and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        if pid is None:
-            self.report.wrong.append("there is nobody to kill: the driver's queries stand still")
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found.extend(pid for pid in [find()] if pid is not None)
+            return bool(found)
+
+        if holds_within(PROGRESS_S, is_there, pause_s=_POLL_S):
+            kill_pids(found[0])
         else:
-            kill_pids(pid)
+            self.report.wrong.append("there is nobody to kill: the driver's queries stand still")
 
     def _bring_back(self) -> None:
         for node_id in list(self._theatre.brokers.dead):
@@ -238,25 +221,31 @@ class Conductor:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def _end(self, driver: Driver, count: int) -> None:
-        """Wait until everything is through, stop, and check."""
-        print(f"{time.strftime('%H:%M:%S')} {count} numbers in each topic; waiting for the end", flush=True)
-        ends = self._input_ends()
-        deadline = time.monotonic() + PROGRESS_S
-        while not self._is_through(ends, count) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        driver.stop()
-        self._hear_out(driver)
-        self.report.wrong += self._judge(driver, ends, count)
+    def finish(self) -> None:
+        """Wait until everything is through, and stop."""
+        if self.report.wrong:
+            return
+        assert self._feeder is not None
+        self._count = self._feeder.finish()
+        print(f"{time.strftime('%H:%M:%S')} {self._count} numbers in each topic; waiting for the end", flush=True)
+        self._ends = self._input_ends()
+        holds_within(PROGRESS_S, self._is_through, pause_s=0.5)
+        self._drivers[-1].stop()
+        self._hear_out(self._drivers[-1])
 
-    def _is_through(self, ends: verdict.Offsets, count: int) -> bool:
+    def _is_through(self) -> bool:
         positions = self._positions()
-        if any(each.get("commit record") != {t: ends[t] for t in SOURCES[name]} for name, each in positions.items()):
+        if any(
+            each.get("commit record") != {t: self._ends[t] for t in SOURCES[name]} for name, each in positions.items()
+        ):
             return False
-        return all(len(self._outputs(name)) >= expected(name, count).total() for name in ("windows", "join"))
+        return all(len(self._outputs(name)) >= expected(name, self._count).total() for name in ("windows", "join"))
 
-    def _judge(self, driver: Driver, ends: verdict.Offsets, count: int) -> list[str]:
-        wrong = verdict.moments_that_never_came(self.report.missed, [kill.moment for kill in self.report.kills])
+    def check(self) -> None:
+        if self.report.wrong:
+            return
+        count, wrong = self._count, self.report.wrong
+        wrong += verdict.moments_that_never_came(self.report.missed, [kill.moment for kill in self.report.killed])
         for topic in _TOPICS:
             numbers = [int(value) for _, value in _read(self._place.bootstrap, topic)]
             self.report.records[topic] = len(numbers)
@@ -265,9 +254,10 @@ class Conductor:
             outputs = self._outputs(name)
             self.report.records[output_topic(name)] = len(outputs)
             wrong += verdict.wrong_with_output(name, outputs, count)
-        wrong += verdict.wrong_with_positions(self._positions(), ends)
-        assert driver.state is not None
-        return wrong + verdict.wrong_with_state(driver.state, self._outputs("state"))
+        wrong += verdict.wrong_with_positions(self._positions(), self._ends)
+        state = self._drivers[-1].state
+        assert state is not None
+        wrong += verdict.wrong_with_state(state, self._outputs("state"))
 
     def _outputs(self, name: str) -> list[tuple[str, str]]:
         return _read(self._place.bootstrap, output_topic(name))

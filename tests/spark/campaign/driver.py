@@ -31,6 +31,7 @@ from einmal.spark.protocol.exactly_once import ExactlyOnce
 from einmal.spark.protocol.run import CurrentBatch
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
+from tests.campaigns.reporter import Reporter
 from tests.spark.campaign.pipelines import NAMES, Place
 from tests.spark.claim_moments import watch_claims
 
@@ -48,44 +49,31 @@ MOMENT_OF_EVENT: Final = {
 """Listeners are called by the protocol, which waits for them."""
 
 
-class Stage:
+class Stage(Reporter):
     """Where the pipelines pass, and may be held: at one moment, once, until it is released."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
+        self._held_lock = threading.Lock()
         self._held: dict[str, Any] | None = None
         self._go = threading.Event()
-        self.begin = threading.Event()
-        self.stop = threading.Event()
 
-    def say(self, **line: Any) -> None:
-        with self._lock:
-            print(json.dumps(line), flush=True)
-            print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
-
-    def listen(self) -> None:
-        """The conductor's orders, until it ends."""
-        for line in sys.stdin:
-            told = json.loads(line)
-            if "hold" in told:
-                self._go.clear()
-                self._held = told if told["hold"] else None
-            elif "go" in told:
-                self._go.set()
-            elif "begin" in told:
-                self.begin.set()
-            elif "stop" in told:
-                self.stop.set()
-        # A driver without its conductor has nothing to do.
-        os._exit(1)
+    def obey(self, order: dict[str, Any]) -> None:
+        if "hold" in order:
+            self._go.clear()
+            self._held = order if order["hold"] else None
+        elif "go" in order:
+            self._go.set()
+        else:
+            super().obey(order)
 
     def reach(self, moment: str, pipeline: str, batch_id: int = -1, port: int | None = None) -> None:
-        with self._lock:
+        with self._held_lock:
             held = self._held
             if held is None or held["hold"] != moment or held["pipeline"] not in (None, pipeline):
                 return
             self._held = None
-        self.say(reached=moment, pipeline=pipeline, batch=batch_id, port=port)
+        self.report(reached=moment, pipeline=pipeline, batch=batch_id, port=port)
         self._go.wait(_HELD_S)
 
 
@@ -141,7 +129,7 @@ class Supervised:
             except (PipelineError, Py4JError) as error:
                 # Spark's own where a Python worker died that was asked what the source is.
                 why = f"{type(error).__name__}: {error}"
-                self._stage.say(ended=self._name, why=why[:1000], refused=isinstance(error, PipelineRefused))
+                self._stage.report(ended=self._name, why=why[:1000], refused=isinstance(error, PipelineRefused))
                 time.sleep(_AGAIN_S)
 
     def _hear(self, event: Any) -> None:
@@ -150,9 +138,9 @@ class Supervised:
         if kind == "BatchFinished" and self._place.guarantee != "exactly_once_v2":
             # There is no transaction that could show it.
             committed = True
-        self._stage.say(pipeline=self._name, event=kind, batch=batch_id, committed=committed)
+        self._stage.report(pipeline=self._name, event=kind, batch=batch_id, committed=committed)
         if kind == "QueryRestarted":
-            self._stage.say(restarted=self._name, why=event.reason[:1000])
+            self._stage.report(restarted=self._name, why=event.reason[:1000])
         if kind in MOMENT_OF_EVENT and committed is not False:
             self._stage.reach(MOMENT_OF_EVENT[kind], self._name, batch_id)
 
@@ -166,14 +154,14 @@ def state_of(spark: SparkSession, place: Place) -> dict[str, list[Any]]:
 
 def main(settings: dict[str, Any]) -> None:
     stage, place = Stage(), Place(**settings["place"])
-    threading.Thread(target=stage.listen, daemon=True).start()
+    stage.listen()
     watch(stage)
     spark = session("campaign", master=settings["master"], config=settings["config"], quick=True)
     # Spark looks for sources once, and takes a worker's death for "none": no query of this JVM would start again.
     register(spark)
     jvm: Any = spark._jvm
     pid = jvm.java.lang.ProcessHandle.current().pid()
-    stage.say(ready=pid, application=spark.sparkContext.applicationId)
+    stage.report(ready=pid, application=spark.sparkContext.applicationId)
     stage.begin.wait()
     supervised = [Supervised(spark, place, name, stage) for name in NAMES]
     for each in supervised:
@@ -181,8 +169,8 @@ def main(settings: dict[str, Any]) -> None:
     stage.stop.wait()
     for each in supervised:
         each.join()
-    stage.say(state=state_of(spark, place))
-    stage.say(finished=True)
+    stage.report(state=state_of(spark, place))
+    stage.report(finished=True)
     spark.stop()
 
 

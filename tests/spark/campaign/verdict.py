@@ -7,28 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from einmal.chaos.report import differences
 from tests.spark.campaign.pipelines import NAMES, SOURCES, closing_number, expected, is_in, key_of
 
-_SHOWN: Final = 5
 _COPY: Final = re.compile(r"(?P<number>\d+):(?P<draw>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 _MISSED_MAX: Final = 8
 """Of moments that come at all, a third does not come in time on a busy machine."""
 
 Outputs = Sequence[tuple[str, str]]
 """(key, value), in order per partition, so per key too."""
-
-
-def missing_and_extra(name: str, found: Counter[str], wanted: Counter[str]) -> list[str]:
-    wrong = []
-    for what, difference in (("missing", wanted - found), ("too many", found - wanted)):
-        if difference:
-            some = ", ".join(sorted(difference)[:_SHOWN])
-            wrong.append(f"{name}: {difference.total()} {what}: {some}")
-    return wrong
 
 
 def moments_that_never_came(missed: Mapping[str, int], came: Collection[str]) -> list[str]:
@@ -39,8 +29,8 @@ def moments_that_never_came(missed: Mapping[str, int], came: Collection[str]) ->
 
 def wrong_with_input(topic: str, numbers: Iterable[int], count: int) -> list[str]:
     """The conductor's own writing: without this the rest would mean nothing."""
-    wanted = Counter(str(number) for number in (*range(count), closing_number(count)) if is_in(topic, number))
-    return missing_and_extra(topic, Counter(map(str, numbers)), wanted)
+    wanted = (str(number) for number in (*range(count), closing_number(count)) if is_in(topic, number))
+    return differences(topic, map(str, numbers), wanted)
 
 
 def wrong_with_output(name: str, outputs: Outputs, count: int) -> list[str]:
@@ -48,10 +38,10 @@ def wrong_with_output(name: str, outputs: Outputs, count: int) -> list[str]:
     if name == "state":
         return wrong_with_chain(outputs, count)
     if name != "copy":
-        return missing_and_extra(name, Counter(value for _, value in outputs), expected(name, count))
+        return differences(name, (value for _, value in outputs), expected(name, count).elements())
     whole = [(key, found) for key, value in outputs if (found := _COPY.fullmatch(value))]
     numbers = [int(found["number"]) for key, found in whole if key == key_of(int(found["number"]))]
-    wrong = missing_and_extra(name, Counter(map(str, numbers)), expected(name, count))
+    wrong = differences(name, map(str, numbers), expected(name, count).elements())
     if len(numbers) < len(outputs):
         wrong.append(f"{name}: {len(outputs) - len(numbers)} outputs are torn, or have the key of another one")
     if len({found["draw"] for _, found in whole}) < len(whole):
@@ -79,8 +69,8 @@ def wrong_with_chain(outputs: Outputs, count: int) -> list[str]:
         last[key] = row["after"]
         seen.setdefault(key, []).extend(row["numbers"])
     numbers = [number for each in seen.values() for number in each]
-    wanted = Counter(map(str, (*range(count), closing_number(count))))
-    wrong += missing_and_extra("state", Counter(map(str, numbers)), wanted)
+    wanted = map(str, (*range(count), closing_number(count)))
+    wrong += differences("state", map(str, numbers), wanted)
     wrong += [f"state: {key} out of order" for key, each in seen.items() if each != sorted(each)]
     return wrong
 

@@ -19,9 +19,9 @@ from urllib.request import urlopen
 
 from pyspark.sql import SparkSession
 
+from einmal.chaos.processes import session_of
 from einmal.pipeline.events import OutputWritten
 from einmal.spark import StreamWriter, session, write, write_stream
-from tests.spark.standalone import session_of
 
 _API = ("environment", "jobs", "stages", "executors", "sql?details=true", "storage/rdd", "streaming/statistics")
 _PAGES = ("jobs/", "stages/", "environment/", "executors/", "SQL/", "StreamingQuery/")

@@ -27,11 +27,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from einmal.chaos.processes import kill
 from einmal.pipeline.events import BatchStarted
 from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.spark import PipelineError, StreamWriter, session, write_stream
 from tests.spark.claim_moments import LATER, watch_claims
-from tests.spark.standalone import executor_of, executors_of, holder_of, kill
+from tests.spark.standalone import executor_of, executors_of, holder_of
 
 BATCH = 24
 """Offsets per trigger."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from einmal.chaos.processes import kill
 from einmal.pipeline.claims import Output
 from einmal.pipeline.events import TransactionEnded
 from einmal.sinks.batch_rows import BatchRows
@@ -24,7 +25,7 @@ from einmal.sinks.commit_point import Identity
 from einmal.sinks.embedded import EmbeddedCommitPoint
 from einmal.spark import PipelineError, session
 from einmal.spark.api.program import load, writer
-from tests.spark.standalone import executor_id, executors_of, kill
+from tests.spark.standalone import executor_id, executors_of
 
 LAST = "drawn"
 """The table that is written last."""
