@@ -66,7 +66,7 @@ LARGER = {
     "broker/coordinators/shard_runtime.py:ShardRuntime.__init__": "its collaborators, by keyword",
     "replication/leader.py:Leader.__init__": "the state that a leader starts from, by keyword",
     "quorum/raft.py:Raft": "one state machine: each event and its effects in one place, as in etcd/raft",
-    "mirror/machine.py:MirrorMachine": "one state machine",
+    "mirror_protocol/machine.py:MirrorMachine": "one state machine",
     "broker/config.py:BrokerConfig": "a field for each setting",
     "client/aio/admin.py:Admin": "public: a method for each request, and no state that they share",
 }

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from einmal.client.transaction_core import VALID_MOVES, TxnPhase
-from einmal.pipeline.committer import TRANSITIONS, WAITING, Phase, Transition
-from einmal.pipeline.run_state import always
+from einmal.commit_protocol.committer import TRANSITIONS, WAITING, Phase, Transition
+from einmal.commit_protocol.run_state import always
 from einmal.transactions.states import VALID_PREVIOUS, TransactionState
 
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
@@ -91,8 +91,8 @@ def _committer() -> list[str]:
     return [
         "## Phases of a pipeline's run",
         "",
-        "From `src/einmal/pipeline/committer.py`. A run ends with Refused, RestartQuery or Dead. The diagram omits",
-        "the moves to `OVER`; the table has them.",
+        "From `src/einmal/commit_protocol/committer.py`. A run ends with Refused, RestartQuery or Dead. The diagram",
+        "omits the moves to `OVER`; the table has them.",
         "",
         "```mermaid",
         "stateDiagram-v2",

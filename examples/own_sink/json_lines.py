@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.options.values import Options
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.batch_rows import BatchRows, PartReport, TaskAttempt, WritePart
 from einmal.sinks.commit_point import Committed, Identity, RowCommitPoint, SinkFailed, SinkFenced, following

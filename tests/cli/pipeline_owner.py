@@ -7,7 +7,7 @@ from pathlib import Path
 
 from einmal.client import TransactionDriver
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 
 

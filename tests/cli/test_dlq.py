@@ -10,7 +10,7 @@ import pytest
 
 from einmal.client import Producer
 from einmal.client.errors import KafkaError
-from einmal.pipeline.commit_record import REPLAY_TOPIC
+from einmal.commit_protocol.commit_record import REPLAY_TOPIC
 from einmal.pipeline.dead_letters import FailedRecord, RowFailure, dead_letter
 from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, Selection
 from einmal.types import Header

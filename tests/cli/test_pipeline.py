@@ -12,8 +12,8 @@ import pytest
 
 from einmal.client import Admin, Producer
 from einmal.client.errors import KafkaError
-from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.pipeline.positions import topic_ids, topics_in
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.positions import topic_ids, topics_in
 from einmal.sinks.kafka.commit_log import PARTITIONS
 from tests.cli.pipeline_owner import PipelineOwner, write_checkpoint
 from tests.cli.running import Cli

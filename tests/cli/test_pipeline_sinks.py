@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.options.values import Options
-from einmal.pipeline.commit_record import CommitRecord
 from einmal.sinks.commit_point import RowCommitPoint, SinkFenced
 from einmal.sinks.sink import Opening
 from einmal.sinks.sqlite import SQLiteSink

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.commit_record import CommitRecord, decode
 from einmal.ingest import effects
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.machine import IngestMachine
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.commit_record import CommitRecord, decode
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 Answer = Callable[[IngestEffect], IngestEvent]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from einmal.client import Admin, NewTopic
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.ingest import Ingest, IngestBatch, IngestRecord, IngestStopped, Position, RecordSource, SourceNotice
 from einmal.ingest.appender import Appender
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.source import SourceFailed, SourceRefused
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.wire.murmur2 import partition_for_key
 from tests.ingest.sources import NumbersSource, committed

@@ -15,9 +15,9 @@ import pytest
 
 from einmal.client import Admin, NewTopic
 from einmal.client.aio.acls import EVERY_ACL
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.ingest import Ingest, IngestBatch, IngestRecord, IngestStopped, Position, RecordSource, SourceNotice
 from einmal.ingest.files import FilesSource
-from einmal.pipeline.commit_record import CommitRecord
 from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from tests.ingest.sources import committed
 from tests.interop.einmal_broker import EinmalBroker

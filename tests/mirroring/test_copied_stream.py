@@ -6,7 +6,7 @@ import pytest
 
 from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange
-from einmal.mirror.offset_map import OffsetRun
+from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirroring.copied_stream import CopiedStream, runs_of
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import Header, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition

@@ -6,8 +6,8 @@ import pytest
 
 from einmal.client.errors import KafkaError, RetriableError, error_for
 from einmal.client.fetched import CorruptData
-from einmal.mirror import effects
-from einmal.mirror.effects import MirrorEffect
+from einmal.mirror_protocol import effects
+from einmal.mirror_protocol.effects import MirrorEffect
 from einmal.mirroring.faults import LASTS_S, SetAside, blamed
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.sinks.commit_point import SinkFailed

@@ -12,10 +12,11 @@ import pytest
 from einmal.client import Admin, Consumer, NewTopic, Producer
 from einmal.client.errors import NoBrokerReachable, NotAuthorized
 from einmal.client.records import OffsetAndMetadata
-from einmal.mirror import effects
-from einmal.mirror.effects import MirrorEffect, MirrorEvent
-from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
-from einmal.mirror.replication_policy import NameFilter
+from einmal.commit_protocol import effects as protocol
+from einmal.mirror_protocol import effects
+from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
+from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
+from einmal.mirror_protocol.replication_policy import NameFilter
 from einmal.mirroring import faults, run, target
 from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
 from einmal.mirroring.groups import committed_offsets
@@ -23,7 +24,6 @@ from einmal.mirroring.run import MirrorIncomplete, MirrorProcess
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import MirrorStatus, status_of
 from einmal.mirroring.target import TargetWriter
-from einmal.pipeline import effects as protocol
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.types import ErrorCode, TopicPartition

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from einmal.client.fetched import RawBatch, whole_batches
-from einmal.mirror.effects import GroupPosition, MapChange, MapKey, SavedMap
-from einmal.mirror.offset_map import OffsetRun
+from einmal.mirror_protocol.effects import GroupPosition, MapChange, MapKey, SavedMap
+from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirroring.map_log import MapReader, UnreadableMap, encode
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import encode_marker

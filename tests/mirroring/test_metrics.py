@@ -8,9 +8,9 @@ from typing import Final
 
 from prometheus_client import generate_latest
 
-from einmal.mirror.flow import MirrorNotice, NoticeKind
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.mirror_protocol.flow import MirrorNotice, NoticeKind
 from einmal.mirroring.metrics import MirrorMetrics
-from einmal.pipeline.commit_record import CommitRecord
 
 _PAGE: Final = (Path(__file__).parents[2] / "docs" / "mirror.md").read_text()
 

@@ -11,9 +11,9 @@ import pytest
 
 from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange, WrittenRange
-from einmal.mirror.effects import CopyRecords, ScanHeaders
-from einmal.mirror.offset_map import OffsetMap, OffsetRun
-from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.mirror_protocol.effects import CopyRecords, ScanHeaders
+from einmal.mirror_protocol.offset_map import OffsetMap, OffsetRun
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
 from einmal.mirroring.copier import LocalCopier
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.scanned_batches import ScannedBatches, ScannedPartition

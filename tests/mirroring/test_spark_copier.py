@@ -14,9 +14,9 @@ import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, PartitionWriter, Producer, TransactionDriver
 from einmal.client.errors import KafkaError
-from einmal.mirror.effects import CopyRecords, ScanHeaders
+from einmal.commit_protocol.claims import Output
+from einmal.mirror_protocol.effects import CopyRecords, ScanHeaders
 from einmal.mirroring.spark_copier import _Copy, split
-from einmal.pipeline.claims import Output
 from einmal.sinks.kafka.claim_client import Turn
 from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.open_transaction import WriteAs

@@ -11,9 +11,9 @@ from zlib import crc32
 import pytest
 
 from einmal.client import Admin, Consumer, ConsumerRecord, Header, NewTopic, Producer
-from einmal.mirror.effects import MirrorEffect, MirrorEvent
-from einmal.mirror.flow import Flow, MirrorNotice
-from einmal.mirror.replication_policy import NameFilter
+from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
+from einmal.mirror_protocol.flow import Flow, MirrorNotice
+from einmal.mirror_protocol.replication_policy import NameFilter
 from einmal.mirroring.failover import fail_over, fail_over_without_source, is_ready
 from einmal.mirroring.run import MirrorProcess, MirrorStopped
 from einmal.mirroring.status import FailoverState, MirrorStatus

@@ -63,7 +63,7 @@ MACHINES: Final = (
     Machine("quorum", ("quorum/*.py",), ("tests/quorum",)),
     Machine("replication", ("replication/*.py",), ("tests/replication",)),
     Machine("metadata", ("metadata/*.py",), ("tests/metadata",)),
-    Machine("pipeline", ("pipeline/*.py",), ("tests/pipeline",)),
+    Machine("commit_protocol", ("commit_protocol/*.py",), ("tests/commit_protocol",)),
     Machine("client", ("client/*_core.py", *_CLIENT_PARTS), ("tests/client/test_*.py",)),
     Machine("producer_state", ("log/producer_state.py",), ("tests/log",)),
 )

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from einmal.pipeline import effects as protocol
-from einmal.pipeline import run_state
-from einmal.pipeline.batch_plan import AlreadyIn, Batch, Plan, Write, plan_batch
-from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer, Phase
-from einmal.pipeline.run_state import RunState
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol import run_state
+from einmal.commit_protocol.batch_plan import AlreadyIn, Batch, Plan, Write, plan_batch
+from einmal.commit_protocol.claims import Claims, Denied, Granted, Output, Task
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.committer import Committer, Phase
+from einmal.commit_protocol.run_state import RunState
 from einmal.simulation import commit_protocol, spark_model
 from einmal.simulation.commit_protocol import run_seed
 from einmal.simulation.model_requests import ModelRequests

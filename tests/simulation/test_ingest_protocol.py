@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from einmal.commit_protocol import effects as protocol
 from einmal.ingest import effects
 from einmal.ingest.deduplication import recorded
 from einmal.ingest.deduplication.key_window import KeyWindow, StagedWindow
@@ -19,7 +20,6 @@ from einmal.ingest.deduplication.recorded import RecordedWindow
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.machine import IngestMachine
 from einmal.ingest.source import Position
-from einmal.pipeline import effects as protocol
 from einmal.simulation import ingest_protocol
 from einmal.simulation.ingest_protocol import SimulatedIngest, run_seed
 from einmal.simulation.kafka_model import OURS, ModelRecord

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from einmal.mirror import cut, effects, machine
-from einmal.mirror.effects import MirrorEffect, MirrorEvent
-from einmal.mirror.machine import MirrorMachine
-from einmal.mirror.progress import MirrorProgress
-from einmal.mirror.scan import MarkerHeader, PartitionScan, TransactionPart
-from einmal.pipeline import effects as protocol
+from einmal.commit_protocol import effects as protocol
+from einmal.mirror_protocol import cut, effects, machine
+from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
+from einmal.mirror_protocol.machine import MirrorMachine
+from einmal.mirror_protocol.progress import MirrorProgress
+from einmal.mirror_protocol.scan import MarkerHeader, PartitionScan, TransactionPart
 from einmal.simulation import mirror_protocol
 from einmal.simulation.kafka_model import OURS, KafkaModel, ModelRecord
 from einmal.simulation.mirror_protocol import SimulatedMirror, run_seed

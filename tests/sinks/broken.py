@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.options.values import Options
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.sinks import embedded
 from einmal.sinks.commit_point import Identity, RowCommitPoint, SinkError, SinkFailed, following
 from einmal.sinks.embedded import COMMITS, EmbeddedCommitPoint

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.sinks.commit_point import OutcomeUnknown
 from einmal.sinks.delta import DeltaLakeTable
 from einmal.sinks.staged_files import directory_of

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from tests.security.secure_kafka import CANARY, USER
 from tests.spark import event_log
 from tests.spark.topics import records

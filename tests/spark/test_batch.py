@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import TransactionDriver, UnknownOutcome
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.pipeline import events
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import (
     BatchWriter,
     OptionError,

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from einmal.client import Admin, TransactionDriver
 from einmal.client.errors import KafkaError, error_for
 from einmal.client.transaction_core import coordinator_error
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.positions import topics_in
 from einmal.pipeline import events
-from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.pipeline.positions import topics_in
 from einmal.spark import PipelineError, PipelineFenced, write_stream
 from einmal.types import ErrorCode
 from tests.spark.conftest import TV1_KINDS, long, on_both_in_the_long_run

@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 from einmal.client import Admin, Producer, TransactionDriver
 from einmal.client.fetched import whole_batches
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.sinks.kafka.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.types import TopicPartition

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.options.sink import sink_options, write_options
 from einmal.pipeline import events
-from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.spark import (
     OptionError,
     PipelineError,

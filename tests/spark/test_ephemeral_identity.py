@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 from pyspark.sql import SparkSession
 
-from einmal.pipeline.claims import Task
+from einmal.commit_protocol.claims import Task
 from einmal.sinks.kafka.claim_client import ClaimClient
 from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable

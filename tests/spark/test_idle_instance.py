@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.sinks.commit_point import Identity, SinkFenced
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.sink import Opening

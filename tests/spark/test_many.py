@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer
+from einmal.commit_protocol.positions import topics_in
 from einmal.pipeline import events
-from einmal.pipeline.positions import topics_in
 from einmal.spark import (
     PipelineError,
     PipelineFailed,

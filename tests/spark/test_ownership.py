@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.commit_protocol.takeover import RecordChange, plan_adopt, plan_reset
 from einmal.pipeline import events
-from einmal.pipeline.takeover import RecordChange, plan_adopt, plan_reset
 from einmal.spark import PipelineFenced, PipelineRefused
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.spark.protocol.local_checkpoint import standing_of

@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from einmal.client import Admin, NewTopic, Producer
 from einmal.client.errors import RetriableError
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC
-from einmal.pipeline.positions import cluster_id, starts, topic_ids, topics_in
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.positions import cluster_id, starts, topic_ids, topics_in
 from einmal.spark.source.data_loss import DataLoss, PositionRefused
 from einmal.types import TopicPartition
 from tests.interop.cluster import einmal_cluster

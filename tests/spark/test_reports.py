@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from einmal.pipeline.source_offsets import SourcePosition
+from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.spark.output.reports import WRITTEN, BatchReport, lag_behind, lost_between, offsets_between
 from einmal.types import Offset, TopicPartition
 

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from einmal.client import AclOperation, ResourceType
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.guarded_cluster import ADMIN, HERS, GuardedCluster, running_guarded_cluster
 from tests.spark.conftest import long

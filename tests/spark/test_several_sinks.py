@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.declare.document import DeclarationError
 from einmal.declare.pipeline import parse
 from einmal.options.values import Options
 from einmal.pipeline import events
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.sinks.commit_point import RowCommitPoint
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening

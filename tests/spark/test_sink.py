@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.client import Admin, Producer, TransactionDriver, UnknownOutcome
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.pipeline import events
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.spark import (
     OptionError,
     PipelineFailed,

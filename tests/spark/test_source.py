@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.positions import topics_in
+from einmal.commit_protocol.positions import topics_in
 from einmal.types import TopicPartition
 from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.topics import create, fill

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from einmal.commit_protocol.batch_plan import BATCH_WRITES
+from einmal.commit_protocol.run_state import Query
 from einmal.options.values import Options
-from einmal.pipeline.batch_plan import BATCH_WRITES
 from einmal.pipeline.errors import PipelineFenced
-from einmal.pipeline.run_state import Query
 from einmal.sinks.sink import Opening
 from einmal.sinks.sqlite import SQLiteSink
 from einmal.spark.protocol.run import CurrentBatch

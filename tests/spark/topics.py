@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG, CommitLog
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import Record

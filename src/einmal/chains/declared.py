@@ -16,7 +16,7 @@ from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, Decla
 from einmal.ingest import declaration as ingesters
 from einmal.ingest.declaration import IngestDeclaration
 from einmal.ingest.machine import transactional_id
-from einmal.mirror.flow import Flow
+from einmal.mirror_protocol.flow import Flow
 from einmal.mirroring import declaration as mirrors
 from einmal.mirroring.declaration import MirrorDeclaration
 from einmal.options.sink import SinkOptions

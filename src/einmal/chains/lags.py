@@ -13,8 +13,8 @@ from einmal.chains.graph import Chain, Location
 from einmal.client import Consumer
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.pipeline.source_offsets import SourcePosition
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
+from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.sinks.commit_point import SinkError
 from einmal.types import TopicPartition
 

@@ -24,9 +24,9 @@ from einmal.cli.spark_option import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from einmal.commit_protocol.commit_record import CommitRecord
     from einmal.ingest.declaration import IngestDeclaration
     from einmal.ingest.source import SourceNotice
-    from einmal.pipeline.commit_record import CommitRecord
 
 REFUSED: Final = 3
 

@@ -25,12 +25,12 @@ from einmal.cli.output import Row, print_rows, print_sections
 from einmal.cli.spark_option import spark_session
 
 if TYPE_CHECKING:
-    from einmal.mirror.flow import Flow, MirrorNotice
+    from einmal.commit_protocol.commit_record import CommitRecord
+    from einmal.mirror_protocol.flow import Flow, MirrorNotice
     from einmal.mirroring.copier import Copier
     from einmal.mirroring.declaration import MirrorDeclaration
     from einmal.mirroring.metrics import MirrorMetrics
     from einmal.mirroring.status import MirrorStatus
-    from einmal.pipeline.commit_record import CommitRecord
 
 REFUSED: Final = 3
 _PARTITIONS: Final = ("partition", "target", "position", "end", "lag")
@@ -194,10 +194,10 @@ def _copier(
 
 @contextmanager
 def _stops_told() -> Iterator[None]:
+    from einmal.commit_protocol.commit_record import UnreadableCommitRecord
     from einmal.mirroring.map_log import UnreadableMap
     from einmal.mirroring.run import MirrorIncomplete, MirrorStopped
     from einmal.options.values import OptionError
-    from einmal.pipeline.commit_record import UnreadableCommitRecord
     from einmal.pipeline.errors import PipelineRefused
     from einmal.sinks.commit_point import SinkError
 

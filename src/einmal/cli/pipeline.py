@@ -19,9 +19,9 @@ from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
+    from einmal.commit_protocol.commit_record import CommitRecord
+    from einmal.commit_protocol.takeover import RecordChange
     from einmal.declare.pipeline import Declaration
-    from einmal.pipeline.commit_record import CommitRecord
-    from einmal.pipeline.takeover import RecordChange
     from einmal.spark.operate.ownership import Ownership, PipelineStatus
 
 pipeline = typer.Typer(help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
@@ -81,8 +81,8 @@ def adopt(
     output: Output = Format.TEXT,
 ) -> None:
     """Let the query of another checkpoint resume under a pipeline's name, at the position of that checkpoint."""
-    from einmal.pipeline.batch_plan import Refuse
-    from einmal.pipeline.takeover import plan_adopt
+    from einmal.commit_protocol.batch_plan import Refuse
+    from einmal.commit_protocol.takeover import plan_adopt
     from einmal.spark.protocol.checkpoint import CheckpointError
     from einmal.spark.protocol.local_checkpoint import standing_of
 
@@ -117,7 +117,7 @@ def reset(
     output: Output = Format.TEXT,
 ) -> None:
     """Fence a pipeline and forget its committed batches, so that a new checkpoint can start elsewhere."""
-    from einmal.pipeline.takeover import plan_reset
+    from einmal.commit_protocol.takeover import plan_reset
 
     with _owned(file, brokers, settings, command_config, _sink_of(name)) as owned:
         record = _record(owned, name)
@@ -284,7 +284,7 @@ def _record(owned: Ownership, name: str) -> CommitRecord | None:
 
 
 def _position(owned: Ownership, record: CommitRecord | None, to: str) -> tuple[Any, ...] | None:
-    from einmal.pipeline.positions import offsets_of
+    from einmal.commit_protocol.positions import offsets_of
 
     if to == "start":
         return None
@@ -328,7 +328,7 @@ def _carry_out(
 
 
 def _row(status: PipelineStatus) -> dict[str, Any]:
-    from einmal.pipeline.batch_plan import NOBODY
+    from einmal.commit_protocol.batch_plan import NOBODY
 
     record, transaction = status.committed.record, status.transaction
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.committed.timestamp / 1000))
@@ -359,7 +359,7 @@ def _print_one(row: dict[str, Any]) -> None:
 
 
 def _positions(end: tuple[Any, ...]) -> list[str]:
-    from einmal.pipeline.positions import offsets_of
+    from einmal.commit_protocol.positions import offsets_of
 
     offsets = offsets_of(end)
     return (

@@ -26,9 +26,9 @@ from einmal.client.descriptions import NewTopic, TransactionDescription
 from einmal.client.errors import Disconnected, KafkaError, RequestRefused, UnknownTopic, error_for
 from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
+from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.options.values import OptionError
-from einmal.pipeline.commit_record import RESERVED_TOPICS
-from einmal.pipeline.source_offsets import SourcePosition
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 
 _logger = logging.getLogger(__name__)

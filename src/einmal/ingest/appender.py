@@ -12,9 +12,9 @@ from typing import Protocol
 from einmal.client.config import ProducerSettings
 from einmal.client.errors import KafkaError, NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.encoding import BATCH_BYTES, RecordEncoder
 from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice
-from einmal.pipeline.claims import Output
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint

@@ -1,7 +1,7 @@
 """Effects that the ingester's machine asks for, and events that are reported back.
 
-The effects of ``pipeline.effects`` that a transaction needs are among them, with their own events. ``SourceDown`` and
-``SourceStops`` are possible answers to every effect on the source.
+The effects of ``commit_protocol.effects`` that a transaction needs are among them, with their own events.
+``SourceDown`` and ``SourceStops`` are possible answers to every effect on the source.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.source import Position
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.claims import Output
 from einmal.types import ProducerIdAndEpoch
 
 # --- effects -------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import Final
 
 from einmal.client.config import ProducerSettings
 from einmal.client.producer_batch import record_size
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.ingest.source import IngestBatch, IngestRecord, SourceNotice, SourceRefused
-from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import TopicPartition
 from einmal.wire.compression import Compression

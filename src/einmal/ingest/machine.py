@@ -9,8 +9,8 @@ position behind them. So the position that a start finds is exactly that of the 
 
 Invariants, and the ordering that keeps them:
 
-1. *The transaction is the pipeline's.* ``pipeline.committer`` decides start, epochs and fencing. An ingester is a
-   stateless query whose checkpoint is always fresh: each run resumes at the commit record's end.
+1. *The transaction is the pipeline's.* ``commit_protocol.committer`` decides start, epochs and fencing. An ingester is
+   a stateless query whose checkpoint is always fresh: each run resumes at the commit record's end.
 2. *A batch is written by one attempt.* Its records are gone once they were read, and what the source returns the second
    time may be cut elsewhere, so that the position that was planned would not be theirs. Whatever fails inside a
    transaction therefore aborts it and ends the run; the next run reads again, from the recorded position.
@@ -34,6 +34,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.committer import Committer
+from einmal.commit_protocol.conversation import RunEnded, converse
+from einmal.commit_protocol.run_state import Held, Query
 from einmal.ingest.effects import (
     AppendRecords,
     AskOrigin,
@@ -54,12 +60,6 @@ from einmal.ingest.effects import (
     SourceStops,
 )
 from einmal.ingest.source import Position
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.batch_plan import Batch
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer
-from einmal.pipeline.conversation import RunEnded, converse
-from einmal.pipeline.run_state import Held, Query
 from einmal.types import ProducerIdAndEpoch
 
 ORIGIN: Final = "origin"

@@ -12,6 +12,9 @@ from uuid import uuid4
 from einmal.client.config import ProducerSettings, dotted, parse
 from einmal.client.errors import ConfigError, KafkaError, NotAuthorized, RecordTooLarge
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.run_state import Held
 from einmal.ingest import effects
 from einmal.ingest.appender import Appender, LocalAppender
 from einmal.ingest.deduplication.business_key import Deduplicate
@@ -20,10 +23,7 @@ from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.machine import IngestMachine, transactional_id
 from einmal.ingest.source import IngestBatch, RecordSource, SourceFailed, SourceNotice, SourceRefused
 from einmal.pauses import DoublingPauses
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
-from einmal.pipeline.run_state import Held
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka import commit_log

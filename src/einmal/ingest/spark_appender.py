@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.source import IngestBatch, RecordPart, RecordSource, SourceFailed, SourceRefused
-from einmal.pipeline.claims import Output
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.spark.errors import reason_of

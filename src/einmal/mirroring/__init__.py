@@ -1,1 +1,1 @@
-"""A mirror as one process: performs what ``mirror.machine`` asks for, with the blocking client, on two clusters."""
+"""A mirror as one process: performs what ``mirror_protocol.machine`` asks for, with blocking clients."""

@@ -13,8 +13,8 @@ from typing import Final
 
 from einmal.client.fetched import RawBatch
 from einmal.client.records import OffsetRange
-from einmal.mirror.effects import CopyRecords
-from einmal.mirror.offset_map import OffsetRun
+from einmal.mirror_protocol.effects import CopyRecords
+from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.batches import TransactionBatches
 from einmal.types import TopicPartition

@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 from einmal.client import OffsetRange, RangeReader
 from einmal.client.fetched import RawBatch
-from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
-from einmal.mirror.progress import OFFSETS_TOPIC
-from einmal.mirror.scan import Header, MarkerHeader
+from einmal.mirror_protocol.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
+from einmal.mirror_protocol.scan import Header, MarkerHeader
 from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
 from einmal.mirroring.reading import SourceUnreadable, read, scanned, unreadable
 from einmal.mirroring.scanned_batches import ScannedBatches, ScannedPartition

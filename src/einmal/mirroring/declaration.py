@@ -23,8 +23,8 @@ from einmal.declare.document import (
     substituted,
     toml_tables,
 )
-from einmal.mirror.flow import Flow
-from einmal.mirror.replication_policy import (
+from einmal.mirror_protocol.flow import Flow
+from einmal.mirror_protocol.replication_policy import (
     DEFAULT_POLICY,
     GROUPS_EXCLUDE,
     TOPICS_EXCLUDE,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from einmal.mirror.flow import Flow, MirrorNotice
-from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.mirror_protocol.flow import Flow, MirrorNotice
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
 from einmal.mirroring.groups import active_groups
 from einmal.mirroring.run import MirrorIncomplete, MirrorProcess, MirrorStopped
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import FailoverState, MirrorStatus, PartitionStatus, status_of
 from einmal.mirroring.target import TargetWriter
-from einmal.pipeline.commit_record import CommitRecord
 from einmal.types import TopicPartition
 
 _HINT_ACTIVE = "stop their consumers; what they would still commit at the source could not be copied any more"

@@ -9,8 +9,8 @@ from typing import Final
 
 from einmal.client.errors import FatalError, KafkaError, RetriableError, UnknownOutcome
 from einmal.client.fetched import CorruptData
-from einmal.mirror import effects
-from einmal.mirror.effects import MirrorEffect
+from einmal.mirror_protocol import effects
+from einmal.mirror_protocol.effects import MirrorEffect
 from einmal.pauses import DoublingPauses
 from einmal.types import ErrorCode, TopicPartition
 

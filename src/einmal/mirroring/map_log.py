@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from einmal.client.fetched import RawBatch
-from einmal.mirror.effects import GroupPosition, MapChange, MapKey, SavedMap
-from einmal.mirror.offset_map import OffsetRun
-from einmal.pipeline.commit_record import OFFSET_MAP_TOPIC
+from einmal.commit_protocol.commit_record import OFFSET_MAP_TOPIC
+from einmal.mirror_protocol.effects import GroupPosition, MapChange, MapKey, SavedMap
+from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import COMMIT, control_type
 from einmal.wire.murmur2 import partition_for_key

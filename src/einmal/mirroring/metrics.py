@@ -6,9 +6,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.metrics import Naming
-from einmal.mirror.flow import MirrorNotice
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.mirror_protocol.flow import MirrorNotice
 
 _NAMING: Final = Naming("mirror", "flow")
 

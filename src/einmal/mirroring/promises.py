@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from einmal.client.errors import NotAuthorized
-from einmal.mirror.flow import Flow
-from einmal.mirror.machine import HINT_OVERLAP
-from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.mirror_protocol.flow import Flow
+from einmal.mirror_protocol.machine import HINT_OVERLAP
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
 from einmal.mirroring.source import SourceReader
 
 HOLDS: Final = "holds"

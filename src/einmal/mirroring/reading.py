@@ -14,9 +14,9 @@ from einmal.client.errors import KafkaError, OffsetOutOfRange
 from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import uuid_of
 from einmal.groups import records as group_records
-from einmal.mirror.effects import HeadersScanned, ScanHeaders
-from einmal.mirror.progress import OFFSETS_TOPIC
-from einmal.mirror.scan import DataHeader, GroupCommit, Header, MarkerHeader
+from einmal.mirror_protocol.effects import HeadersScanned, ScanHeaders
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
+from einmal.mirror_protocol.scan import DataHeader, GroupCommit, Header, MarkerHeader
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.control_batch import ABORT, COMMIT, control_type
 

@@ -10,11 +10,14 @@ from typing import Final
 from uuid import uuid4
 
 from einmal.client.errors import FatalError, KafkaError, LocalError, RetriableError
-from einmal.mirror import effects
-from einmal.mirror.effects import MirrorEffect, MirrorEvent
-from einmal.mirror.flow import Flow, MirrorNotice, NoticeKind
-from einmal.mirror.machine import MirrorMachine
-from einmal.mirror.progress import OFFSETS_TOPIC, UNKNOWN
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.run_state import Held
+from einmal.mirror_protocol import effects
+from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
+from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
+from einmal.mirror_protocol.machine import MirrorMachine
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
 from einmal.mirroring.faults import Leaderless, RefusedGroup, SetAside, blamed
 from einmal.mirroring.map_log import UnreadableMap
@@ -23,10 +26,7 @@ from einmal.mirroring.source import SourceReader
 from einmal.mirroring.target import TargetWriter
 from einmal.mirroring.topic_settings import TopicSettings
 from einmal.pauses import DoublingPauses
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
-from einmal.pipeline.run_state import Held
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.perform import VERBS, answered, perform
 from einmal.types import TopicPartition

@@ -1,7 +1,8 @@
 """The batches of a source partition that were read ahead: kept until they are copied, as far as memory allows.
 
-A mirror reads ahead to find the consistent cut (``mirror.cut``), and copies what lies below it. What is kept in between
-is not fetched twice. Its memory is bounded, over all partitions; what lies beyond the bound is fetched again.
+A mirror reads ahead to find the consistent cut (``mirror_protocol.cut``), and copies what lies below it. What is kept
+in between is not fetched twice. Its memory is bounded, over all partitions; what lies beyond the bound is fetched
+again.
 
 Which batches are visible follows from the markers that were read, as for a ``read_committed`` reader: those of an
 aborted transaction are hidden from its first offset to its marker. A cut excludes undecided transactions, so below it

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from einmal.client import RangeReader
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.mirror.effects import Extent, SourceTopic
-from einmal.mirror.progress import OFFSETS_TOPIC
+from einmal.mirror_protocol.effects import Extent, SourceTopic
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
 from einmal.mirroring.faults import Leaderless
 from einmal.mirroring.transaction_states import TransactionStates
 from einmal.types import TopicPartition

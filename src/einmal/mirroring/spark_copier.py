@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 
 from einmal.client import OffsetRange, RangeReader
 from einmal.client.fetched import RawBatch
-from einmal.mirror.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
-from einmal.mirror.offset_map import OffsetRun
+from einmal.commit_protocol.claims import Output
+from einmal.mirror_protocol.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
+from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirroring.copied_stream import encoded, runs_of, streams_of
 from einmal.mirroring.reading import HEADERS_MAX, SourceUnreadable, read, scanned, unreadable
-from einmal.pipeline.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.batches import write_all

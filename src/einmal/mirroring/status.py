@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from einmal.mirror.effects import MapKey, SavedMap, SourceTopic
-from einmal.mirror.flow import Flow
-from einmal.mirror.offset_map import OffsetMap
-from einmal.mirror.progress import OFFSETS_TOPIC, UNKNOWN, RecordedPosition
+from einmal.mirror_protocol.effects import MapKey, SavedMap, SourceTopic
+from einmal.mirror_protocol.flow import Flow
+from einmal.mirror_protocol.offset_map import OffsetMap
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, RecordedPosition
 from einmal.mirroring.groups import active_groups, committed_offsets, group_names
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.target import TargetWriter

@@ -12,7 +12,8 @@ from typing import Final
 
 from einmal.client.errors import KafkaError, RequestRefused
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.mirror.effects import (
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
+from einmal.mirror_protocol.effects import (
     GroupPartitions,
     MapChange,
     MapKey,
@@ -24,7 +25,6 @@ from einmal.mirror.effects import (
 from einmal.mirroring.faults import OF_A_GROUP, RefusedGroup
 from einmal.mirroring.groups import active_groups, committed_offsets
 from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
-from einmal.pipeline.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka import commit_log
 from einmal.sinks.kafka.batches import TransactionBatches

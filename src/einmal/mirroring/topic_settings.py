@@ -16,7 +16,7 @@ from typing import Final
 from einmal.client import AclFilter, AclOperation, PatternType, ResourceType
 from einmal.client.blocking.admin import AdminCalls
 from einmal.client.errors import KafkaError
-from einmal.mirror.flow import MirrorNotice, NoticeKind
+from einmal.mirror_protocol.flow import MirrorNotice, NoticeKind
 from einmal.types import ErrorCode
 
 _EVERY_S: Final = 600.0

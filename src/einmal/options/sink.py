@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.client.config import ProducerSettings
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.options.client import PRODUCER_NAMES
 from einmal.options.source import SourceOptions
 from einmal.options.values import OptionError, Options, reserved
-from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.schemas import settings as decoding_settings
 
 EXACTLY_ONCE: Final = "exactly_once_v2"

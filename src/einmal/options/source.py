@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.client.config import ConsumerSettings
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.options.values import OptionError, Options
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.types import TopicPartition
 
 EARLIEST: Final = -2

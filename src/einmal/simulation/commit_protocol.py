@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
 
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.batch_plan import Batch
-from einmal.pipeline.claims import Claims, Denied
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.committer import Committer
-from einmal.pipeline.run_state import Held, Query
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.claims import Claims, Denied
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.committer import Committer
+from einmal.commit_protocol.run_state import Held, Query
 from einmal.simulation.kafka_model import KafkaModel
 from einmal.simulation.model_requests import RECORDS, ModelRequests, Request
 from einmal.simulation.result import Result

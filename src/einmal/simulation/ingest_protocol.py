@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.run_state import Held
 from einmal.ingest import effects
 from einmal.ingest.deduplication.business_key import Deduplicate
 from einmal.ingest.deduplication.key_window import Keys, KeyWindow, record_key, remember
@@ -24,9 +27,6 @@ from einmal.ingest.deduplication.recorded import RecordedWindow, decode_window
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.machine import IngestMachine
 from einmal.ingest.source import IngestRecord
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.claims import Output
-from einmal.pipeline.run_state import Held
 from einmal.simulation.kafka_model import KafkaModel, ModelRecord
 from einmal.simulation.model_requests import RECORDS, ModelRequests, Request
 from einmal.simulation.result import Result

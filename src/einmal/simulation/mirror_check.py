@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from einmal.mirror.flow import Flow
-from einmal.mirror.scan import GroupCommit
+from einmal.mirror_protocol.flow import Flow
+from einmal.mirror_protocol.scan import GroupCommit
 from einmal.simulation.mirror_target import MirrorTarget
 from einmal.simulation.source_clients import APPLICATION, AUDIT, INPUT, OUTPUT, Processed, SourceClients
 from einmal.simulation.source_cluster import SourceCluster

@@ -14,14 +14,14 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from einmal.mirror import effects
-from einmal.mirror.effects import MirrorEffect, MirrorEvent
-from einmal.mirror.flow import Flow, NoticeKind
-from einmal.mirror.machine import MirrorMachine
-from einmal.mirror.offset_map import OffsetRun
-from einmal.mirror.progress import RecordedPosition
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.run_state import Held
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.run_state import Held
+from einmal.mirror_protocol import effects
+from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
+from einmal.mirror_protocol.flow import Flow, NoticeKind
+from einmal.mirror_protocol.machine import MirrorMachine
+from einmal.mirror_protocol.offset_map import OffsetRun
+from einmal.mirror_protocol.progress import RecordedPosition
 from einmal.simulation.mirror_check import Checked, check_all, check_visible
 from einmal.simulation.mirror_target import GROUPS, MAPS, GroupOffset, MirrorTarget
 from einmal.simulation.model_requests import RECORDS, ModelRequests, Request

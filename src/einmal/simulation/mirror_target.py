@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from einmal.mirror.effects import GroupPosition, MapChange, MapKey, SavedMap
-from einmal.mirror.offset_map import OffsetRun
+from einmal.mirror_protocol.effects import GroupPosition, MapChange, MapKey, SavedMap
+from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.simulation.kafka_model import OURS, KafkaModel, ModelRecord, ModelState
 from einmal.types import TopicPartition, TransactionVersion
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.simulation.kafka_model import Deposed
 from einmal.simulation.spark_model import ModelWorld, Steps
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TransactionVersion

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-from einmal.mirror.progress import OFFSETS_TOPIC
-from einmal.mirror.scan import DataHeader, GroupCommit, Header, MarkerHeader
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC
+from einmal.mirror_protocol.scan import DataHeader, GroupCommit, Header, MarkerHeader
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 NO_TRANSACTION: Final = 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
+from einmal.commit_protocol.claims import Claims, Denied, Granted, Output, Task
 from einmal.simulation.kafka_model import KafkaModel
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 

@@ -1,4 +1,4 @@
-"""The interface of everything that a pipeline writes to: the verbs of ``pipeline/committer``, on one commit point.
+"""The interface of all that a pipeline writes to: the verbs of ``commit_protocol/committer``, on one commit point.
 
 Theory of operation. A sink keeps two things beside the rows, under the pipeline's name: an *epoch*, and the *commit
 record* (which batch, up to which source positions). Both are changed in the transaction that makes the rows visible, so
@@ -32,9 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from einmal.pipeline import effects as protocol
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.sinks.batch_rows import BatchRows
 from einmal.types import ProducerEpoch, ProducerIdAndEpoch

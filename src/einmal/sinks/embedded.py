@@ -25,11 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.options.sink import error_options
 from einmal.options.values import OptionError, Options
 from einmal.pipeline import events
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ERRORS, ErrorSettings

@@ -28,9 +28,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline import events
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks import stored_record
 from einmal.sinks.batch_rows import BatchRows

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from einmal.client.errors import KafkaError
-from einmal.pipeline import effects as protocol
+from einmal.commit_protocol import effects as protocol
 from einmal.sinks.commit_point import ALL_OR_NOTHING, CommitPoint, OutcomeUnknown, SinkError, SinkFailed, event_of
 from einmal.wire.errors import WireError
 

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from google_crc32c import extend as crc32c_extend
 
-from einmal.pipeline.claims import Output
+from einmal.commit_protocol.claims import Output
 from einmal.sinks.batch_rows import BatchRows, PartReport, TaskAttempt
 from einmal.sinks.commit_point import Identity, SinkFailed
 from einmal.sinks.rejections import RECORD, REFUSAL

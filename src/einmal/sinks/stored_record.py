@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord, decode
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Committed
 

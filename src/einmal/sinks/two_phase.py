@@ -38,9 +38,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from einmal.client import PreparedTxnState
-from einmal.pipeline.batch_plan import BATCH_WRITES, NOBODY
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.batch_plan import BATCH_WRITES, NOBODY
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ErrorSettings

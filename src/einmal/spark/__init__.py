@@ -1,7 +1,7 @@
 """Spark: topics as a source, and a sink that writes each micro-batch exactly once.
 
 The only package that imports pyspark, and only when one of its names is used: a pipeline can be declared, explained and
-managed where Spark is not installed. ``einmal.pipeline`` decides, this package performs.
+managed where Spark is not installed. ``einmal.commit_protocol`` decides, this package performs.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from einmal.client.errors import ConfigError
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.deduplication.business_key import Deduplicate, key_of
 from einmal.ingest.deduplication.deduplicator import Deduplicator
 from einmal.ingest.deduplication.key_window import Keys, KeyWindow, record_key, remember
 from einmal.ingest.deduplication.recorded import DuplicateCounts, RecordedWindow, decode_window
 from einmal.ingest.source import IngestBatch, IngestRecord, SourceFailed, SourceRefused
-from einmal.pipeline.claims import Output
 from einmal.types import Header, Offset, TopicPartition
 from einmal.wire.record_batch import Record
 from tests.suite.cases import each_case

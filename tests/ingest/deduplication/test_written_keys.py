@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from einmal.client.fetched import RawBatch, whole_batches
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.deduplication.business_key import Deduplicate, key_digest
 from einmal.ingest.deduplication.key_window import KeyWindow
 from einmal.ingest.deduplication.recorded import DuplicateCounts, RecordedWindow
 from einmal.ingest.deduplication.written_keys import WrittenKeys
 from einmal.ingest.source import SourceRefused
-from einmal.pipeline.claims import Output
 from einmal.types import TopicPartition
 from einmal.wire.control_batch import encode_marker
 from einmal.wire.record_batch import NewRecord, encode_batch

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.pipeline.claims import Output, Task
+from einmal.commit_protocol.claims import Output, Task
 from einmal.sinks.kafka.claim_messages import (
     CLAIMS_MAX,
     LINE_BYTES_MAX,

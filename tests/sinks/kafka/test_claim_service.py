@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from einmal.pipeline.claims import Denied, Output, Task
+from einmal.commit_protocol.claims import Denied, Output, Task
 from einmal.sinks.kafka import claim_client, claim_service, open_transaction
 from einmal.sinks.kafka.claim_client import ClaimClient, ClaimRefused
 from einmal.sinks.kafka.claim_messages import Claim, ClaimDenied, ClaimingAttempt, ClaimPartitions, Noted, encode

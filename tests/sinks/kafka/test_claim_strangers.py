@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from einmal.pipeline.claims import Task
+from einmal.commit_protocol.claims import Task
 from einmal.security.shared_identity import SharedIdentity
 from einmal.sinks.kafka import claim_client, claim_service
 from einmal.sinks.kafka.claim_client import Address, ClaimClient, ClaimRefused

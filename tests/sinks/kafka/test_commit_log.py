@@ -16,7 +16,7 @@ import pytest
 
 from einmal.client import TransactionDriver
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.seams import ProtocolFactory, TcpNetwork
 from einmal.sinks.kafka.commit_log import TOPIC_CONFIG, CommitLog
 from einmal.types import Offset, TopicPartition

@@ -11,9 +11,9 @@ import pyarrow
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.options.values import Options
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
 from einmal.sinks.commit_point import Identity, SinkFailed
 from einmal.sinks.postgres.commit_point import PostgresCommitPoint
 from einmal.sinks.postgres.sink import PostgresSink

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client.descriptions import TransactionDescription
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Identity, OutcomeUnknown, SinkFailed, SinkFenced
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from einmal.chaos.processes import command_of, parent_of, session_of
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.wire.murmur2 import partition_for_key
 from tests.campaigns.spark_driver import READY_S, SparkDriver, java_options, spark_config

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from einmal.chaos.processes import kill
-from einmal.pipeline.claims import Output
+from einmal.commit_protocol.claims import Output
 from einmal.pipeline.events import TransactionEnded
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Identity

@@ -9,12 +9,12 @@ from typing import Any, Final
 from einmal.client import OffsetRange, RangeReader
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.deduplication.business_key import Deduplicate
 from einmal.ingest.deduplication.key_window import DeduplicatedBatch, Keys, KeyWindow, StagedWindow
 from einmal.ingest.deduplication.recorded import SPANS_WINDOWS, RecordedWindow, decode_window
 from einmal.ingest.deduplication.written_keys import WrittenKeys
 from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice, SourceRefused
-from einmal.pipeline.claims import Output
 from einmal.types import Offset, TopicPartition
 
 _KEPT_WINDOWS: Final = SPANS_WINDOWS + 1

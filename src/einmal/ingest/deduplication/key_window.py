@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from einmal.commit_protocol.claims import Output
 from einmal.ingest.deduplication.business_key import Deduplicate, key_digest, key_of, value_digest
 from einmal.ingest.deduplication.recorded import DuplicateCounts, RecordedWindow
 from einmal.ingest.source import IngestRecord, SourceRefused
-from einmal.pipeline.claims import Output
 from einmal.wire.record_batch import Record
 
 _VALUE_BITS: Final = 64

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
-from einmal.pipeline.claims import Output
+from einmal.commit_protocol.claims import Output
 from einmal.types import TopicPartition
 
 SPANS_WINDOWS: Final = 2

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.compute as pc
 
-from einmal.pipeline.claims import Output, Task
+from einmal.commit_protocol.claims import Output, Task
 from einmal.sinks.batch_rows import BatchRows, PartReport, TaskAttempt
 from einmal.sinks.kafka.encoding import encoded, encoding_of
 from einmal.sinks.kafka.open_transaction import OpenTransaction, OwnTurn, WriteAs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol, Self
 
-from einmal.pipeline.claims import Output, Task
+from einmal.commit_protocol.claims import Output, Task
 from einmal.security.shared_identity import SharedIdentity
 from einmal.sinks.kafka.claim_messages import (
     CLAIMS_MAX,

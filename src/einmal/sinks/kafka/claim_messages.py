@@ -7,7 +7,7 @@ import json
 from dataclasses import astuple
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from einmal.pipeline.claims import Output, Task
+from einmal.commit_protocol.claims import Output, Task
 from einmal.types import TopicPartition
 
 LINE_BYTES_MAX: Final = 64 * 1024

@@ -40,7 +40,7 @@ so that those who stay silent do not keep tasks out; a task whose handshake was 
 
 ``claim_messages`` has the questions and answers; a refusal always names what was refused. An attempt is at work until
 it leaves or its connection ends; keepalive probes find a machine that died silently. Connections stay for the next task
-of the worker. Knows nothing of Spark: ``open_transaction`` answers, ``pipeline.claims`` decides.
+of the worker. Knows nothing of Spark: ``open_transaction`` answers, ``commit_protocol.claims`` decides.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from einmal.client import OffsetRange, PartitionWriter, RangeReader
 from einmal.client.fetched import CorruptData, RawBatch
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
 from einmal.sinks.kafka.transaction_writer import TransactionWriter
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.control_batch import COMMIT, control_type

@@ -26,11 +26,11 @@ from einmal.client.errors import (
 from einmal.client.producer_batch import TOPIC_LIMITS
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.claims import Denied, Output
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
+from einmal.commit_protocol.positions import short
 from einmal.pipeline import events
-from einmal.pipeline.claims import Denied, Output
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.pipeline.errors import PipelineRefused
-from einmal.pipeline.positions import short
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import (
     CommitPoint,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from einmal.client.errors import UnknownTopic
 from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.sinks.commit_point import Committed
 from einmal.sinks.kafka.commit_log import (
     BatchReader,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from einmal.commit_protocol.claims import Claims, Denied, Granted, Output, Task
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.options.values import reserved
-from einmal.pipeline.claims import Claims, Denied, Granted, Output, Task
-from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.sinks.kafka.claim_client import Claimant, ClaimRefused
 from einmal.sinks.kafka.claim_messages import (
     CLAIMS_MAX,

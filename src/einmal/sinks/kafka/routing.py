@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow
 
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.options.values import OptionError, reserved
-from einmal.pipeline.commit_record import RESERVED_TOPICS
 from einmal.sinks.batch_rows import RowRefused
 from einmal.sinks.kafka.claim_client import Turn
 from einmal.sinks.kafka.claim_messages import TopicNumbers

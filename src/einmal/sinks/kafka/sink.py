@@ -7,8 +7,8 @@ from functools import cached_property
 
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.options.values import OptionError
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Committed, SinkFailed
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG

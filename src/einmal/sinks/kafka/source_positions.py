@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from einmal.client.errors import KafkaError, RetriableError
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.source_offsets import from_json
+from einmal.commit_protocol.source_offsets import from_json
 from einmal.sinks.kafka.transactions import KafkaTransactions
 from einmal.types import ErrorCode, ProducerIdAndEpoch
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from google_crc32c import extend as crc32c_extend
 
 from einmal.client import PartitionWriter
-from einmal.pipeline.claims import Output
+from einmal.commit_protocol.claims import Output
 from einmal.sinks.kafka.claim_client import Claimant
 from einmal.sinks.kafka.claim_messages import Claim
 from einmal.sinks.kafka.open_transaction import WriteAs

@@ -31,9 +31,9 @@ from uuid import uuid4
 
 import psycopg
 
+from einmal.commit_protocol.claims import Output
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.pipeline import events
-from einmal.pipeline.claims import Output
-from einmal.pipeline.commit_record import CommitRecord
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
 from einmal.postgresql.errors import cause

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from psycopg import sql
 
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.postgresql.names import TableName, quoted
 from einmal.postgresql.session import Row
 from einmal.sinks import stored_record

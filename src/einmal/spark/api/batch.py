@@ -14,13 +14,13 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
+from einmal.commit_protocol.batch_plan import BATCH_WRITES
+from einmal.commit_protocol.effects import Ready
+from einmal.commit_protocol.run_state import Query
 from einmal.options.sink import VersionOptions, version_options, write_options
 from einmal.options.values import OptionError
 from einmal.pipeline import events
-from einmal.pipeline.batch_plan import BATCH_WRITES
-from einmal.pipeline.effects import Ready
 from einmal.pipeline.errors import PipelineFailed
-from einmal.pipeline.run_state import Query
 from einmal.schemas.settings import TOLERANCE
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kinds import KAFKA, new_sink, sink_class

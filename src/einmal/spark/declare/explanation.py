@@ -10,11 +10,11 @@ from contextlib import closing
 from typing import Final
 
 from einmal.client.errors import KafkaError
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclaredSink, Source
 from einmal.options.sink import EXACTLY_ONCE, SinkOptions
 from einmal.options.source import topics_of
 from einmal.options.values import client_settings
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.schemas import settings as decoding_settings
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.kinds import new_sink

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
-from einmal.pipeline.commit_record import COMMIT_TOPIC
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 

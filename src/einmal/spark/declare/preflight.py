@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from einmal.client.errors import FatalError, KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.options.sink import EXACTLY_ONCE, QueryOptions, SinkOptions, VersionOptions, WriteOptions
 from einmal.options.source import topics_of
 from einmal.options.values import OptionError, client_settings, reserved
-from einmal.pipeline.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.pipeline.errors import PipelineRefused, PreflightFailed
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG

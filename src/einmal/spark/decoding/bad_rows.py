@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from einmal.commit_protocol.source_offsets import SourcePosition, first_offsets, packed, ranges
 from einmal.options.source import source_options
 from einmal.pipeline import events
 from einmal.pipeline.dead_letters import ToleranceExceeded
-from einmal.pipeline.source_offsets import SourcePosition, first_offsets, packed, ranges
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.reports import BatchSummary, summarized
 from einmal.spark.decoding.rows import LETTER_SCHEMA, TURN, LetterTasks, letters

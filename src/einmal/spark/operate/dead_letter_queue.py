@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from einmal.client import OffsetRange, Producer, RangeReader
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import REPLAY_TOPIC, RESERVED_TOPICS
+from einmal.commit_protocol.commit_record import REPLAY_TOPIC, RESERVED_TOPICS
 from einmal.pipeline.dead_letters import (
     CONNECTOR,
     EXCEPTION,

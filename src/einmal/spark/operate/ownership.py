@@ -15,9 +15,9 @@ from typing import Self
 from einmal.client.descriptions import TransactionDescription
 from einmal.client.errors import RequestRefused
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
-from einmal.pipeline.positions import offsets_of, topics_in
-from einmal.pipeline.source_offsets import SourcePosition
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.positions import offsets_of, topics_in
+from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.sinks.commit_point import Committed, SinkFailed
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT

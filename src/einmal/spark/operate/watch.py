@@ -16,9 +16,9 @@ from py4j.protocol import Py4JError
 
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.options.values import client_settings
 from einmal.pipeline import events
-from einmal.pipeline.source_offsets import SourcePosition
 from einmal.spark.operate.progress import Progress
 from einmal.spark.output.reports import BatchReport, Ends, Offsets, lag_behind
 from einmal.spark.protocol.execution import sources

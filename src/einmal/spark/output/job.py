@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType
 
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.pipeline.claims import Output
+from einmal.commit_protocol.claims import Output
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.kafka.claim_client import Address
 from einmal.sinks.kafka.encoding import encoding_of

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from einmal.pipeline.positions import topics_in
-from einmal.pipeline.source_offsets import SourcePosition, first_offsets, from_json
+from einmal.commit_protocol.positions import topics_in
+from einmal.commit_protocol.source_offsets import SourcePosition, first_offsets, from_json
 from einmal.types import Offset, TopicPartition
 
 PLANNING: Final = "planning"

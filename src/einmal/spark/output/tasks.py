@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from einmal.pipeline.claims import Task
+from einmal.commit_protocol.claims import Task
 from einmal.sinks.kafka.claim_client import Address, ClaimClient
 from einmal.sinks.kafka.encoding import Encoding, encoded
 from einmal.sinks.kafka.writer import WriteTask, write_sections

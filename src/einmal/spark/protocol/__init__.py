@@ -1,1 +1,1 @@
-"""Performing what `einmal.pipeline` decides: one query, its batches, its commits."""
+"""Performing what `einmal.commit_protocol` decides: one query, its batches, its commits."""

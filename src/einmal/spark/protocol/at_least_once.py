@@ -5,8 +5,8 @@ The guarantee of Spark's own Kafka sink: a batch or a task that is run again is 
 
 from __future__ import annotations
 
+from einmal.commit_protocol.claims import Denied
 from einmal.pipeline import events
-from einmal.pipeline.claims import Denied
 from einmal.spark.protocol.outside_transactions import report_start, write_plainly
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 

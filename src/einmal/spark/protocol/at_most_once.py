@@ -8,8 +8,8 @@ the batch.
 
 from __future__ import annotations
 
+from einmal.commit_protocol.claims import Denied, Output
 from einmal.pipeline import events
-from einmal.pipeline.claims import Denied, Output
 from einmal.pipeline.errors import BatchLost
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.outside_transactions import report_start, write_plainly

@@ -21,13 +21,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.effects import Failed, Finished
+from einmal.commit_protocol.positions import are_same, short, topics_in
+from einmal.commit_protocol.run_state import Query
 from einmal.pipeline import events
-from einmal.pipeline.batch_plan import Batch
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.effects import Failed, Finished
 from einmal.pipeline.errors import PipelineFenced, PipelineRefused
-from einmal.pipeline.positions import are_same, short, topics_in
-from einmal.pipeline.run_state import Query
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.source_positions import SELF_CONTAINED
 from einmal.sinks.sink import Opening

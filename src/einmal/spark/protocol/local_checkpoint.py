@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from einmal.pipeline.takeover import Standing
+from einmal.commit_protocol.takeover import Standing
 from einmal.spark.protocol.checkpoint import CheckpointError, parse_offset_log
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from einmal.commit_protocol.claims import Denied, Output
 from einmal.pipeline import events
-from einmal.pipeline.claims import Denied, Output
 from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
 from einmal.spark.protocol.run import CurrentBatch, Setting
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from einmal.commit_protocol.run_state import Held
 from einmal.options.sink import QueryOptions
 from einmal.pipeline import events
-from einmal.pipeline.run_state import Held
 from einmal.sinks.sink import RowSink
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution

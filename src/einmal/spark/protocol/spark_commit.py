@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from einmal.pipeline.commit_record import CommitRecord
-from einmal.pipeline.effects import Failed, Finished
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.effects import Failed, Finished
+from einmal.commit_protocol.positions import are_same
 from einmal.pipeline.errors import PipelineRefused
-from einmal.pipeline.positions import are_same
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError, CheckpointTaken
 from einmal.spark.protocol.run import CurrentBatch
 

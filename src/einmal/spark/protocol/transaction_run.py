@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
-from einmal.pipeline import effects as protocol
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.commit_protocol.committer import Committer
+from einmal.commit_protocol.run_state import Held, Query
 from einmal.pipeline import events
-from einmal.pipeline.batch_plan import Batch
-from einmal.pipeline.commit_record import CommitRecord, UnreadableCommitRecord
-from einmal.pipeline.committer import Committer
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineFailed, PipelineFenced, PipelineRefused
-from einmal.pipeline.run_state import Held, Query
 from einmal.sinks.commit_point import (
     ALL_OR_NOTHING,
     OutcomeUnknown,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from einmal.commit_protocol.source_offsets import PlannedRange, SourcePosition, packed
 from einmal.options.source import SourceOptions
 from einmal.pipeline import events
 from einmal.pipeline.dead_letters import (
@@ -25,7 +26,6 @@ from einmal.pipeline.dead_letters import (
     failed_record,
     rows_of,
 )
-from einmal.pipeline.source_offsets import PlannedRange, SourcePosition, packed
 from einmal.schemas.settings import ErrorSettings
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 from einmal.types import Offset, TopicPartition

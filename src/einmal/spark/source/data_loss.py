@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from einmal.pipeline.source_offsets import Positions, SourcePosition
+from einmal.commit_protocol.source_offsets import Positions, SourcePosition
 from einmal.types import Offset, TopicPartition
 
 _NAMED_MAX: Final = 8

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from einmal.client.errors import UnknownTopic, error_for
 from einmal.clusters.kafka_cluster import KafkaCluster, Seen, matches
+from einmal.commit_protocol.source_offsets import Positions, SourcePosition, first_offsets, limited, to_json
 from einmal.options.source import (
     EARLIEST,
     LATEST,
@@ -24,7 +25,6 @@ from einmal.options.source import (
     Times,
 )
 from einmal.options.values import OptionError
-from einmal.pipeline.source_offsets import Positions, SourcePosition, first_offsets, limited, to_json
 from einmal.spark.source import data_loss
 from einmal.spark.source.data_loss import DataLoss, of_topic
 from einmal.types import ErrorCode, Offset, TopicPartition

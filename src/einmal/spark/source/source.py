@@ -37,9 +37,7 @@ from einmal.client import OffsetRange as Bounds
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import KafkaCluster, uuid_of
-from einmal.options.source import SourceOptions, source_options
-from einmal.options.values import OptionError
-from einmal.pipeline.source_offsets import (
+from einmal.commit_protocol.source_offsets import (
     PlannedRange,
     Positions,
     SourcePosition,
@@ -48,6 +46,8 @@ from einmal.pipeline.source_offsets import (
     shared_max,
     to_json,
 )
+from einmal.options.source import SourceOptions, source_options
+from einmal.options.values import OptionError
 from einmal.security.redaction import is_secret
 from einmal.spark.environment.python_worker import answered, range_reader, settle
 from einmal.spark.environment.source_environment import share_environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFailed
 from einmal.testing.sinks.driving import VERBS, RunUnderTest, rows_of
 from einmal.testing.sinks.hooks import Row, SinkHooks

@@ -9,8 +9,8 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.pipeline.claims import Output, digest
-from einmal.pipeline.commit_record import CommitRecord
+from einmal.commit_protocol.claims import Output, digest
+from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Identity
 from einmal.sinks.sink import Opening

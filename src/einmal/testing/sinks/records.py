@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from einmal.pipeline.commit_record import UnreadableCommitRecord
+from einmal.commit_protocol.commit_record import UnreadableCommitRecord
 from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from einmal.testing.sinks.hooks import SinkHooks
 

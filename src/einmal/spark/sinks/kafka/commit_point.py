@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from einmal.commit_protocol.claims import Output
 from einmal.pipeline import events
-from einmal.pipeline.claims import Output
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Identity
 from einmal.sinks.kafka.commit_point import KafkaOpening, KafkaRowCommitPoint

@@ -1,0 +1,523 @@
+"""The mirror's side of every conversation: which step comes next, whatever has just happened.
+
+Theory of operation. One target transaction copies one consistent cut (``cut``): records, the maps of their offsets, the
+groups' offsets translated by these maps, and the commit record with the source positions. So whatever state of the
+target a reader sees, it is the source's at one cut: no transaction is torn, and a group that resumes at its offset
+there reads each record that it has not processed, and no other.
+
+    start    look at the record  ->  acquire the transactional.id  ->  read the record, then the maps  ->  topics
+    probe    ends  ->  transactions  ->  ends again  ->  topics again  ->  headers below the ends
+    batch    copy records  ->  groups at the target  ->  save maps  ->  commit group offsets  ->  commit record
+             ->  EndTxn
+
+Invariants, and the ordering that keeps them:
+
+1. *The transaction is the pipeline's.* ``commit_protocol.committer`` decides start, epochs, retries and fencing. A
+   mirror is a stateless query whose checkpoint is always fresh: each run resumes at the commit record's end.
+2. *Ends, transactions, ends* come in this order: ``cut`` explains why.
+3. *The ends of __consumer_offsets come before those of the data.* An offset that a group has committed is never behind
+   the end of its partition then, unless no record is there.
+4. *Topics are listed after the ends.* A partition that is missing could have a part of a transaction, and the offset of
+   a group could be of a topic that was created again. If the list differs, the probe is void.
+5. *Records before maps before group offsets.* The target's answers to records make the map that translates offsets.
+6. *Nothing is known before EndTxn is answered.* Positions, maps and groups change when the committer is ready again.
+7. *A group that has moved to the target is left alone.* A member that joins after the question, before EndTxn, waits
+   for the end of the transaction where it asks for stable offsets (KIP-447).
+
+The machine performs nothing: each effect is answered by one event through ``step``, until the effect is Stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from einmal.commit_protocol import effects as protocol
+from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.committer import Committer
+from einmal.commit_protocol.conversation import RunEnded, converse
+from einmal.commit_protocol.run_state import Held, Query
+from einmal.mirror_protocol import topology
+from einmal.mirror_protocol.batch import StagedBatch, advance, groups_of, moved_groups, stage
+from einmal.mirror_protocol.cut import Cut, Probe, find_whole, largest_cut
+from einmal.mirror_protocol.effects import (
+    CommitGroupOffsets,
+    CopyRecords,
+    CopyRefused,
+    EffectFailed,
+    EndsTaken,
+    Extent,
+    GroupRefused,
+    HeadersScanned,
+    ListTopics,
+    MapsRead,
+    MirrorEffect,
+    MirrorEvent,
+    ReadMaps,
+    ReadTargetGroups,
+    ReadTransactions,
+    RecordsCopied,
+    SaveMaps,
+    ScanHeaders,
+    Stopped,
+    TakeEnds,
+    TargetGroupsRead,
+    TopicsListed,
+    TransactionsRead,
+    Wait,
+)
+from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
+from einmal.mirror_protocol.offset_map import InvalidRun, OffsetMap
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, MirrorProgress, RecordedPosition
+from einmal.mirror_protocol.scan import DataHeader, GroupCommit, Header, MalformedScan, PartitionScan
+from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+
+_SURVEYS_MAX: Final = 10_000
+"""Topics that one survey creates: each of them needs another list."""
+_ROUNDS_HELD: Final = 100
+"""Rounds without anything that may be copied, until it is reported."""
+_NAMED_MAX: Final = 8
+_REASON_MAX: Final = 400
+_HINT_DATA_LOSS: Final = "failOnDataLoss=false continues with the records that still exist, and reports what is lost"
+HINT_OVERLAP: Final = (
+    'transactions = "by-partition" does not wait for transactions that overlap, and may tear those over several '
+    "partitions"
+)
+_HINT_OPEN: Final = "find the transaction that stays open at the source, and end it: einmal txn find-hanging, abort"
+_E = TypeVar("_E")
+_Steps = Generator[MirrorEffect, MirrorEvent, _E]
+
+
+class _Again(Exception):
+    """The round cannot be finished now; nothing was written in it."""
+
+
+class MirrorMachine:
+    """One run of one flow. Not reusable after Stopped."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        run: str,
+        held: Held | None = None,
+        aside: MutableMapping[str, str] | None = None,
+        refused: MutableMapping[str, str] | None = None,
+    ) -> None:
+        """``run``: the name of this run, which no other run has. ``held``: by the run before it in this process.
+        ``aside``: topics that are left out, with the reasons; the machine adds to it, its owner removes what is to be
+        tried again. ``refused``: the same for groups whose offsets the target refuses."""
+        self._flow = flow
+        self._aside: MutableMapping[str, str] = {} if aside is None else aside
+        self._refused: MutableMapping[str, str] = {} if refused is None else refused
+        self._has_looked = False
+        self._run_name = run
+        self._checkpoint = f"mirror {flow.name}"
+        query = Query(
+            transactional_id=flow.transactional_id,
+            query_id=run,
+            checkpoint=self._checkpoint,
+            is_fresh=True,
+            stateful=False,
+        )
+        self._committer = Committer(query, held)
+        self._progress = MirrorProgress()
+        self._notices: list[MirrorNotice] = []
+        self._by_partition = flow.by_partition
+        """As declared, or because the source's transactions cannot be read."""
+        self._rounds_held = 0
+        self._staged: StagedBatch | None = None
+        """State that becomes true with the commit of the open transaction."""
+        self._steps = self._run()
+
+    @property
+    def held(self) -> Held | None:
+        """The identity of this run, for a restart."""
+        return self._committer.held
+
+    @property
+    def progress(self) -> MirrorProgress:
+        """Progress that is committed, and what was read ahead. To be read only."""
+        return self._progress
+
+    def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
+        """Whether all topics are known, with everything that was committed when the logs had these ends, and all of it
+        is copied, except for topics that are left out, which the commit record names."""
+        return (
+            self._has_looked
+            and self._progress.recorded.aside.keys() == self._aside.keys()
+            and self._progress.has_copied(goal)
+        )
+
+    def take_notices(self) -> list[MirrorNotice]:
+        """Return the notices since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def start(self) -> MirrorEffect:
+        """Begin the run."""
+        return next(self._steps)
+
+    def step(self, event: MirrorEvent) -> MirrorEffect:
+        """The answer to the last effect."""
+        return self._steps.send(event)
+
+    # --- the run --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> _Steps[None]:
+        try:
+            yield from self._load()
+            while True:
+                try:
+                    has_copied = yield from self._round()
+                except _Again:
+                    has_copied = False
+                if not has_copied:
+                    yield Wait()
+        except MalformedScan as error:
+            yield Stopped(str(error), "the source's log is damaged: restore the partition from a replica", False)
+        except RunEnded as end:
+            yield Stopped(end.reason, end.hint, end.may_restart)
+
+    def _load(self) -> _Steps[None]:
+        yield from converse(self._committer, self._committer.start(), lambda identity: self._write(identity, {}))
+        progress, record = self._progress, self._committer.record
+        try:
+            progress.recorded = RecordedPosition.of(record)
+        except ValueError as error:
+            raise RunEnded(str(error), f"{self._flow.transactional_id!r} belongs to a pipeline: rename it") from error
+        while True:
+            try:
+                saved = (yield from self._ask(ReadMaps(), MapsRead)).maps
+                break
+            except _Again:
+                yield Wait()
+        progress.seen = {topic: dict(ends) for topic, ends in progress.recorded.seen.items()}
+        for key, each in saved.items():
+            progress.maps[key] = OffsetMap(each.runs)
+            progress.groups[key] = dict(each.groups)
+
+    def _round(self) -> _Steps[bool]:
+        """Copy one batch, from what was read ahead if possible. Returns whether anything was copied."""
+        cut = self._largest_cut()
+        if not self._has_content(cut):
+            if not (yield from self._probe()):
+                return False
+            cut = self._largest_cut()
+            if not self._has_content(cut):
+                self._note_held()
+                # Only a transaction can let others know which topics are left out.
+                if self._progress.recorded.aside.keys() == self._aside.keys():
+                    return False
+        self._rounds_held = 0
+        yield from self._transact(cut)
+        return True
+
+    def _note_held(self) -> None:
+        """Report committed records that no cut can include, if that does not change."""
+        held = [scan for scan in self._progress.scans.values() if scan.first_uncopied() is not None]
+        self._rounds_held = self._rounds_held + 1 if held else 0
+        if self._rounds_held == _ROUNDS_HELD:
+            undecided = sorted({each for scan in held for each in scan.undecided})
+            names = f" (producer ids {', '.join(map(str, undecided[:_NAMED_MAX]))})" if undecided else ""
+            self._notice(
+                NoticeKind.HELD,
+                str(held[0].partition),
+                f"committed records of {held[0].partition} from offset {held[0].first_uncopied()} on wait for open "
+                f"transactions{names} that they overlap: they are copied together, or not at all. {HINT_OVERLAP}",
+            )
+
+    def _ask(self, effect: MirrorEffect, answer: type[_E]) -> _Steps[_E]:
+        event = yield effect
+        if isinstance(event, EffectFailed):
+            if event.topic:
+                self._leave_out(event.topic, event.reason)
+            raise _Again(event.reason)
+        assert isinstance(event, answer), f"{event} answers {effect}"
+        return event
+
+    def _notice(self, kind: NoticeKind, subject: str, text: str) -> None:
+        self._notices.append(MirrorNotice(kind, subject, text))
+
+    def _leave_out(self, topic: str, reason: str) -> None:
+        reason = " ".join(reason.split())[:_REASON_MAX]
+        self._aside[topic] = reason
+        self._notice(
+            NoticeKind.ASIDE,
+            topic,
+            f"topic {topic!r} is left out, all others are copied, transactions that span it without its records: "
+            f"{reason} It is tried again from time to time",
+        )
+
+    # --- a probe --------------------------------------------------------------------------------------------------
+
+    def _probe(self) -> _Steps[bool]:
+        """Read ahead. False if the topics have changed meanwhile: nothing is known then."""
+        progress = self._progress
+        if not progress.topics or not self._aside.keys().isdisjoint(progress.topics):
+            yield from self._survey()
+        before = yield from self._ends(tuple(progress.scans))
+        progress.see({each: extent.end for each, extent in before.items()})
+        preparing = yield from self._preparing()
+        offsets = tuple(each for each in progress.scans if each.topic == OFFSETS_TOPIC)
+        after = dict((yield from self._ends(offsets)))
+        after |= yield from self._ends(tuple(each for each in progress.scans if each.topic != OFFSETS_TOPIC))
+        if (yield from self._survey()):
+            return False
+        self._compare(after)
+        yield from self._scan({each: extent.end for each, extent in after.items()})
+        find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
+        self._has_looked = True
+        return True
+
+    def _preparing(self) -> _Steps[Mapping[ProducerId, ProducerEpoch] | None]:
+        if self._flow.by_partition:
+            return None
+        preparing = (yield from self._ask(ReadTransactions(), TransactionsRead)).preparing
+        if preparing is None and not self._by_partition:
+            self._notice(
+                NoticeKind.TORN,
+                "__transaction_state",
+                "__transaction_state of the source cannot be read: transactions over several partitions may be torn",
+            )
+        self._by_partition = preparing is None
+        return preparing
+
+    def _ends(self, partitions: tuple[TopicPartition, ...]) -> _Steps[Mapping[TopicPartition, Extent]]:
+        if not partitions:
+            return {}
+        extents = (yield from self._ask(TakeEnds(partitions), EndsTaken)).extents
+        if extents.keys() != set(partitions):
+            raise _Again("partitions without an end")
+        return extents
+
+    def _survey(self) -> _Steps[bool]:
+        """Compare the topics, and create what the target lacks. Returns whether anything has changed."""
+        progress = self._progress
+        for _ in range(_SURVEYS_MAX):
+            listed = yield from self._ask(ListTopics(), TopicsListed)
+            try:
+                topology.check_clusters(progress, listed)
+                lacking = next(topology.missing(self._flow, listed, self._aside), None)
+                if lacking is None:
+                    notices = topology.adopt(self._flow, progress, listed, self._aside)
+                    progress.recorded = replace(
+                        progress.recorded, source_cluster=listed.source_cluster, target_cluster=listed.target_cluster
+                    )
+                    for notice in notices or ():
+                        self._lose(notice)
+                    return notices is not None
+            except topology.WrongCluster as error:
+                raise RunEnded(str(error), "correct bootstrap.servers, or rename the flow") from error
+            except topology.StaleList as error:
+                raise _Again(str(error)) from error
+            event = yield lacking
+            if isinstance(event, EffectFailed) and event.topic:
+                self._leave_out(event.topic, event.reason)
+            elif isinstance(event, EffectFailed):
+                raise _Again(event.reason)
+        raise _Again("the target does not show the topics that were created")
+
+    def _lose(self, notice: MirrorNotice) -> None:
+        if notice.kind is NoticeKind.DATA_LOSS and self._flow.fail_on_data_loss:
+            raise RunEnded(notice.text, _HINT_DATA_LOSS)
+        self._notices.append(notice)
+
+    def _compare(self, extents: Mapping[TopicPartition, Extent]) -> None:
+        """Positions and what was read ahead with the logs as they are now."""
+        progress = self._progress
+        is_void = False
+        for each, extent in extents.items():
+            scan = progress.scans[each]
+            progress.starts[each] = extent.start
+            if scan.position == UNKNOWN:
+                scan.forget(extent.start)
+            elif scan.position < extent.start:
+                lost = f"{each} offsets {scan.position} to {extent.start - 1} were deleted before they were copied"
+                if each.topic != OFFSETS_TOPIC:
+                    self._lose(MirrorNotice(NoticeKind.DATA_LOSS, str(each), lost))
+                scan.forget(extent.start)
+                is_void = True
+            elif extent.end < scan.position:
+                self._notice(
+                    NoticeKind.BEHIND,
+                    str(each),
+                    f"{each} ends at offset {extent.end}, before offset {scan.position}, up to which it was copied: "
+                    "the log was truncated (an unclean leader election, or a disk that was lost or restored)",
+                )
+                raise _Again(f"{each} is behind")
+            elif extent.end < scan.scanned:
+                is_void = True
+        if is_void:
+            progress.rescan()
+
+    def _scan(self, ends: Mapping[TopicPartition, int]) -> _Steps[None]:
+        scans = self._progress.scans
+        topic_ids = {topic.name: topic.source_id for topic in self._progress.topics.values()}
+        for each, end in ends.items():
+            scans[each].end = end
+        while True:
+            ranges = {
+                each: (scans[each].scanned, end)
+                for each, end in ends.items()
+                if scans[each].scanned < end and not self._has_enough(scans[each])
+            }
+            if not ranges:
+                return
+            found = yield from self._ask(ScanHeaders(ranges, topic_ids), HeadersScanned)
+            for each, headers in found.headers.items():
+                for header in headers:
+                    scans[each].take(self._relevant(each, header))
+            for each, reached in found.reached.items():
+                scans[each].reach(reached)
+                self._note_unmarked(scans[each])
+            if all(scans[each].scanned == start for each, (start, _) in ranges.items()):
+                raise _Again("the source returns no headers")
+            parts = sum(len(scan.decided) + len(scan.undecided) for scan in scans.values())
+            if parts > self._flow.parts_max:
+                raise RunEnded(
+                    f"{parts} parts of transactions lie between the mirror's position and the end of the source",
+                    _HINT_OPEN if self._by_partition else HINT_OVERLAP,
+                )
+
+    def _has_enough(self, scan: PartitionScan) -> bool:
+        """Nothing that lies further ahead can be a part of what is copied by partition. The offsets of groups are read
+        to their end: those of a topic that was deleted are known by what follows them."""
+        return self._by_partition and scan.is_copied and scan.has_decided(self._flow.parts_ahead)
+
+    def _note_unmarked(self, scan: PartitionScan) -> None:
+        for part in scan.unmarked:
+            assert part.producer is not None
+            self._notice(
+                NoticeKind.UNMARKED,
+                str(scan.partition),
+                f"{scan.partition} has no marker for the transaction of producer id {part.producer.producer_id}, epoch "
+                f"{part.producer.producer_epoch}, at offsets {part.first} to {part.last}: the source's "
+                "readers see it with the producer's next transaction, and so does the mirror",
+            )
+        scan.unmarked.clear()
+
+    def _relevant(self, scanned: TopicPartition, header: Header) -> Header:
+        """Without the offsets that are not to be translated."""
+        if not isinstance(header, DataHeader) or not header.commits:
+            return header
+        return replace(
+            header, commits=tuple(each for each in header.commits if self._is_relevant(each, scanned, header))
+        )
+
+    def _is_relevant(self, commit: GroupCommit, scanned: TopicPartition, header: DataHeader) -> bool:
+        progress = self._progress
+        if not progress.is_copied(commit.partition) or not self._flow.groups.accepts(commit.group):
+            return False
+        if progress.is_old(scanned, header.last_offset, commit.partition.topic):
+            return False
+        seen = progress.seen.get(commit.partition.topic, {})
+        if header.last_offset >= seen.get(scanned.partition, 0):
+            return True
+        if commit.offset is None:
+            progress.deleted.add((commit.group, commit.partition))
+            return True
+        # Behind a tombstone it is one of the new topic.
+        known = progress.groups.get(progress.key(commit.partition), {})
+        if commit.group in known or (commit.group, commit.partition) in progress.deleted:
+            return True
+        text = (
+            f"offset {commit.offset} of group {commit.group!r} in {commit.partition} was committed before the "
+            "topic was seen to be a new one: it is not translated"
+        )
+        self._notices.append(MirrorNotice(NoticeKind.OLD_OFFSET, commit.group, text, commit.partition, commit.offset))
+        return False
+
+    # --- a batch --------------------------------------------------------------------------------------------------
+
+    def _largest_cut(self) -> Cut:
+        return largest_cut(self._progress.scans, self._flow.offsets_max, splits=self._by_partition)
+
+    def _has_content(self, cut: Cut) -> bool:
+        return any(scan.has_content(cut[each]) for each, scan in self._progress.scans.items())
+
+    def _transact(self, cut: Cut) -> _Steps[None]:
+        progress, record = self._progress, self._committer.record
+        are_ahead = all(progress.scans[each].position <= end for each, end in cut.items())
+        assert are_ahead, "a cut below a position would record less than what is at the target"
+        position = progress.position_after(cut, self._aside)
+        batch = Batch(
+            query_id=self._run_name,
+            checkpoint=self._checkpoint,
+            batch_id=0 if record is None else record.batch_id + 1,
+            start=None if record is None else record.end,
+            end=position.end(),
+            run=self._run_name,
+        )
+        yield from converse(self._committer, self._committer.batch(batch), lambda identity: self._write(identity, cut))
+        assert self._staged is not None
+        record = self._committer.record
+        assert record is not None and record.end == batch.end, "positions, maps and records are of one transaction"
+        self._notices += self._staged.notices
+        advance(progress, cut, position, self._staged)
+
+    def _write(self, identity: ProducerIdAndEpoch, cut: Cut) -> _Steps[MirrorEvent]:
+        """One attempt to write the batch."""
+        copied = yield from self._copy(identity, cut)
+        if isinstance(copied, CopyRefused):
+            # The next run begins without the topic.
+            self._leave_out(copied.topic, copied.reason)
+            return protocol.Failed(copied.reason, will_again=True)
+        if isinstance(copied, EffectFailed):
+            return protocol.Failed(copied.reason)
+        if not isinstance(copied, RecordsCopied):
+            return copied
+        groups: MirrorEvent = TargetGroupsRead(frozenset(), {})
+        if asked := groups_of(self._progress, cut, self._refused):
+            groups = yield ReadTargetGroups(asked)
+        if isinstance(groups, GroupRefused):
+            return _refused(groups, self._refused)
+        if isinstance(groups, EffectFailed):
+            return protocol.Failed(groups.reason)
+        assert isinstance(groups, TargetGroupsRead)
+        try:
+            moved = moved_groups(self._progress, cut, groups, self._refused)
+            batch = stage(self._flow, self._progress, cut, copied.runs, moved)
+        except InvalidRun as error:
+            return protocol.Failed(f"the target's answer contradicts what was copied: {error}", will_again=True)
+        self._staged = batch
+        return (yield from _save(identity, batch, self._refused))
+
+    def _copy(self, identity: ProducerIdAndEpoch, cut: Cut) -> _Steps[MirrorEvent]:
+        progress = self._progress
+        ranges = {
+            each: (scan.position, cut[each])
+            for each, scan in progress.scans.items()
+            if progress.is_copied(each) and scan.has_content(cut[each])
+        }
+        topics = progress.topics
+        return (
+            yield CopyRecords(
+                identity,
+                ranges,
+                {each.topic: topics[each.topic].source_id for each in ranges},
+                {each: TopicPartition(topics[each.topic].target, each.partition) for each in ranges},
+            )
+        )
+
+
+def _save(identity: ProducerIdAndEpoch, batch: StagedBatch, refused: MutableMapping[str, str]) -> _Steps[MirrorEvent]:
+    """Write maps and group offsets."""
+    steps: list[MirrorEffect] = []
+    if batch.changes:
+        steps.append(SaveMaps(identity, batch.changes))
+    if batch.offsets:
+        steps.append(CommitGroupOffsets(identity, batch.offsets))
+    for step in steps:
+        event = yield step
+        if isinstance(event, GroupRefused):
+            return _refused(event, refused)
+        if not isinstance(event, protocol.Done):
+            return event
+    return protocol.Acknowledged(batch.outputs)
+
+
+def _refused(refusal: GroupRefused, groups: MutableMapping[str, str]) -> protocol.Failed:
+    """The next run translates all other groups."""
+    groups[refusal.group] = " ".join(refusal.reason.split())[:_REASON_MAX]
+    return protocol.Failed(refusal.reason, will_again=True)

@@ -1,0 +1,184 @@
+"""State of a mirror between two transactions: topics, positions, scans, maps and groups.
+
+A commit record has two positions: offsets in the source, and the ids of the target's topics, which have none.
+
+An offset that a group commits names a topic, and not its id. When a topic was created again, the log of the groups'
+offsets still has some of the old topic. The coordinator deletes them (a tombstone for each) when it learns that the old
+topic is gone. So an offset before a tombstone is one of an old topic; and below the ends that ``__consumer_offsets``
+had when the new topic was first seen, it is one of the new topic only behind a tombstone. These ends are part of the
+position until they are passed. What remains is a coordinator that is later to learn of the topic than the mirror.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.positions import cluster_id, identity, topic_ids, topics_in
+from einmal.mirror_protocol.cut import Cut
+from einmal.mirror_protocol.effects import GroupPosition, MapKey
+from einmal.mirror_protocol.offset_map import OffsetMap
+from einmal.mirror_protocol.scan import PartitionScan
+from einmal.types import TopicPartition
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+"""Scanned for the offsets of groups, and copied nowhere."""
+UNKNOWN: Final = -1
+"""The position in a partition of which nothing was read yet: its log start offset, when that is known. As the offset of
+a group: the group's offset was deleted."""
+_SEEN: Final = "@seen="
+_ASIDE: Final = "@aside="
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    """A source topic and its target. ``target``: empty for ``OFFSETS_TOPIC``."""
+
+    name: str
+    source_id: str
+    partitions: int
+    target: str = ""
+    target_id: str = ""
+
+    def topic_partitions(self) -> Iterator[TopicPartition]:
+        return (TopicPartition(self.name, index) for index in range(self.partitions))
+
+    def key(self, partition: TopicPartition) -> MapKey:
+        return MapKey(partition, self.source_id, self.target_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPosition:
+    """A commit record's position. Raises ValueError from ``of`` if the record is no mirror's."""
+
+    source_cluster: str | None = None
+    target_cluster: str | None = None
+    source_ids: Mapping[str, str] = field(default_factory=dict)
+    target_ids: Mapping[str, str] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """By topic that was created again: the ends of ``__consumer_offsets`` when it was first seen."""
+    aside: Mapping[str, str] = field(default_factory=dict)
+    """Why a topic was left out of the transaction, by topic. Older versions neither write nor read it."""
+
+    @staticmethod
+    def of(record: CommitRecord | None) -> RecordedPosition:
+        if record is None:
+            return RecordedPosition()
+        if len(record.end) != 2 or not all(isinstance(each, dict) for each in record.end):
+            raise ValueError(f"the commit record of {record.transactional_id!r} is not of a mirror")
+        source, target = record.end
+        offsets = {
+            TopicPartition(topic, int(index)): int(offset)
+            for topic, partitions in topics_in(source).items()
+            for index, offset in partitions.items()
+        }
+        seen: dict[str, dict[int, int]] = {}
+        for key in source:
+            if key.startswith(_SEEN):
+                topic, index, end = key.removeprefix(_SEEN).split("=")
+                seen.setdefault(topic, {})[int(index)] = int(end)
+        aside = {
+            topic: reason
+            for key in source
+            if key.startswith(_ASIDE)
+            for topic, _, reason in [key.removeprefix(_ASIDE).partition("=")]
+        }
+        return RecordedPosition(
+            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside
+        )
+
+    def end(self) -> tuple[Any, Any]:
+        """As ``CommitRecord.end``."""
+        topics: dict[str, dict[str, int]] = {}
+        for (topic, index), offset in sorted(self.offsets.items()):
+            topics.setdefault(topic, {})[str(index)] = offset
+        seen: dict[str, dict[str, int]] = {
+            f"{_SEEN}{topic}={index}={end}": {}
+            for topic, ends in sorted(self.seen.items())
+            for index, end in sorted(ends.items())
+        }
+        aside: dict[str, dict[str, int]] = {f"{_ASIDE}{topic}={self.aside[topic]}": {} for topic in sorted(self.aside)}
+        return (
+            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside,
+            identity(self.target_cluster, self.target_ids, {}),
+        )
+
+
+@dataclass(slots=True)
+class MirrorProgress:
+    """Changed between two transactions only. ``maps`` and ``groups`` are the saved ones; ``begun``: maps that are saved
+    with the first records. ``groups``: what was translated last of each group."""
+
+    recorded: RecordedPosition = field(default_factory=RecordedPosition)
+    topics: dict[str, MirroredTopic] = field(default_factory=dict)
+    scans: dict[TopicPartition, PartitionScan] = field(default_factory=dict)
+    maps: dict[MapKey, OffsetMap] = field(default_factory=dict)
+    begun: dict[MapKey, OffsetMap] = field(default_factory=dict)
+    groups: dict[MapKey, dict[str, GroupPosition]] = field(default_factory=dict)
+    recreated: set[str] = field(default_factory=set)
+    """Topics that were created again, since the last probe has begun."""
+    seen: dict[str, dict[int, int]] = field(default_factory=dict)
+    """See ``RecordedPosition``."""
+    deleted: set[tuple[str, TopicPartition]] = field(default_factory=set)
+    """Offsets of groups whose tombstones were read ahead."""
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """Log start offsets, as the last probe has read them."""
+    returned: set[str] = field(default_factory=set)
+    """Topics that are copied from now on, while the offsets of groups were read further: those that are behind
+    ``passed`` are read again for these topics alone."""
+    passed: dict[TopicPartition, int] = field(default_factory=dict)
+    """Positions in ``__consumer_offsets`` before some were read again."""
+
+    def key(self, partition: TopicPartition) -> MapKey:
+        return self.topics[partition.topic].key(partition)
+
+    def is_copied(self, partition: TopicPartition) -> bool:
+        """Whether the partition's records go to the target."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and bool(topic.target) and partition.partition < topic.partitions
+
+    def rescan(self) -> None:
+        """Forget what was read ahead."""
+        self.deleted.clear()
+        for scan in self.scans.values():
+            scan.forget(scan.position)
+
+    def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
+        """Whether everything is copied that was committed when the logs had these ends; every partition has one."""
+        return self.scans.keys() <= goal.keys() and all(
+            scan.has_copied(goal[each]) for each, scan in self.scans.items()
+        )
+
+    def is_old(self, scanned: TopicPartition, last_offset: int, topic: str) -> bool:
+        """Whether a group's offset was translated already, and is only read again for the sake of other topics."""
+        return topic not in self.returned and last_offset < self.passed.get(scanned, 0)
+
+    def position_after(self, cut: Cut, aside: Mapping[str, str]) -> RecordedPosition:
+        """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
+        positions."""
+        recorded = self.recorded
+        sources = {topic.name: topic.source_id for topic in self.topics.values()}
+        targets = {topic.target: topic.target_id for topic in self.topics.values() if topic.target}
+        kept = {each: offset for each, offset in recorded.offsets.items() if each.topic not in sources}
+        return RecordedPosition(
+            recorded.source_cluster,
+            recorded.target_cluster,
+            {**recorded.source_ids, **sources},
+            {**recorded.target_ids, **targets},
+            {**kept, **cut, **{each: max(end, cut[each]) for each, end in self.passed.items() if each in cut}},
+            {topic: ends for topic, ends in self.seen.items() if self._is_before(cut, ends)},
+            dict(aside),
+        )
+
+    def see(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Ends that were taken after the topics were listed."""
+        for topic in self.recreated:
+            self.seen[topic] = {each.partition: end for each, end in ends.items() if each.topic == OFFSETS_TOPIC}
+        self.recreated.clear()
+
+    @staticmethod
+    def _is_before(cut: Cut, ends: Mapping[int, int]) -> bool:
+        return any(cut.get(TopicPartition(OFFSETS_TOPIC, index), end) < end for index, end in ends.items())
