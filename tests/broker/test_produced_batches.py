@@ -60,7 +60,7 @@ def test_each_partition_is_decided_alone() -> None:
         ErrorCode.invalid_record,
         ErrorCode.invalid_topic_exception,
     ]
-    assert [batches.topics[place][1][0].base_offset for place in (0, 2)] == [0, 1]
+    assert [batches.topics[slot][1][0].base_offset for slot in (0, 2)] == [0, 1]
     assert batches.has_refused
     assert not batches.waiting
 
@@ -124,7 +124,7 @@ def test_the_first_batch_of_a_transaction_must_be_verified_and_no_other() -> Non
     ]
     batches = produce(world, *others, ("t", 0, FIRST), version=TransactionVersion.TV_2)
     ((producer, (item,)),) = batches.unverified.items()
-    assert (producer, item.place, item.topic_partition, item.leader_epoch) == (PRODUCER, (4, 0), TP, 3)
+    assert (producer, item.slot, item.topic_partition, item.leader_epoch) == (PRODUCER, (4, 0), TP, 3)
     assert world.partition.log_end_offset == 1
     assert append_verified(world, batches, NONE) == [
         NONE,

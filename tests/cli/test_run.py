@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from einmal.cli.run import pipeline_failures_told
+from einmal.cli.run import pipeline_failures_reported
 from einmal.options.values import OptionError
 from einmal.pipeline.errors import BatchLost, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
 from tests.cli.running import Cli
@@ -49,7 +49,7 @@ def test_a_whole_program_takes_no_settings_of_a_declaration(tmp_path: Path) -> N
 def test_the_exit_status_shows_whether_a_restart_helps(
     error: Exception, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit) as ended, pipeline_failures_told(Path("p.toml")):
+    with pytest.raises(typer.Exit) as ended, pipeline_failures_reported(Path("p.toml")):
         raise error
     assert ended.value.exit_code == status
     told = capsys.readouterr().err

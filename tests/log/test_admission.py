@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from einmal.log.admission import SECTION_BYTES_MAX, Admission, place, validated_headers
+from einmal.log.admission import SECTION_BYTES_MAX, Admission, assign_offsets, validated_headers
 from einmal.log.config import LogConfig
 from einmal.types import ErrorCode, Header, LeaderEpoch, Offset
 from einmal.wire.compression import Compression
@@ -121,15 +121,15 @@ def test_a_producer_id_without_an_epoch_is_refused() -> None:
 
 def test_locations_are_consecutive_from_the_end_of_the_log() -> None:
     data = batch(2) + batch(3)
-    places = place(data, validated_headers(data), Offset(10), LeaderEpoch(4), -1)
-    assert [(each.base_offset, each.last_offset, each.leader_epoch) for each in places] == [(10, 11, 4), (12, 14, 4)]
+    entries = assign_offsets(data, validated_headers(data), Offset(10), LeaderEpoch(4), -1)
+    assert [(each.base_offset, each.last_offset, each.leader_epoch) for each in entries] == [(10, 11, 4), (12, 14, 4)]
     headers = validated_headers(data)
     assert [(each.base_offset, each.partition_leader_epoch) for each in headers] == [(10, 4), (12, 4)]
 
 
 def test_the_append_time_becomes_that_of_every_record() -> None:
     data = batch(2, timestamp=5)
-    [only] = place(data, validated_headers(data), Offset(0), LeaderEpoch(0), START)
+    [only] = assign_offsets(data, validated_headers(data), Offset(0), LeaderEpoch(0), START)
     [header] = validated_headers(data)
     assert only.max_timestamp == header.max_timestamp == START
     assert {record.timestamp for record in decode_records(data, 0, header)} == {START}

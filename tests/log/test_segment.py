@@ -6,7 +6,7 @@ import pytest
 
 from einmal.log.errors import LogCorruption
 from einmal.log.partition_log import PartitionLog
-from einmal.log.segment import BatchPlace, Segment, place_of
+from einmal.log.segment import BatchEntry, Segment, entry_of
 from einmal.log.segment_files import LOG, file_name
 from einmal.types import LeaderEpoch, Offset
 from einmal.wire.record_batch import patch, read_header
@@ -22,7 +22,7 @@ def grown(count: int = 50, base: int = 100) -> tuple[Machine, Segment, list[byte
     for number in range(count):
         data = batch(1, value=bytes(number % 40), timestamp=START + number % 7)
         patch(data, 0, Offset(base + number), EPOCH)
-        segment.append(data, [place_of(read_header(data))])
+        segment.append(data, [entry_of(read_header(data))])
         written.append(bytes(data))
     return machine, segment, written
 
@@ -63,7 +63,7 @@ def test_truncation_leaves_the_batches_below_and_their_timestamps() -> None:
         assert segment.max_timestamp == max((read_header(data).max_timestamp for data in kept), default=-1)
         data = batch(timestamp=START + 100)
         patch(data, 0, Offset(offset), EPOCH)
-        segment.append(data, [place_of(read_header(data))])
+        segment.append(data, [entry_of(read_header(data))])
         assert segment.read(Offset(offset), 10_000, Offset(offset + 1), True) == data
         assert segment.max_timestamp_offset == offset
 
@@ -115,5 +115,5 @@ def test_old_segments_give_their_memory_and_files_back() -> None:
 
 def test_a_location_is_that_of_the_header() -> None:
     data = batch(3, base_offset=7, leader_epoch=2, timestamp=START)
-    place = BatchPlace(len(data), Offset(7), Offset(9), START + 2, LeaderEpoch(2))
-    assert place_of(read_header(data)) == place
+    entry = BatchEntry(len(data), Offset(7), Offset(9), START + 2, LeaderEpoch(2))
+    assert entry_of(read_header(data)) == entry

@@ -17,7 +17,7 @@ def create(cluster: Cluster, name: str, **fields: object) -> ErrorCode:
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 5])
 def test_leads_and_replicas_are_spread_evenly(factor: int) -> None:
-    placed = Placement(Cluster(5).image).place((), 25, factor)
+    placed = Placement(Cluster(5).image).assign((), 25, factor)
     assert set(Counter(replicas[0] for replicas in placed).values()) == {5}
     held = Counter(broker for replicas in placed for broker in replicas).values()
     assert max(held) - min(held) <= 2
@@ -33,7 +33,7 @@ def test_small_topics_are_spread_too() -> None:
 
 
 def test_successors_of_leaders_are_spread_too() -> None:
-    placed = Placement(Cluster(3).image).place((), 3, 3)
+    placed = Placement(Cluster(3).image).assign((), 3, 3)
     assert placed == [ids(1, 2, 3), ids(2, 3, 1), ids(3, 1, 2)]
 
 
@@ -42,9 +42,9 @@ def test_replicas_of_a_partition_stand_in_different_racks_while_there_are_any() 
     for number in range(1, 7):
         cluster.join(number, rack="abc"[number % 3])
     racks = {number: "abc"[number % 3] for number in range(1, 7)}
-    for replicas in Placement(cluster.image).place((), 12, 3):
+    for replicas in Placement(cluster.image).assign((), 12, 3):
         assert len({racks[broker] for broker in replicas}) == 3
-    assert len(Placement(cluster.image).place((), 1, 5)[0]) == 5
+    assert len(Placement(cluster.image).assign((), 1, 5)[0]) == 5
 
 
 def test_a_fenced_broker_gets_a_replica_only_where_there_is_no_other_and_is_not_in_sync() -> None:

@@ -478,9 +478,9 @@ class BrokerConfig:
 
     def of_listener(self, name: str) -> BrokerConfig:
         """The settings as they hold for one listener: ``listener.name.<name>.<key>`` above ``<key>``."""
-        told = [each for each in self.of_listeners if each.listener == name.lower() and not each.mechanism]
-        own = {SETTINGS[each.key].name: each.value for each in told}
-        keys = tuple(each.key for each in told)
+        overridden = [each for each in self.of_listeners if each.listener == name.lower() and not each.mechanism]
+        own = {SETTINGS[each.key].name: each.value for each in overridden}
+        keys = tuple(each.key for each in overridden)
         return replace(self, **own, given=(*self.given, *keys)) if own else self
 
     def sasl_of(self, listener: str) -> SaslServerSettings:
@@ -513,7 +513,7 @@ class BrokerConfig:
         voters = self.quorum_voters
         if voters and self.is_controller != (self.node_id in voters):
             role = "is a controller and not" if self.is_controller else "is no controller, but"
-            raise ConfigError(f"node.id={self.node_id} {role} among controller.quorum.voters={_told(voters)}")
+            raise ConfigError(f"node.id={self.node_id} {role} among controller.quorum.voters={_voters_text(voters)}")
         listeners = self.named_listeners
         if self.is_controller and len(voters) > 1 and not listeners.of_controller:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}:// for the others")
@@ -531,13 +531,13 @@ class BrokerConfig:
         self._check_effects(listeners)
 
     def _check_advertised(self, listeners: Listeners) -> None:
-        told = endpoints_of("advertised.listeners", self.advertised_listeners)
+        advertised = endpoints_of("advertised.listeners", self.advertised_listeners)
         named = {each.name for each in listeners.all}
-        for name in told:
+        for name in advertised:
             if name not in named:
                 raise ConfigError(f"advertised.listeners: {name} is not in listeners={self.listeners}")
         for each in listeners.of_broker:
-            if told and each.name not in told and each != listeners.between_brokers:
+            if advertised and each.name not in advertised and each != listeners.between_brokers:
                 raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for {each.name}")
 
     def _check_security(self, listeners: Listeners) -> None:
@@ -629,8 +629,8 @@ class BrokerConfig:
 
     def advertised(self, listener: NamedListener, port: int) -> Endpoint:
         """The address that others receive; ``port``: the one that the listener is bound to. Raises ConfigError."""
-        told = endpoints_of("advertised.listeners", self.advertised_listeners).get(listener.name)
-        endpoint = listener.endpoint.reachable(port) if told is None else told
+        declared = endpoints_of("advertised.listeners", self.advertised_listeners).get(listener.name)
+        endpoint = listener.endpoint.reachable(port) if declared is None else declared
         return endpoint if endpoint.port else endpoint._replace(port=port)
 
     @property
@@ -805,5 +805,5 @@ def _voters(text: str) -> Mapping[int, Endpoint]:
     return MappingProxyType(dict(sorted(voters.items())))
 
 
-def _told(voters: Mapping[int, Endpoint]) -> str:
+def _voters_text(voters: Mapping[int, Endpoint]) -> str:
     return ",".join(f"{node_id}@{endpoint}" for node_id, endpoint in voters.items())

@@ -77,8 +77,8 @@ def new_uuid(source: random.Random) -> UUID:
 
 def cluster_id_of(voters: Mapping[int, object]) -> str:
     """The id of a cluster whose nodes have it from nobody: it follows from who its controllers are."""
-    told = ",".join(f"{node_id}@{endpoint}" for node_id, endpoint in sorted(voters.items()))
-    return new_cluster_id(UUID(bytes=hashlib.sha256(told.encode()).digest()[:16], version=4))
+    text = ",".join(f"{node_id}@{endpoint}" for node_id, endpoint in sorted(voters.items()))
+    return new_cluster_id(UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
 
 
 def new_cluster_id(random_uuid: UUID) -> str:

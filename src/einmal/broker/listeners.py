@@ -124,9 +124,9 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
     of_brokers = settings.inter_broker_name.strip().upper()
     if of_brokers in names:
         raise ConfigError(f"{of_brokers} cannot be in both inter.broker.listener.name and controller.listener.names")
-    told = [name for name in endpoints if name not in names]
-    is_alone = not settings.has_voters and len(told) == len(endpoints)
-    between = of_brokers or _shared(told)
+    others = [name for name in endpoints if name not in names]
+    is_alone = not settings.has_voters and len(others) == len(endpoints)
+    between = of_brokers or _shared(others)
     named = [
         NamedListener(
             name,

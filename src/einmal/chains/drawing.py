@@ -21,8 +21,8 @@ def text(chain: Chain, notes: Mapping[str, str]) -> Iterator[str]:
         inputs = ", ".join(_named(each) for each in step.inputs) or "(nothing yet)"
         outputs = ", ".join(_named(each) for each in step.outputs) or "(topics that each row names)"
         yield f"{inputs}  {_SIGNS[step.link.kind]}  {outputs}"
-        told = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link.name, "")]
-        yield "    " + "; ".join(filter(None, told))
+        texts = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link.name, "")]
+        yield "    " + "; ".join(filter(None, texts))
 
 
 def svg(chain: Chain, notes: Mapping[str, str]) -> str:

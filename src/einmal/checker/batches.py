@@ -22,11 +22,11 @@ class WrittenRecord(NamedTuple):
 def find_batch_anomalies(committed: Sequence[int], written: Iterable[WrittenRecord]) -> list[Anomaly]:
     """``committed``: the commit records in their order; ``written``: every record of the output."""
     found = []
-    for place, batch in enumerate(committed, start=1):
-        if batch in committed[: place - 1]:
+    for number, batch in enumerate(committed, start=1):
+        if batch in committed[: number - 1]:
             found.append(Anomaly("duplicate", f"batch {batch} is committed more than once"))
-        elif batch != place:
-            found.append(Anomaly("lost-write", f"commit record {place} is of batch {batch}"))
+        elif batch != number:
+            found.append(Anomaly("lost-write", f"commit record {number} is of batch {batch}"))
     attempts: dict[int, dict[str, None]] = {}
     for record in written:
         attempts.setdefault(record.batch, {})[record.attempt] = None

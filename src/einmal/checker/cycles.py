@@ -38,17 +38,17 @@ class Cycle:
 
 def find_cycles(index: Index) -> list[Cycle]:
     """The simplest cycle of each kind. Operations are named by their position in the history."""
-    ops = {place: op for place, op in enumerate(index.history.ops) if _took_place(index, op)}
+    ops = {op_id: op for op_id, op in enumerate(index.history.ops) if _has_effect(index, op)}
     writes, reads = _write_edges(index, ops), _read_edges(index, ops)
     processes: dict[int, list[int]] = defaultdict(list)
-    for place, op in ops.items():
-        processes[op.process].append(place)
+    for op_id, op in ops.items():
+        processes[op.process].append(op_id)
     order: Graph = {}
     found: list[Cycle] = []
     for suffix, strength in _ORDERS:
         if suffix == "-process":
-            for number, places in processes.items():
-                _draw_order(order, f"process {number}", places, ops)
+            for number, op_ids in processes.items():
+                _draw_order(order, f"process {number}", op_ids, ops)
         elif suffix == "-realtime":
             _draw_order(order, "time", list(ops), ops)
         for name, level, edges, is_allowed in (
@@ -68,7 +68,7 @@ def find_cycles(index: Index) -> list[Cycle]:
     return found
 
 
-def _took_place(index: Index, op: Op) -> bool:
+def _has_effect(index: Index, op: Op) -> bool:
     """It was committed, or a reader saw it."""
     if op.outcome is OpOutcome.INFO:
         return any(index.is_committed(op, send) for send in op.sends)
@@ -77,11 +77,11 @@ def _took_place(index: Index, op: Op) -> bool:
 
 def _write_edges(index: Index, ops: dict[int, Op]) -> Graph:
     versions: dict[object, list[tuple[int, int]]] = defaultdict(list)
-    for place, op in ops.items():
+    for op_id, op in ops.items():
         for send in op.sends:
             offset = index.offset_of(send.key, send.value)
             if offset is not None:
-                versions[send.key].append((offset, place))
+                versions[send.key].append((offset, op_id))
     graph: Graph = {}
     for found in versions.values():
         found.sort()
@@ -92,29 +92,29 @@ def _write_edges(index: Index, ops: dict[int, Op]) -> Graph:
 
 
 def _read_edges(index: Index, ops: dict[int, Op]) -> Graph:
-    writers = {(send.key, send.value): place for place, op in ops.items() for send in op.sends}
+    writers = {(send.key, send.value): op_id for op_id, op in ops.items() for send in op.sends}
     graph: Graph = {}
-    for place, op in ops.items():
+    for op_id, op in ops.items():
         for poll in op.polls:
             for _, value in poll.records:
                 writer = writers.get((poll.key, value))
-                if writer is not None and writer != place:
-                    graph.setdefault(writer, {})[place] = None
+                if writer is not None and writer != op_id:
+                    graph.setdefault(writer, {})[op_id] = None
     return graph
 
 
-def _draw_order(graph: Graph, name: str, places: list[int], ops: dict[int, Op]) -> None:
-    ends = sorted((end, place) for place in places if (end := ops[place].ended) is not None)
-    for number, (_, place) in enumerate(ends):
-        graph.setdefault(place, {})[(name, number)] = None
+def _draw_order(graph: Graph, name: str, op_ids: list[int], ops: dict[int, Op]) -> None:
+    ends = sorted((end, op_id) for op_id in op_ids if (end := ops[op_id].ended) is not None)
+    for number, (_, op_id) in enumerate(ends):
+        graph.setdefault(op_id, {})[(name, number)] = None
         if number:
             graph.setdefault((name, number - 1), {})[(name, number)] = None
     passed = 0
-    for began, place in sorted((ops[place].began, place) for place in places):
+    for began, op_id in sorted((ops[op_id].began, op_id) for op_id in op_ids):
         while passed < len(ends) and ends[passed][0] < began:
             passed += 1
         if passed:
-            graph.setdefault((name, passed - 1), {})[place] = None
+            graph.setdefault((name, passed - 1), {})[op_id] = None
 
 
 def _union(*graphs: Graph) -> Graph:

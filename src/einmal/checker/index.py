@@ -33,10 +33,10 @@ class Index:
         self.committed_offsets = {
             key: sorted(
                 offset
-                for offset, values in places.items()
+                for offset, values in by_offset.items()
                 if any(self.is_visible(key, value) or self._is_written(key, value) for value in values)
             )
-            for key, places in self.values_at.items()
+            for key, by_offset in self.values_at.items()
         }
 
     def _read(self, op: Op, poll: Poll) -> None:

@@ -48,8 +48,8 @@ def _duplicates(index: Index) -> Iterator[Anomaly]:
 
 
 def _inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
-    for key, places in index.values_at.items():
-        for offset, values in places.items():
+    for key, by_offset in index.values_at.items():
+        for offset, values in by_offset.items():
             if len(values) > 1:
                 yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {sorted(values)}")
 
@@ -177,14 +177,14 @@ def _send_order(index: Index) -> Iterator[Anomaly]:
 
 def _send_skips(index: Index) -> Iterator[Anomaly]:
     for op in index.history.ops:
-        places: dict[Key, int] = {}
+        last_offsets: dict[Key, int] = {}
         for send in op.sends:
             offset = index.offset_of(send.key, send.value)
             if offset is None or op.outcome is OpOutcome.FAIL:
                 continue
-            last = places.get(send.key)
+            last = last_offsets.get(send.key)
             if last is not None and index.is_skipped(send.key, last, offset):
                 yield Anomaly(
                     "int-send-skip", f"others wrote to {send.key} between {last} and {offset} of one transaction"
                 )
-            places[send.key] = offset
+            last_offsets[send.key] = offset

@@ -66,10 +66,10 @@ def worst_realtime_lag(index: Index) -> float:
     worst = 0.0
     for op in index.history.ops:
         for poll in op.polls:
-            place = (op.process, poll.key)
-            positions[place] = max(positions.get(place, -1), *(offset for offset, _ in poll.records), -1)
+            reader = (op.process, poll.key)
+            positions[reader] = max(positions.get(reader, -1), *(offset for offset, _ in poll.records), -1)
             offsets, ends = oldest.get(poll.key, ([], []))
-            following = bisect_right(offsets, positions[place])
+            following = bisect_right(offsets, positions[reader])
             if following < len(ends):
                 worst = max(worst, op.began - ends[following])
     return worst
@@ -78,6 +78,6 @@ def worst_realtime_lag(index: Index) -> float:
 def _oldest_from(found: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
     """Offsets, and for each the earliest end of its own and all later writes."""
     ends = [end for _, end in found]
-    for place in range(len(ends) - 2, -1, -1):
-        ends[place] = min(ends[place], ends[place + 1])
+    for i in range(len(ends) - 2, -1, -1):
+        ends[i] = min(ends[i], ends[i + 1])
     return [offset for offset, _ in found], ends

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -97,7 +97,7 @@ def list_acls(
     from einmal.client import Admin
 
     filters = _filters(principals, _resources(topics, groups, transactional_ids, cluster), (), pattern)
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = dict.fromkeys(each for wanted in filters for each in admin.describe_acls(wanted))
     _print(found, output)
 
@@ -148,7 +148,7 @@ def add(
         for resource in resources
         for verb in _verbs(resource, roles, operations or ())
     ]
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         admin.create_acls(wanted)
     _print(wanted, output)
 
@@ -175,7 +175,7 @@ def remove(
     if not resources and not principals:
         raise typer.BadParameter("name a PRINCIPAL, or a resource: --topic, --group, --transactional-id or --cluster")
     filters = _filters(principals, resources, operations or (), pattern)
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = dict.fromkeys(each for wanted in filters for each in admin.describe_acls(wanted))
         if found and not yes:
             with redirect_stdout(sys.stderr):

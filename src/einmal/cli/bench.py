@@ -13,7 +13,7 @@ import typer
 
 from einmal.cli.clients import read_properties
 from einmal.cli.formats import Format, Output
-from einmal.cli.run import pipeline_failures_told, quiet_py4j
+from einmal.cli.run import pipeline_failures_reported, quiet_py4j
 from einmal.extras import install_command
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def bench(
     chosen = _checked(cases, [option for option, value in given.items() if value])
     measured = _pipeline_cases(connector, triggers, workloads, master)
     figures = []
-    with _failures_told():
+    with _failures_reported():
         for figure in run(
             chosen,
             target=MeasuredBroker(bootstrap_server or "", _security(command_config)),
@@ -132,14 +132,14 @@ def _pipeline_cases(
 
 
 @contextmanager
-def _failures_told() -> Iterator[None]:
-    """As ``pipeline_failures_told``, and what else a measurement can meet."""
+def _failures_reported() -> Iterator[None]:
+    """As ``pipeline_failures_reported``, and what else a measurement can meet."""
     from einmal.bench.load import BenchRefused
     from einmal.bench.server import BrokerDidNotStart
     from einmal.local.processes import BrokerFailed
 
     quiet_py4j()
-    with pipeline_failures_told(Path("bench")):
+    with pipeline_failures_reported(Path("bench")):
         try:
             yield
         except ModuleNotFoundError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from einmal.cli.clients import failures_told
+from einmal.cli.clients import failures_reported
 from einmal.cli.declarations import WRONG_USAGE, parsed, wrong_usage
 from einmal.cli.formats import Format
 
@@ -31,7 +31,7 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
     from einmal.chains.lags import end_to_end, lag_of, topics_of_clusters
 
     systems = _Systems()
-    with failures_told():
+    with failures_reported():
         found = [(file, each) for file in files for each in _links(file, systems)]
         declared = [each for _, each in found if isinstance(each, DeclaredLink)]
         broken = [(file, each) for file, each in found if isinstance(each, BrokenSection)]

@@ -184,8 +184,8 @@ class LogOffsets:
         found: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
         # One that had no answer would delay the next question again.
         asked = {each: timestamp for each in found if each not in self._errors}
-        told = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
-        for each, what in told.items():
+        offsets = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
+        for each, what in offsets.items():
             if isinstance(what, KafkaError):
                 print(f"warning: {each} has no offsets now: {printable(str(what))}", file=sys.stderr)
                 self._errors[each] = what
@@ -231,7 +231,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
+def failures_reported() -> Iterator[None]:
     """A failure of the client ends the command with ``error:`` and ``hint:`` on stderr and status 1."""
     from einmal.client.errors import KafkaError
 

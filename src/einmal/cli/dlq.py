@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -149,7 +149,7 @@ def _queue(
     from einmal.spark.operate.dead_letter_queue import DeadLetterQueue, ReplayRefused
 
     config = {name: str(value) for name, value in config_of(brokers, settings, command_config).items()}
-    with failures_told():
+    with failures_reported():
         try:
             with DeadLetterQueue(config, topic) as queue:
                 yield queue

@@ -13,7 +13,7 @@ import typer
 
 from einmal.cli.clients import key_and_value
 from einmal.cli.formats import Format, Output
-from einmal.cli.run import Confs, Master, Overrides, new_session, pipeline_failures_told
+from einmal.cli.run import Confs, Master, Overrides, new_session, pipeline_failures_reported
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def explain(
         explain_chain(files, graph, output)
         return
     (file,) = files
-    with pipeline_failures_told(file):
+    with pipeline_failures_reported(file):
         from einmal.spark.environment.spark_version import require_spark
 
         require_spark()

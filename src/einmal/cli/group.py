@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, LogOffsets, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, LogOffsets, Settings, config_of, failures_reported, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections
 
@@ -23,7 +23,7 @@ def list_groups(
     """List groups."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         groups = admin.list_groups()
     rows = [{"group": each.group_id, "state": each.state, "protocol_type": each.protocol_type} for each in groups]
     print_rows(rows, ("group", "state", "protocol_type"), output)
@@ -42,7 +42,7 @@ def describe(
     from einmal.client.errors import error_for
     from einmal.types import ErrorCode
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_groups([name])[name]
         if described.state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
@@ -99,7 +99,7 @@ def delete(
     """Delete groups that have no members, with their offsets, and report the outcome for each."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
             admin.delete_groups([name])

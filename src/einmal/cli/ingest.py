@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from einmal.cli.clients import failures_told
+from einmal.cli.clients import failures_reported
 from einmal.cli.declarations import read_declaration
 from einmal.cli.formats import Format
 from einmal.cli.spark_option import spark_session
@@ -68,7 +68,7 @@ def ingest(
             typer.echo(f"warning: {notice.text}".encode(errors="backslashreplace"), err=True)
 
     with ExitStack() as stack:
-        stack.enter_context(failures_told())
+        stack.enter_context(failures_reported())
         session = None if spark is None else stack.enter_context(_session(name, declaration, spark))
         source = declaration.source()
         process = Ingest(

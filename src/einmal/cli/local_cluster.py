@@ -40,9 +40,9 @@ def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str
     cluster = LocalCluster(plans)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     try:
-        told = cluster.start()
+        ready = cluster.start()
         _on_signals(events)
-        _announce(cluster, told, as_json)
+        _announce(cluster, ready, as_json)
         cluster.watch(lambda broker, status: events.put((broker, status)))
         return _supervise(cluster, events, as_json)
     except BrokerFailed as error:
@@ -87,9 +87,9 @@ def start_again(plan: BrokerPlan) -> str:
     return f"einmal start --config {shlex.quote(str(plan.properties))}"
 
 
-def _announce(cluster: LocalCluster, told: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _announce(cluster: LocalCluster, ready: Sequence[dict[str, Any]], as_json: bool) -> None:
     plans = [broker.plan for broker in cluster.brokers.values()]
-    bootstrap_servers = ",".join(broker["bootstrap_servers"] for broker in told)
+    bootstrap_servers = ",".join(broker["bootstrap_servers"] for broker in ready)
     if as_json:
         brokers = [
             {
@@ -101,20 +101,20 @@ def _announce(cluster: LocalCluster, told: Sequence[dict[str, Any]], as_json: bo
                 "config": str(plan.properties),
                 "log": str(plan.log),
             }
-            for plan, broker in zip(plans, told, strict=True)
+            for plan, broker in zip(plans, ready, strict=True)
         ]
         _say_json(
             event="ready",
             bootstrap_servers=bootstrap_servers,
-            cluster_id=told[0]["cluster_id"],
-            flush=told[0]["flush"],
+            cluster_id=ready[0]["cluster_id"],
+            flush=ready[0]["flush"],
             version=einmal.__version__,
             brokers=brokers,
         )
         return
-    print(f"einmal {einmal.__version__}: {len(plans)} brokers, cluster {told[0]['cluster_id']}")
+    print(f"einmal {einmal.__version__}: {len(plans)} brokers, cluster {ready[0]['cluster_id']}")
     rows = [("broker", "address", "controller", "pid", "data")]
-    for plan, broker in zip(plans, told, strict=True):
+    for plan, broker in zip(plans, ready, strict=True):
         controller = plan.controller_address or "-"
         rows.append((str(plan.node_id), broker["bootstrap_servers"], controller, str(broker["pid"]), str(plan.data)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from einmal.cli.clients import failures_told, key_and_value
+from einmal.cli.clients import failures_reported, key_and_value
 from einmal.cli.declarations import read_declaration
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import Row, print_rows, print_sections
@@ -87,7 +87,7 @@ def run(
     if confs and spark is None:
         raise typer.BadParameter("--conf needs --spark")
     source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
-    with failures_told(), _stops_told(), _copier(declared, spark, confs, source, target) as copier:
+    with failures_reported(), _stops_reported(), _copier(declared, spark, confs, source, target) as copier:
         listener = _Listener(flow, output) if metrics is None else _measured(flow, output, metrics)
         process = MirrorProcess(
             declared,
@@ -114,7 +114,7 @@ def status(flow: FlowName, file: File = _FILE, output: Output = Format.TEXT) -> 
     from einmal.mirroring.target import TargetWriter
 
     declared, declaration = _declared(file, flow)
-    with failures_told(), _stops_told():
+    with failures_reported(), _stops_reported():
         source = SourceReader(declaration.clusters[declared.source])
         target = TargetWriter(declaration.clusters[declared.target], declared.name, declared.transactional_id)
         try:
@@ -144,7 +144,7 @@ def failover(
 
     declared, declaration = _declared(file, flow, is_source_lost=source_lost)
     target = declaration.clusters[declared.target]
-    with failures_told(), _stops_told():
+    with failures_reported(), _stops_reported():
         if source_lost:
             found = fail_over_without_source(declared, target, groups or ())
         else:
@@ -167,7 +167,7 @@ def explain(flow: FlowName, file: File = _FILE, output: Output = Format.TEXT) ->
     from einmal.mirroring.source import SourceReader
 
     declared, declaration = _declared(file, flow)
-    with failures_told():
+    with failures_reported():
         source = SourceReader(declaration.clusters[declared.source])
         try:
             rows = [asdict(each) for each in promises(declared, source)]
@@ -193,7 +193,7 @@ def _copier(
 
 
 @contextmanager
-def _stops_told() -> Iterator[None]:
+def _stops_reported() -> Iterator[None]:
     from einmal.commit_protocol.commit_record import UnreadableCommitRecord
     from einmal.mirroring.map_log import UnreadableMap
     from einmal.mirroring.run import MirrorIncomplete, MirrorStopped

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -145,7 +145,7 @@ def infer(
     from einmal.schemas.infer import proposed
 
     config = config_of(brokers, settings, command_config, "ConsumerSettings")
-    with failures_told():
+    with failures_reported():
         found = proposed(_lines(Path(sample), records) if Path(sample).is_file() else _newest(config, sample, records))
     if not found.samples:
         _fail(f"{sample} has no sample that is JSON: {found.refused or 'it is empty'}")
@@ -171,7 +171,7 @@ def _owned(
     from einmal.sinks.commit_point import SinkError
     from einmal.spark.operate.ownership import Changed, KafkaOwnership
 
-    with failures_told():
+    with failures_reported():
         try:
             if file is not None:
                 opened = _declared(file, brokers, settings, command_config, sink)
@@ -363,5 +363,7 @@ def _positions(end: tuple[Any, ...]) -> list[str]:
 
     offsets = offsets_of(end)
     return (
-        [str(each) for each in end] if offsets is None else [f"{place}:{offsets[place]}" for place in sorted(offsets)]
+        [str(each) for each in end]
+        if offsets is None
+        else [f"{partition}:{offsets[partition]}" for partition in sorted(offsets)]
     )

@@ -140,7 +140,7 @@ def line(reports: Sequence[BatchReport]) -> str:
 
 
 def _what(reports: Sequence[BatchReport]) -> str:
-    told = {
+    texts = {
         ALREADY_IN: "was in already",
         SKIPPED: "skipped: begun before, and not written again",
     }
@@ -148,8 +148,8 @@ def _what(reports: Sequence[BatchReport]) -> str:
         (report,) = reports
         if report.is_empty_beginning:
             return "empty, notes where the query begins,"
-        if report.outcome in told:
-            return told[report.outcome]
+        if report.outcome in texts:
+            return texts[report.outcome]
     return f"{sum(report.records for report in reports):,} records"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, key_and_value
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, key_and_value
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -46,7 +46,7 @@ def list_quotas(
     """List quotas, by default all."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = admin.describe_client_quotas(_entity(user, client_id, ip))
     _print(found, output)
 
@@ -74,7 +74,7 @@ def set_quotas(
     from einmal.client.descriptions import ClientQuota
 
     entity, wanted = _named(user, client_id, ip), dict(map(_quota_and_value, values))
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         admin.alter_client_quotas(entity, wanted)
     _print([ClientQuota(entity, wanted)], output)
 
@@ -97,7 +97,7 @@ def remove_quotas(
     from einmal.client import Admin
 
     entity = _named(user, client_id, ip)
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = admin.describe_client_quotas(entity, strict=True)
         known = [key for each in found for key in each.values]
         missing = [key for key in keys or () if key not in known]
@@ -111,7 +111,7 @@ def _print(quotas: Sequence[ClientQuota], output: Format, keys: Collection[str] 
     """A row for each value, or those with these keys."""
     rows = [
         {
-            **{kind.replace("-", "_"): _told(each.entity, kind) for kind in _TYPES},
+            **{kind.replace("-", "_"): _entity_name(each.entity, kind) for kind in _TYPES},
             "quota": key,
             "value": int(value) if value.is_integer() else value,
         }
@@ -135,7 +135,7 @@ def _named(user: str | None, client_id: str | None, ip: str | None) -> dict[str,
     return entity
 
 
-def _told(entity: Mapping[str, str | None], kind: str) -> str | None:
+def _entity_name(entity: Mapping[str, str | None], kind: str) -> str | None:
     return (entity[kind] or DEFAULT) if kind in entity else None
 
 

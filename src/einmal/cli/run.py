@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from einmal.cli.clients import failures_told, key_and_value
+from einmal.cli.clients import failures_reported, key_and_value
 from einmal.cli.declarations import wrong_usage
 from einmal.cli.formats import Format
 from einmal.cli.waiting import waiting
@@ -77,7 +77,7 @@ def run(
         overrides["trigger.availableNow"] = "true"
     if trigger is not None:
         overrides["trigger.processingTime"] = trigger
-    with pipeline_failures_told(file):
+    with pipeline_failures_reported(file):
         from einmal.spark.environment.spark_version import require_spark
 
         require_spark()
@@ -155,14 +155,14 @@ def _end_at_once(*_: object) -> None:
 
 
 @contextmanager
-def pipeline_failures_told(file: Path) -> Iterator[None]:
-    """As ``failures_told``, for everything that can be wrong with a pipeline."""
+def pipeline_failures_reported(file: Path) -> Iterator[None]:
+    """As ``failures_reported``, for everything that can be wrong with a pipeline."""
     from einmal.options.values import OptionError
     from einmal.pipeline.errors import PipelineError, PipelineFenced, PipelineRefused
     from einmal.spark.environment.java import JavaMissing
     from einmal.spark.errors import SparkUnsupported
 
-    with failures_told():
+    with failures_reported():
         try:
             yield
         except OptionError as error:

@@ -88,14 +88,14 @@ def simulate(
 def _results(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> list[Result]:
     """Report progress and failures; ``hash_seed``: of the started processes."""
     results = []
-    begun = told = time.monotonic()
+    begun = reported = time.monotonic()
     for result in _run(workload, seeds, jobs, hash_seed):
         results.append(result)
         if result.anomalies:
             _tell(workload, result)
         now = time.monotonic()
-        if now - told >= _progress_interval() or len(results) == len(seeds):
-            told = now
+        if now - reported >= _progress_interval() or len(results) == len(seeds):
+            reported = now
             _progress(len(results), len(seeds), now - begun)
     return results
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from einmal.cli.run import pipeline_failures_told, quiet_py4j
+from einmal.cli.run import pipeline_failures_reported, quiet_py4j
 from einmal.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def spark_session(
     app_name: str, name: str, master: str, config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Ended with the block. ``name``: in messages. What goes wrong with Spark is reported, and ends the command."""
-    with pipeline_failures_told(Path(name)):
+    with pipeline_failures_reported(Path(name)):
         from einmal.spark.environment.spark_version import require_spark
 
         require_spark()

@@ -176,8 +176,8 @@ def _listeners_at(config: BrokerConfig, host: str | None, port: int | None) -> s
     if not config.is_broker:
         raise ConfigError("--host and --port are for clients, and this process is no broker: use -X listeners=...")
     endpoints = endpoints_of("listeners", config.listeners)
-    told = clients.endpoint
-    endpoints[clients.name] = Endpoint(told.host if host is None else host, told.port if port is None else port)
+    declared = clients.endpoint
+    endpoints[clients.name] = Endpoint(declared.host if host is None else host, declared.port if port is None else port)
     return ",".join(f"{name}://{endpoint}" for name, endpoint in endpoints.items())
 
 
@@ -205,14 +205,14 @@ def _run_cluster(
         if key in _OF_EACH and key != "listeners":
             logging.warning("%s is chosen for each of the %d brokers: the configured value is ignored", key, count)
     folder = (data_dir or _default_data_dir() / f"cluster-of-{count}").expanduser().absolute()
-    told = config.named_listeners.first.endpoint
+    declared = config.named_listeners.first.endpoint
     # A second one would write down other ports for the brokers of the first.
     with _lock(folder):
         return run_cluster(
             folder,
             count,
-            host=told.host if host is None else host,
-            port=told.port if port is None else port,
+            host=declared.host if host is None else host,
+            port=declared.port if port is None else port,
             settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
             as_json=as_json,
         )
@@ -260,12 +260,12 @@ def _log_descriptors(wanted: BrokerConfig, config: BrokerConfig, limit: int, fil
         "%d file descriptors: up to %d for files of logs, %d for connections", limit, files, sum(most.values())
     )
     for name, count in most.items():
-        told = wanted.of_listener(name)
-        if count < told.max_connections and "max.connections" in told.given:
+        configured = wanted.of_listener(name)
+        if count < configured.max_connections and "max.connections" in configured.given:
             logging.warning(
                 "listener %s has up to %d connections, not max.connections=%d: the limit of file descriptors "
                 "(ulimit -Hn) is %d",
-                *(name, count, told.max_connections, limit),
+                *(name, count, configured.max_connections, limit),
             )
 
 

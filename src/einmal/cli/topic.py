@@ -20,7 +20,7 @@ from einmal.cli.clients import (
     LogOffsets,
     Settings,
     config_of,
-    failures_told,
+    failures_reported,
     for_each,
     key_and_value,
 )
@@ -58,7 +58,7 @@ def create(
     from einmal.client import Admin, NewTopic
 
     configs = dict(map(key_and_value, topic_config or ()))
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def make(name: str) -> str:
             created = admin.create_topics([NewTopic(name, partitions, replicas, configs)], if_not_exists=if_not_exists)
@@ -80,7 +80,7 @@ def list_topics(
     """List topics."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics()
     rows = [
         {
@@ -105,7 +105,7 @@ def describe(
     """Show a topic's partitions with their offsets, and its own settings."""
     from einmal.client import EARLIEST, LATEST, Admin, IsolationLevel, TopicPartition
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         described = admin.describe_topics([name])[name]
         wanted = [TopicPartition(name, index) for index in described.partitions]
         log = LogOffsets(admin)
@@ -149,7 +149,7 @@ def delete(
     """Delete topics and all their records, and report the outcome for each."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
             admin.delete_topics([name])
@@ -199,7 +199,7 @@ def produce(
     config = {"max.block.ms": 10_000, **config, "compression.type": compression}
     if one_transaction is not None:
         config["transactional.id"] = one_transaction
-    with failures_told(), Producer(config) as producer:
+    with failures_reported(), Producer(config) as producer:
         if one_transaction is None:
             _produce_each(producer, name, lines, output)
             return
@@ -315,7 +315,7 @@ def consume(
     if group is not None:
         config["group.id"] = group
     show = _shower(template, output)
-    with failures_told(), Consumer(config) as consumer:
+    with failures_reported(), Consumer(config) as consumer:
         if group is not None:
             consumer.subscribe(names)
             _print_records(consumer, number, None, show)
@@ -380,12 +380,12 @@ def _ranges(
     asked = list(assigned)
     found: dict[TopicPartition, list[int]] = {each: [] for each in assigned}
     for timestamp in wanted:
-        for each, told in consumer.list_offsets_each(dict.fromkeys(asked, timestamp)).items():
-            if isinstance(told, KafkaError):
-                print(f"warning: {each} is not read now: {printable(str(told))}", file=sys.stderr)
+        for each, answer in consumer.list_offsets_each(dict.fromkeys(asked, timestamp)).items():
+            if isinstance(answer, KafkaError):
+                print(f"warning: {each} is not read now: {printable(str(answer))}", file=sys.stderr)
                 asked.remove(each)
             else:
-                found[each].append(told.offset)
+                found[each].append(answer.offset)
     ranges = {}
     for each in asked:
         start, end, *since = found[each]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, printable
 
@@ -43,7 +43,7 @@ def list_transactions(
     """List transactional ids and the states of their transactions."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         found = admin.list_transactions(states=states or (), longer_than_ms=duration_filter)
     rows = [
         {
@@ -71,7 +71,7 @@ def describe(
     """
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         outcomes = for_each(names, lambda name: admin.describe_transactions([name])[name])
     now = time.time_ns() // 1_000_000
     rows = [
@@ -107,7 +107,7 @@ def describe_producers(
     """Show every producer in the states of the partitions' leaders, and the start of its open transaction."""
     from einmal.client import Admin, TopicPartition
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         indexes = list(admin.describe_topics([topic])[topic].partitions) if partition is None else [partition]
         found, unseen = admin.describe_producers_each([TopicPartition(topic, index) for index in indexes])
     rows = [
@@ -163,7 +163,7 @@ def find_hanging(
     """
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         before = time.time_ns() // 1_000_000 - max_timeout_ms
         hanging = admin.find_hanging_transactions(topics, last_timestamp_before=before)
     rows = [
@@ -221,7 +221,7 @@ def _only_partition(config: dict[str, Any], topic: str) -> int:
     """The partition of a topic that has one. Raises typer.BadParameter: a marker goes nowhere unasked."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config) as admin:
+    with failures_reported(), Admin(config) as admin:
         indexes = list(admin.describe_topics([topic])[topic].partitions)
     if len(indexes) != 1:
         raise typer.BadParameter(f"topic {topic!r} has {len(indexes)} partitions: name one with --partition")
@@ -240,7 +240,7 @@ def _abort_through_coordinator(config: dict[str, str], transactional_id: str, ye
     """
     from einmal.client import Admin, TransactionDriver
 
-    with failures_told():
+    with failures_reported():
         with Admin(config) as admin:
             # Taking over an id that nobody has would make it.
             found = admin.describe_transactions([transactional_id])[transactional_id]
@@ -259,7 +259,7 @@ def _abort_in_partition(config: dict[str, str], topic: str, partition: int, star
     from einmal.client import Admin, TopicPartition
 
     at = TopicPartition(topic, partition)
-    with failures_told(), Admin(config) as admin:
+    with failures_reported(), Admin(config) as admin:
         open_here = {
             each.current_transaction_start_offset: each
             for each in admin.describe_producers([at])

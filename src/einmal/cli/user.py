@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_told, for_each
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -40,7 +40,7 @@ def list_users(
     """List users, the mechanisms that they have passwords for, and iterations."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         users = admin.describe_scram_users()
     rows = [
         {"user": name, "mechanism": mechanism, "iterations": iterations}
@@ -74,7 +74,7 @@ def create(
     from einmal.client import Admin
 
     password = _password(name, password_file)
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         admin.set_scram_password(name, password, mechanism=mechanism.value, iterations=iterations)
     row = {"user": name, "mechanism": mechanism.value, "iterations": iterations, "status": "set"}
     print_rows([row], ("user", "mechanism", "iterations", "status"), output)
@@ -94,7 +94,7 @@ def delete(
     """Delete users, and report the outcome for each. Their open sessions last until they end."""
     from einmal.client import Admin
 
-    with failures_told(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
             for each in [mechanism.value] if mechanism else _mechanisms(admin, name):

@@ -31,8 +31,8 @@ def assign_range(subscriptions: Mapping[str, Subscription], counts: Mapping[str,
         members = [member for member in assigned if topic in subscriptions[member].topics]
         share, more = divmod(counts[topic], len(members))
         first = 0
-        for place, member in enumerate(members):
-            last = first + share + (place < more)
+        for rank, member in enumerate(members):
+            last = first + share + (rank < more)
             assigned[member] += [TopicPartition(topic, index) for index in range(first, last)]
             first = last
     return assigned

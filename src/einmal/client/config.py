@@ -184,12 +184,16 @@ def dotted(name: str) -> str:
 def documentation(kind: type[ClientSettings]) -> list[tuple[str, str, str]]:
     """(dotted name, default, what it does) of every setting, for the printed table."""
     return [
-        (dotted(field.name), "" if field.default in (dataclasses.MISSING, None) else str(field.default), _told(field))
+        (
+            dotted(field.name),
+            "" if field.default in (dataclasses.MISSING, None) else str(field.default),
+            _description(field),
+        )
         for field in dataclasses.fields(kind)
     ]
 
 
-def _told(field: dataclasses.Field[Any]) -> str:
+def _description(field: dataclasses.Field[Any]) -> str:
     choices = [each for each in field.metadata["choices"] if each]
     return f"{field.metadata['doc']} One of: {', '.join(choices)}." if len(choices) > 1 else str(field.metadata["doc"])
 

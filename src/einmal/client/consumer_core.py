@@ -87,11 +87,11 @@ class ConsumerCore:
         if offset < 0:
             raise InvalidState(meaning=f"cannot seek to offset {offset}")
         partition = self._get(topic_partition)
-        self._place(topic_partition, partition, offset, leader_epoch)
+        self._set_position(topic_partition, partition, offset, leader_epoch)
         partition.topic_id, partition.is_topic_confirmed = None, False
         partition.is_topic_gone, partition.is_sought = False, True
 
-    def _place(
+    def _set_position(
         self, topic_partition: TopicPartition, partition: PartitionReading, offset: int, leader_epoch: int
     ) -> None:
         self._drop_fetched(topic_partition, partition)
@@ -146,7 +146,7 @@ class ConsumerCore:
             if partition.is_topic_gone:
                 self.lookup_failed(each, retry_at_ms, TopicRecreated(detail=str(each)))
             elif offset is not None:
-                self._place(each, partition, offset.offset, offset.leader_epoch)
+                self._set_position(each, partition, offset.offset, offset.leader_epoch)
             elif self._reset is None:
                 self.lookup_failed(each, retry_at_ms, NoOffset(detail=str(each)))
             else:
@@ -165,7 +165,7 @@ class ConsumerCore:
         """The end of the log that was asked for. Ignored after a seek in between."""
         partition = self._partitions.get(topic_partition)
         if partition is not None and partition.reset is asked:
-            self._place(topic_partition, partition, offset, leader_epoch)
+            self._set_position(topic_partition, partition, offset, leader_epoch)
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The next offset that the application will receive; None while it is not known."""
@@ -251,7 +251,7 @@ class ConsumerCore:
             return
         # An iterator may hold records that it has not yielded yet.
         given = self._held.get(ticket.topic_partition, end_offset)
-        self._place(ticket.topic_partition, partition, min(end_offset, given), end_epoch)
+        self._set_position(ticket.topic_partition, partition, min(end_offset, given), end_epoch)
         partition.validated_epoch = leader_epoch
 
     # --- records out ----------------------------------------------------------------------------------------------
@@ -330,4 +330,4 @@ class ConsumerCore:
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         for each, offset in first.items():
             if (partition := self._partitions.get(each)) is not None and partition.has_position:
-                self._place(each, partition, offset, partition.leader_epoch)
+                self._set_position(each, partition, offset, partition.leader_epoch)

@@ -98,26 +98,26 @@ class FetchCore:
         """When the first of the partitions that wait for another attempt may be asked for."""
         return min((state.retry_at_ms for state in self._partitions.values() if state.retry_at_ms > now), default=None)
 
-    def fetched(self, ticket: FetchTicket, told: FetchedPartition, retry_at_ms: int) -> Advice:
+    def fetched(self, ticket: FetchTicket, result: FetchedPartition, retry_at_ms: int) -> Advice:
         """Take over one partition's answer. ``retry_at_ms``: when to ask again after a passing error."""
         partition = self.reading_of(ticket)
         if partition is None:
             return Advice.NOTHING
         partition.is_fetching = False
-        if told.error_code is not ErrorCode.none:
-            return self._refused(partition, ticket, told.error_code, retry_at_ms)
+        if result.error_code is not ErrorCode.none:
+            return self._refused(partition, ticket, result.error_code, retry_at_ms)
         partition.is_out_of_range = partition.is_topic_unknown = False
         partition.is_topic_confirmed = True
-        partition.high_watermark = told.high_watermark
-        partition.last_stable_offset = told.last_stable_offset
+        partition.high_watermark = result.high_watermark
+        partition.last_stable_offset = result.last_stable_offset
         try:
             batches = whole_batches(
                 ticket.topic_partition,
-                memoryview(told.records),
+                memoryview(result.records),
                 first_offset=ticket.offset,
                 check_crcs=self._check_crcs,
             )
-            aborted = told.aborted_transactions if self._isolation else None
+            aborted = result.aborted_transactions if self._isolation else None
             visible = deque(visible_batches(batches, aborted))
         except KafkaError as error:
             partition.retry_at_ms = retry_at_ms

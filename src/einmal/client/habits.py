@@ -108,14 +108,14 @@ def missing_method(client: Any, name: str) -> AttributeError:
     if advice is None:
         return AttributeError(text, name=name, obj=client)
     is_async = hasattr(client, "__aenter__")
-    told = advice.format(
+    hint = advice.format(
         kind=kind,
         name=kind.lower(),
         keyword="async with" if is_async else "with",
         await_="await " if is_async else "",
         wait="await producer.send(...)" if is_async else "producer.send(...).result()",
     )
-    return AttributeError(f"{text}; {told}", name=name, obj=client)
+    return AttributeError(f"{text}; {hint}", name=name, obj=client)
 
 
 def missing_class(module: str, name: str) -> AttributeError:

@@ -103,26 +103,26 @@ class MetadataCache:
                     changed.append(TopicPartition(name, index))
         return changed
 
-    def leader_told(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> bool:
+    def update_leader(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> bool:
         """A broker that does not lead has said who does (KIP-951); its address must be known. True: that is news."""
         topic = self.topics.get(topic_partition.topic)
         known = None if topic is None else topic.partitions.get(topic_partition.partition)
         if topic is None or known is None or leader not in self.brokers or leader_epoch <= known.leader_epoch:
             return False
-        told = known._replace(leader=leader, leader_epoch=leader_epoch, error_code=ErrorCode.none)
+        fresh = known._replace(leader=leader, leader_epoch=leader_epoch, error_code=ErrorCode.none)
         self.topics[topic_partition.topic] = replace(
-            topic, partitions={**topic.partitions, topic_partition.partition: told}
+            topic, partitions={**topic.partitions, topic_partition.partition: fresh}
         )
         return True
 
 
-def _newer(known: TopicMetadata | None, told: TopicMetadata) -> TopicMetadata:
+def _newer(known: TopicMetadata | None, fresh: TopicMetadata) -> TopicMetadata:
     # A topic that was deleted and made again starts with new epochs: only the same topic id can be compared.
-    if known is None or known.topic_id != told.topic_id or not told.is_usable:
-        return told
-    partitions = dict(told.partitions)
-    for index, partition in told.partitions.items():
+    if known is None or known.topic_id != fresh.topic_id or not fresh.is_usable:
+        return fresh
+    partitions = dict(fresh.partitions)
+    for index, partition in fresh.partitions.items():
         before = known.partitions.get(index)
         if before is not None and before.leader_epoch > partition.leader_epoch >= 0:
             partitions[index] = before
-    return replace(told, partitions=partitions)
+    return replace(fresh, partitions=partitions)

@@ -92,7 +92,7 @@ def _header(name: str, value: bytes | str | None) -> Header:
     return Header(name, value if isinstance(value, bytes) else bytes_of(value, "header value"))
 
 
-def check_place(topic: str, partition: int | None, timestamp: int | None) -> None:
+def check_destination(topic: str, partition: int | None, timestamp: int | None) -> None:
     """Raises LocalError for what cannot name a topic, a partition or a time in ms."""
     if not isinstance(topic, str) or not topic:
         raise LocalError(meaning=f"a topic is named by text, not {topic!r}", what_to_do='write send("topic", value)')

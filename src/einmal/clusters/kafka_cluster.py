@@ -131,13 +131,13 @@ class _Asker(Admin):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """ListOffsets, without partitions that have no answer now. Raises UnknownTopic, NotAuthorized."""
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        for each, told in (await self.list_offsets_each(wanted, isolation=isolation)).items():
-            if not isinstance(told, KafkaError):
-                found[each] = told
-            elif isinstance(told, UnknownTopic) or not passes(told):
-                raise told
+        for each, answer in (await self.list_offsets_each(wanted, isolation=isolation)).items():
+            if not isinstance(answer, KafkaError):
+                found[each] = answer
+            elif isinstance(answer, UnknownTopic) or not passes(answer):
+                raise answer
             else:
-                _logger.warning("%s is not read now, other partitions are: %s", each, told)
+                _logger.warning("%s is not read now, other partitions are: %s", each, answer)
         return found
 
     async def ends(

@@ -90,7 +90,9 @@ def short(end: tuple[Any, ...] | None) -> str:
     if end is None:
         return "an unknown position"
     offsets = offsets_of(end)
-    parts = map(str, end) if offsets is None else (f"{place}:{offset}" for place, offset in sorted(offsets.items()))
+    parts = (
+        map(str, end) if offsets is None else (f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
+    )
     text = ", ".join(parts) or "the beginning"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 

@@ -74,7 +74,7 @@ def plan_adopt(transactional_id: str, record: CommitRecord | None, standing: Sta
         end=standing.end,
         commit_text=standing.commit_text,
     )
-    if record is not None and _same_place(record, adopted):
+    if record is not None and _same_batch(record, adopted):
         return Refuse(
             f"{transactional_id!r} is at batch {record.batch_id} of this checkpoint already", "start the pipeline"
         )
@@ -98,11 +98,11 @@ def _of_nobody(transactional_id: str, end: tuple[Any, ...]) -> CommitRecord:
     return CommitRecord(transactional_id=transactional_id, query_id=NOBODY, checkpoint="", batch_id=-1, end=end)
 
 
-def _same_place(record: CommitRecord, adopted: CommitRecord) -> bool:
-    def place(each: CommitRecord) -> tuple[Any, ...]:
+def _same_batch(record: CommitRecord, adopted: CommitRecord) -> bool:
+    def batch_of(each: CommitRecord) -> tuple[Any, ...]:
         return each.query_id, each.checkpoint, each.batch_id
 
-    return place(record) == place(adopted) and are_same(record.end, adopted.end)
+    return batch_of(record) == batch_of(adopted) and are_same(record.end, adopted.end)
 
 
 def _standing(record: CommitRecord) -> str:
@@ -122,12 +122,12 @@ def _gaps(committed: tuple[Any, ...] | None, begin: tuple[Any, ...]) -> Iterator
     if before is None or after is None:
         yield f"committed is output up to {short(committed)}: whether records are lost or repeated cannot be seen"
         return
-    for place in sorted(before.keys() | after.keys()):
-        if place.rpartition("-")[0] in others:
+    for partition in sorted(before.keys() | after.keys()):
+        if partition.rpartition("-")[0] in others:
             continue
-        if place not in before or place not in after:
-            yield f"{place} is in one of the two positions only"
-        elif after[place] < before[place]:
-            yield f"{place}: offsets {after[place]} to {before[place] - 1} will be written AGAIN"
-        elif after[place] > before[place]:
-            yield f"{place}: offsets {before[place]} to {after[place] - 1} will NOT be written"
+        if partition not in before or partition not in after:
+            yield f"{partition} is in one of the two positions only"
+        elif after[partition] < before[partition]:
+            yield f"{partition}: offsets {after[partition]} to {before[partition] - 1} will be written AGAIN"
+        elif after[partition] > before[partition]:
+            yield f"{partition}: offsets {before[partition]} to {after[partition] - 1} will NOT be written"

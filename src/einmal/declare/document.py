@@ -98,12 +98,12 @@ def substituted(value: Any, variables: Variables, problems: list[str], where: st
         name, default = found[2], found[3]
         if name is None:
             return "$" if found[0] == "$$" else referenced(where, found[0], variables, problems)
-        told = variables.environment.get(name, default)
-        if told is None:
+        replacement = variables.environment.get(name, default)
+        if replacement is None:
             problems.append(
                 f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"
             )
         # As it stands, so that no other check reports the same value.
-        return found[0] if told is None else told
+        return found[0] if replacement is None else replacement
 
     return _VARIABLE.sub(replaced, value)

@@ -45,7 +45,7 @@ DRIVER_KILLS: Final = ((AFTER_END_TXN, 2), (BETWEEN_TASKS, 4))
 LEADER, COORDINATOR, DRIVER = "leader of sentences", "transaction coordinator", "Spark driver"
 VICTIMS: Final = (LEADER, COORDINATOR, DRIVER, DRIVER)
 BATCHES: Final = 6
-_TOLD: Final = {"kill": "was killed", "failover": "takes over", "back": "is back"}
+_EVENTS: Final = {"kill": "was killed", "failover": "takes over", "back": "is back"}
 _SHOWN_EVERY_S: Final = 5.0
 _WARM_SECONDS_MAX: Final = 300.0
 _FENCED: Final = "the killed driver is fenced, what it left open is aborted"
@@ -293,7 +293,7 @@ class Demo:
 
     def _tell_of_broker(self, kind: str, text: str, broker: int) -> None:
         self._mark(kind, text, broker)
-        self._show(text=f"{self._text}: broker {broker} {_TOLD[kind]}")
+        self._show(text=f"{self._text}: broker {broker} {_EVENTS[kind]}")
 
     def _begin(self, name: str, text: str, total: int) -> None:
         self._name, self._text, self._done = name, text, 0

@@ -203,8 +203,8 @@ def _events(timeline: Timeline, frame: _Frame) -> list[str]:
     circles: dict[int, float] = {}
     for level in {*levels.values()}:
         there = [number for number, _moment in numbered if levels[number] == level]
-        places = [frame.x(timeline.drawn()[number - 1].seconds) for number in there]
-        circles.update(zip(there, _spread(places, frame.width - _NUMBER / 2), strict=True))
+        positions = [frame.x(timeline.drawn()[number - 1].seconds) for number in there]
+        circles.update(zip(there, _spread(positions, frame.width - _NUMBER / 2), strict=True))
     drawn = []
     for number, moment in numbered:
         colour = _EVENT_COLOURS[moment.kind]

@@ -17,7 +17,7 @@ from einmal.types import ProducerId, TopicPartition
 class _Placed(NamedTuple):
     """An offset and its position in the log's order."""
 
-    place: int
+    position: int
     offset: CommittedOffset
 
 
@@ -95,7 +95,7 @@ class Offsets:
         of_group = self._committed.setdefault(group_id, {})
         known = of_group.get(partition)
         # Compaction keeps the later of the two records: memory must keep the same one.
-        if known is None or known.place < placed.place:
+        if known is None or known.position < placed.position:
             of_group[partition] = placed
 
     def _forget(self, group_id: str, partition: TopicPartition) -> None:

@@ -68,7 +68,9 @@ class LocalAppender:
             raise
         self._unknown.clear()
         self._is_refused = False
-        return tuple(Output(*place, *found[:2], count=batches.count(place)) for place, found in written.items())
+        return tuple(
+            Output(*partition, *found[:2], count=batches.count(partition)) for partition, found in written.items()
+        )
 
     def close(self) -> None:
         return

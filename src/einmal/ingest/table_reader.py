@@ -135,8 +135,8 @@ class TableReader:
 
     def _ordered(self, columns: list[Any]) -> tuple[tuple[OrderColumn, ...], tuple[str, ...]]:
         known = {name: (OrderColumn(name, kind), is_not_null) for name, kind, is_not_null, _ in columns}
-        places = sorted((place, name) for name, _, _, place in columns if place is not None)
-        key = tuple(name for _, name in places)
+        key_columns = sorted((position, name) for name, _, _, position in columns if position is not None)
+        key = tuple(name for _, name in key_columns)
         if self._column not in known:
             raise SourceRefused(f"{self._table} has no column {self._column!r}", f"columns: {', '.join(known)}")
         if not key:

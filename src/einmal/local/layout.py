@@ -169,8 +169,8 @@ def _make_secret(file: Path) -> None:
 
 
 def _listeners(plan: BrokerPlan) -> str:
-    told = f"PLAINTEXT://{plan.bootstrap_server},{_INTERNAL}://{plan.internal_address}"
-    return told if plan.controller_port is None else f"{told},CONTROLLER://{plan.controller_address}"
+    advertised = f"PLAINTEXT://{plan.bootstrap_server},{_INTERNAL}://{plan.internal_address}"
+    return advertised if plan.controller_port is None else f"{advertised},CONTROLLER://{plan.controller_address}"
 
 
 def _address(host: str, port: int) -> str:

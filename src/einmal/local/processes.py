@@ -55,9 +55,9 @@ class BrokerProcess:
         """The broker's ready event, once it serves. Raises BrokerFailed."""
         assert self._child is not None and self._child.stdout is not None
         for line in self._child.stdout:
-            told: dict[str, Any] = json.loads(line)
-            if told["event"] == "ready":
-                return told
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "ready":
+                return event
         self.kill()
         raise BrokerFailed(f"broker {self.plan.node_id} ended; the end of {self.plan.log}:\n{tail(self.plan.log)}")
 

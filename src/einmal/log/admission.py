@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
-from einmal.log.segment import BatchPlace
+from einmal.log.segment import BatchEntry
 from einmal.types import ErrorCode, LeaderEpoch, Offset
 from einmal.wire.compacted_batch import DELETE_HORIZON
 from einmal.wire.compression import Compression
@@ -281,16 +281,16 @@ def _refusal_of_replica(headers: list[BatchHeader], log_end_offset: Offset) -> E
     return NONE
 
 
-def place(
+def assign_offsets(
     batches: bytearray | memoryview,
     headers: list[BatchHeader],
     next_offset: Offset,
     leader_epoch: LeaderEpoch,
     append_time: int,
-) -> list[BatchPlace]:
+) -> list[BatchEntry]:
     """Write offsets, leader epoch and, unless -1, the append time into the batches; returns their index entries."""
     position = 0
-    places = []
+    entries = []
     for header in headers:
         patch(batches, position, next_offset, leader_epoch)
         timestamp = header.max_timestamp
@@ -299,7 +299,7 @@ def place(
             timestamp = append_time
         size = header.batch_length + LENGTH_OVERHEAD
         last_offset = Offset(next_offset + header.last_offset_delta)
-        places.append(BatchPlace(size, next_offset, last_offset, timestamp, leader_epoch))
+        entries.append(BatchEntry(size, next_offset, last_offset, timestamp, leader_epoch))
         next_offset = Offset(last_offset + 1)
         position += size
-    return places
+    return entries

@@ -61,7 +61,7 @@ from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import ProducerStates
-from einmal.log.segment import Segment, place_of
+from einmal.log.segment import Segment, entry_of
 from einmal.log.segment_files import LOG
 from einmal.log.segments import Segments
 from einmal.types import NO_OFFSET, Offset, ProducerEpoch, ProducerId
@@ -421,8 +421,8 @@ class _Output:
 
     def write(self) -> None:
         if self._unwritten:
-            places = [place_of(read_header(batch)) for batch in self._unwritten]
-            self.segment.append(b"".join(self._unwritten), places)
+            entries = [entry_of(read_header(batch)) for batch in self._unwritten]
+            self.segment.append(b"".join(self._unwritten), entries)
             self._unwritten = []
 
     def finish(self) -> CleanedSegment | None:

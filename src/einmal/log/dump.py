@@ -43,7 +43,7 @@ def dump(disk: Disk, path: PurePosixPath) -> Iterator[dict[str, Any]]:
     data = disk.read_file(path)
     base_offset = Offset(int(path.stem))
     if path.suffix == OFFSET_INDEX:
-        return ({"offset": offset, "position": place} for offset, place in OffsetIndex.decode(base_offset, data))
+        return ({"offset": offset, "position": position} for offset, position in OffsetIndex.decode(base_offset, data))
     if path.suffix == TIME_INDEX:
         return ({"timestamp": time, "offset": offset} for time, offset in TimeIndex.decode(base_offset, data))
     if path.suffix == ABORTED_INDEX:

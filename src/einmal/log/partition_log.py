@@ -68,7 +68,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from einmal.log import checkpoint, compaction, partition_metadata
-from einmal.log.admission import NONE, Admission, place, trusted_headers, validated_headers
+from einmal.log.admission import NONE, Admission, assign_offsets, trusted_headers, validated_headers
 from einmal.log.compaction import Cleanable
 from einmal.log.config import LOG_APPEND_TIME, LogConfig
 from einmal.log.disk import Disk
@@ -85,7 +85,7 @@ from einmal.log.producer_state import (
 )
 from einmal.log.recovery import Recovered, load_state, recover, replay_control_batch
 from einmal.log.retention import expired_segments
-from einmal.log.segment import BatchPlace, place_of
+from einmal.log.segment import BatchEntry, entry_of
 from einmal.log.segment_files import Stored
 from einmal.log.segments import Segments
 from einmal.log.time_search import TimeSearch
@@ -309,30 +309,30 @@ class PartitionLog:
         append_time = -1
         segments = self.segments
         if origin is REPLICATION:
-            places = [place_of(header) for header in headers]
+            entries = [entry_of(header) for header in headers]
         else:
             if self.config.timestamp_type == LOG_APPEND_TIME:
                 append_time = now.wall_ms
-            places = place(batches, headers, segments.active.end_offset, leader_epoch, append_time)
+            entries = assign_offsets(batches, headers, segments.active.end_offset, leader_epoch, append_time)
         try:
-            if segments.must_roll(len(batches), places, self.config):
+            if segments.must_roll(len(batches), entries, self.config):
                 self._roll()
-            segments.active.append(batches, places)
+            segments.active.append(batches, entries)
         except OSError as error:
             return self._storage_error(error)
         if self._lacks_room:
             self._lacks_room = False
             log.info("%s can be written to again", self._directory)
         self.durability.appended(len(batches), len(headers))
-        self._replay(batches, headers, places, now)
-        return AppendResult(NONE, places[0].base_offset, places[-1].last_offset, append_time, self.log_start_offset)
+        self._replay(batches, headers, entries, now)
+        return AppendResult(NONE, entries[0].base_offset, entries[-1].last_offset, append_time, self.log_start_offset)
 
     def _replay(
-        self, batches: bytearray | memoryview, headers: list[BatchHeader], places: list[BatchPlace], now: Instant
+        self, batches: bytearray | memoryview, headers: list[BatchHeader], entries: list[BatchEntry], now: Instant
     ) -> None:
         """Update epochs and producer state by the written batches."""
         position = 0
-        for header, (size, base_offset, last_offset, timestamp, epoch) in zip(headers, places, strict=True):
+        for header, (size, base_offset, last_offset, timestamp, epoch) in zip(headers, entries, strict=True):
             if epoch > self.epochs.latest:
                 self.epochs.assign(epoch, base_offset)
             if header.producer_id >= 0:

@@ -74,7 +74,7 @@ from einmal.log.leader_epochs import LeaderEpochs
 from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
 from einmal.log.producer_state import ProducerStates
-from einmal.log.segment import Segment, place_of
+from einmal.log.segment import Segment, entry_of
 from einmal.log.segment_files import (
     ABORTED_INDEX,
     LOG,
@@ -311,12 +311,12 @@ def _scan(segment: Segment, *, may_be_torn: bool, lost_power: bool) -> bool:
                 error, held = f"offset {header.base_offset} at {position}", None
                 break
             if held is not None:
-                segment.include(held[0], [place_of(held[1])])
+                segment.include(held[0], [entry_of(held[1])])
             held, end_offset = (position, header), header.next_offset
     except WireError as wire_error:
         error, is_short = f"{wire_error} at {end_offset}", isinstance(wire_error, Truncated)
     if held is not None:
-        segment.include(held[0], [place_of(held[1])])
+        segment.include(held[0], [entry_of(held[1])])
     if not error:
         return True
     is_torn = may_be_torn and (lost_power or (is_short and _is_partial_write(segment)))

@@ -71,7 +71,7 @@ _KNOWN_POSITIONS: Final = 64
 T = TypeVar("T")
 
 
-class BatchPlace(NamedTuple):
+class BatchEntry(NamedTuple):
     """The index entry of an appended batch; its offsets are final."""
 
     size: int
@@ -81,10 +81,10 @@ class BatchPlace(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
-def place_of(header: BatchHeader) -> BatchPlace:
+def entry_of(header: BatchHeader) -> BatchEntry:
     # A batch without records after compaction cannot be found by its time.
     timestamp = header.max_timestamp if header.record_count else -1
-    return BatchPlace(header.size, header.base_offset, header.last_offset, timestamp, header.partition_leader_epoch)
+    return BatchEntry(header.size, header.base_offset, header.last_offset, timestamp, header.partition_leader_epoch)
 
 
 class Segment:
@@ -199,7 +199,7 @@ class Segment:
 
     # --- growing ---------------------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, batches: list[BatchPlace]) -> None:
+    def append(self, data: Buffer, batches: list[BatchEntry]) -> None:
         """Write whole, validated batches. Raises OSError, and then nothing has changed."""
         assert batches[0].base_offset >= self.end_offset, "offsets rise: a lookup walks until it has passed one"
         position = (self._file or self.file).append(data)
@@ -207,7 +207,7 @@ class Segment:
         self.include(position, batches)
         assert self.size == position + len(data), "every byte of the file belongs to a batch that is known"
 
-    def include(self, position: int, batches: list[BatchPlace]) -> None:
+    def include(self, position: int, batches: list[BatchEntry]) -> None:
         """Valid batches are in the file, right after those known so far: appended, or found by recovery."""
         assert position == self.size, "a segment has one writer"
         for size, _, last_offset, max_timestamp, _ in batches:
@@ -372,7 +372,7 @@ class Segment:
         """Rebuild both indexes from the batches' headers. Raises LogCorruption or OSError; then nothing has changed."""
         rebuilt = Segment(self._disk, self._directory, self.base_offset, self._index_interval_bytes)
         for position, header in self.headers(0):
-            rebuilt.include(position, [place_of(header)])
+            rebuilt.include(position, [entry_of(header)])
         self._offset_index, self._time_index = rebuilt._offset_index, rebuilt._time_index
         self._bytes_since_entry = rebuilt._bytes_since_entry
         self.max_timestamp, self.max_timestamp_offset = rebuilt.max_timestamp, rebuilt.max_timestamp_offset
@@ -416,7 +416,7 @@ class Segment:
         self._bytes_since_entry = self.size - self.offset_index.floor(self.size)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         for _, header in self.headers(self.position_of(self.max_timestamp_offset), position):
-            timestamp = place_of(header).max_timestamp
+            timestamp = entry_of(header).max_timestamp
             if timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = timestamp, header.last_offset
         self.stored = StoredIndexes()

@@ -20,7 +20,7 @@ from typing import Final
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.offset_index import RELATIVE_OFFSET_MAX
-from einmal.log.segment import BatchPlace, Segment
+from einmal.log.segment import BatchEntry, Segment
 from einmal.log.time_search import TimeSearch
 from einmal.types import Offset
 from einmal.wire.fetch import AbortedTransaction
@@ -137,7 +137,7 @@ class Segments:
 
     # --- growing -----------------------------------------------------------------------------------------------------
 
-    def must_roll(self, size: int, places: list[BatchPlace], config: LogConfig) -> bool:
+    def must_roll(self, size: int, entries: list[BatchEntry], config: LogConfig) -> bool:
         """Whether ``size`` bytes of batches belong into a new segment: by size, by age, or by the range of an index."""
         active = self.active
         if not active.size:
@@ -145,8 +145,8 @@ class Segments:
         first_timestamp = active.first_timestamp
         return (
             active.size + size > config.segment_bytes
-            or places[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or (first_timestamp is not None and places[0].max_timestamp - first_timestamp > config.segment_ms)
+            or entries[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            or (first_timestamp is not None and entries[0].max_timestamp - first_timestamp > config.segment_ms)
         )
 
     def roll(self, config: LogConfig) -> None:

@@ -37,9 +37,9 @@ class PartitionList(Sequence[T], Generic[T]):
 
     def with_replaced(self, index: int, item: T) -> PartitionList[T]:
         """``index`` counts from the start."""
-        number, place = divmod(index, _CHUNK)
+        number, slot = divmod(index, _CHUNK)
         chunk = self._chunks[number]
-        changed = (*chunk[:place], item, *chunk[place + 1 :])
+        changed = (*chunk[:slot], item, *chunk[slot + 1 :])
         return self._of((*self._chunks[:number], changed, *self._chunks[number + 1 :]), self._length)
 
     def __len__(self) -> int:
@@ -59,8 +59,8 @@ class PartitionList(Sequence[T], Generic[T]):
             return tuple(self)[index]
         if index < 0:
             index += self._length
-        number, place = divmod(index, _CHUNK)
-        return self._chunks[number][place]
+        number, slot = divmod(index, _CHUNK)
+        return self._chunks[number][slot]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, PartitionList):

@@ -54,19 +54,19 @@ class Placement:
         """Whether any broker could lead."""
         return any(broker.is_active for broker in self._brokers.values())
 
-    def place(self, existing: Iterable[Replicas], count: int, factor: int) -> list[Replicas]:
+    def assign(self, existing: Iterable[Replicas], count: int, factor: int) -> list[Replicas]:
         """``existing``: replicas of the topic's partitions so far. There must be enough brokers, and one that can
         lead."""
         topic = _load(existing)
         placed = []
         for _ in range(count):
-            replicas = self._place_one(topic, factor)
+            replicas = self._assign_one(topic, factor)
             topic.add(replicas)
             self._load.add(replicas)
             placed.append(replicas)
         return placed
 
-    def _place_one(self, topic: _Load, factor: int) -> Replicas:
+    def _assign_one(self, topic: _Load, factor: int) -> Replicas:
         leader = min(
             (broker_id for broker_id, broker in self._brokers.items() if broker.is_active),
             key=lambda broker: (topic.leads[broker], self._load.leads[broker], broker),

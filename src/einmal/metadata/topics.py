@@ -130,7 +130,7 @@ class TopicDecisions(Deciding):
             error = ErrorCode.none if message is None else ErrorCode.invalid_config
         replicas: list[Replicas] = []
         if error is ErrorCode.none:
-            error, message, replicas = self._place(topic, placement, room)
+            error, message, replicas = self._assign_replicas(topic, placement, room)
         if error is not ErrorCode.none:
             return TopicResult(name=topic.name, error=error, message=message), []
         return (
@@ -157,7 +157,9 @@ class TopicDecisions(Deciding):
                     return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
         return ErrorCode.none, None
 
-    def _place(self, topic: NewTopic, placement: Placement, room: int) -> tuple[ErrorCode, str | None, list[Replicas]]:
+    def _assign_replicas(
+        self, topic: NewTopic, placement: Placement, room: int
+    ) -> tuple[ErrorCode, str | None, list[Replicas]]:
         if topic.assignments:
             if topic.partitions != -1 or topic.replication_factor != -1:
                 return ErrorCode.invalid_request, "A manual assignment excludes partition count and factor.", []
@@ -169,7 +171,7 @@ class TopicDecisions(Deciding):
         if count > room:
             return ErrorCode.invalid_partitions, _TOO_MANY, []
         error, message = _factor_problem(factor, placement)
-        return error, message, [] if message else placement.place((), count, factor)
+        return error, message, [] if message else placement.assign((), count, factor)
 
     def _by_hand(self, assignments: Sequence[Sequence[int]]) -> tuple[ErrorCode, str | None, list[Replicas]]:
         """Replicas by a manual assignment, or its problem."""
@@ -285,7 +287,7 @@ class TopicDecisions(Deciding):
         factor = len(existing[0])
         if wanted.assignments is None:
             error, message = _factor_problem(factor, placement)
-            replicas = [] if message else placement.place(existing, added, factor)
+            replicas = [] if message else placement.assign(existing, added, factor)
         elif len(wanted.assignments) != added:
             error, message = ErrorCode.invalid_replica_assignment, f"{added} assignments are needed."
         else:

@@ -50,8 +50,8 @@ def moved_groups(
     repeat or skip records of whoever has committed it."""
     moved = {}
     for (group, partition), offset in _last_commits(progress, cut).items():
-        place = _at_target(progress, partition)
-        actual = found.offsets.get(group, {}).get(place)
+        copy = _at_target(progress, partition)
+        actual = found.offsets.get(group, {}).get(copy)
         if offset is None:
             continue
         if group in refused:
@@ -64,7 +64,7 @@ def moved_groups(
         if group in found.active:
             why = "has members at the target"
         elif actual is not None and not _is_own(progress, group, partition, actual):
-            why = f"has committed offset {actual} in {place} at the target"
+            why = f"has committed offset {actual} in {copy} at the target"
         else:
             continue
         text = (

@@ -66,10 +66,10 @@ class LocalCopier:
         ):
             written = target.append(effect.identity, batches)
         runs = {}
-        for place, stream in streams.items():
+        for partition, stream in streams.items():
             found = written[stream.target] if stream.count else None
-            runs[place] = () if found is None else runs_of(stream.target, stream.sources, *found[:2])
-            self._scanned.release(place, effect.ranges[place][1])
+            runs[partition] = () if found is None else runs_of(stream.target, stream.sources, *found[:2])
+            self._scanned.release(partition, effect.ranges[partition][1])
         return RecordsCopied(runs)
 
     def _committed(self, effect: CopyRecords) -> Generator[tuple[RawBatch, OffsetRange], None, None]:

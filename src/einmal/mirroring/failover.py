@@ -58,12 +58,12 @@ def _since(flow: Flow, status: MirrorStatus, process: MirrorProcess) -> list[Par
     """Positions compared with the ends at the start: more may be written meanwhile, and the mirror's position may be
     before offsets without a record, such as markers."""
     found = {each.partition: each for each in status.partitions}
-    for place, end in process.goal.items():
-        if place.topic != OFFSETS_TOPIC:
-            known = found.get(place)
-            position = max(process.reached.get(place, 0), 0 if known is None else known.position)
-            copy = TopicPartition(flow.remote_topic(place.topic), place.partition)
-            found[place] = PartitionStatus(partition=place, target=copy, position=position, end=end)
+    for partition, end in process.goal.items():
+        if partition.topic != OFFSETS_TOPIC:
+            known = found.get(partition)
+            position = max(process.reached.get(partition, 0), 0 if known is None else known.position)
+            copy = TopicPartition(flow.remote_topic(partition.topic), partition.partition)
+            found[partition] = PartitionStatus(partition=partition, target=copy, position=position, end=end)
     return [found[each] for each in sorted(found)]
 
 

@@ -75,8 +75,8 @@ def blamed(effect: MirrorEffect, error: Exception) -> str:
         case effects.ScanHeaders(ranges):
             return _named(str(error), {each: each for each in ranges}) if _lasts(cause) else ""
         case effects.CopyRecords(_, ranges, _, targets):
-            places = {**{targets[each]: each for each in ranges}, **{each: each for each in ranges}}
-            return _named(str(error), places) if _lasts(cause) else ""
+            sources = {**{targets[each]: each for each in ranges}, **{each: each for each in ranges}}
+            return _named(str(error), sources) if _lasts(cause) else ""
         case _:
             return ""
 
@@ -91,9 +91,9 @@ def _lasts(error: Exception) -> bool:
     return any(int(code) in _OF_A_TOPIC for code in _CODE.findall(text)) or CorruptData.__name__ in text
 
 
-def _named(text: str, places: dict[TopicPartition, TopicPartition]) -> str:
+def _named(text: str, sources: dict[TopicPartition, TopicPartition]) -> str:
     """The source topic of the partition that the text names."""
-    found = (each for name, each in places.items() if re.search(rf"(?<![\w.-]){re.escape(str(name))}(?![\w-])", text))
+    found = (each for name, each in sources.items() if re.search(rf"(?<![\w.-]){re.escape(str(name))}(?![\w-])", text))
     return next((each.topic for each in found), "")
 
 

@@ -50,8 +50,8 @@ def encode(flow: str, changes: Mapping[MapKey, MapChange], timestamp: int) -> It
 
 
 def _key(flow: str, key: MapKey, kind: str, name: int | str) -> bytes:
-    place = key.partition
-    fields = [flow, place.topic, place.partition, key.source_id, key.target_id, kind, name]
+    partition = key.partition
+    fields = [flow, partition.topic, partition.partition, key.source_id, key.target_id, kind, name]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 

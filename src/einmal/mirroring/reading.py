@@ -44,12 +44,12 @@ def scanned(
     reached = {each: start for each, (start, _) in ranges.items()}
     with contextlib.closing(read(reader, ranges, effect.topic_ids)) as batches:
         for count, batch in enumerate(batches, start=1):
-            place = batch.topic_partition
-            reached[place] = max(reached[place], batch.header.next_offset)
+            partition = batch.topic_partition
+            reached[partition] = max(reached[partition], batch.header.next_offset)
             header = _header(batch)
             take(batch, header)
             if header is not None:
-                headers[place].append(header)
+                headers[partition].append(header)
             if count == headers_max:
                 break
         else:
@@ -99,5 +99,5 @@ def _commits(batch: RawBatch) -> Iterator[GroupCommit]:
     for record in batch.records():
         decoded = group_records.decode(record.key, record.value)
         if isinstance(decoded, group_records.OffsetRecord):
-            place = TopicPartition(decoded.topic, decoded.partition)
-            yield GroupCommit(decoded.group_id, place, None if decoded.value is None else decoded.value.offset)
+            partition = TopicPartition(decoded.topic, decoded.partition)
+            yield GroupCommit(decoded.group_id, partition, None if decoded.value is None else decoded.value.offset)

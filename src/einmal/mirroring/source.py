@@ -45,7 +45,9 @@ class SourceReader:
         """Raises Leaderless at once, instead of waiting for the leader of one while all others are waiting, too."""
         wanted = list(partitions)
         names = dict.fromkeys(each.topic for each in wanted)
-        leaderless = {place for topic in self.cluster.look(names, names).topics.values() for place in topic.leaderless}
+        leaderless = {
+            partition for topic in self.cluster.look(names, names).topics.values() for partition in topic.leaderless
+        }
         if lacking := [each for each in wanted if each in leaderless]:
             raise Leaderless({each.topic: f"partition {each} has no leader at the source." for each in lacking})
         ends = self.cluster.latest(wanted, committed=False)

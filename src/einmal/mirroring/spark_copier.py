@@ -50,8 +50,8 @@ class SparkCopier:
         except JobFailed as error:
             raise SourceUnreadable(str(error)) from error
         return HeadersScanned(
-            {place: headers for each in answers for place, headers in each.headers.items()},
-            {place: reached for each in answers for place, reached in each.reached.items()},
+            {partition: headers for each in answers for partition, headers in each.headers.items()},
+            {partition: reached for each in answers for partition, reached in each.reached.items()},
         )
 
     def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied:
@@ -83,9 +83,9 @@ def split(effect: _EffectT, width: int) -> list[_EffectT]:
     by_size = sorted(effect.ranges.items(), key=lambda each: each[1][0] - each[1][1])
     parts: list[dict[TopicPartition, tuple[int, int]]] = [{} for _ in range(min(max(1, width), len(by_size)))]
     sizes = [0] * len(parts)
-    for place, (start, end) in by_size:
+    for partition, (start, end) in by_size:
         smallest = sizes.index(min(sizes))
-        parts[smallest][place] = (start, end)
+        parts[smallest][partition] = (start, end)
         sizes[smallest] += end - start
     return [replace(effect, ranges=ranges) for ranges in parts]
 
@@ -131,7 +131,7 @@ class _Copy:
         with self.turn.claims() as claims, partition_writer(self.target) as writer:
             writer.begin(*identity)
             batches = encoded(_committed(self.source, part), streams)
-            written = write_all(writer, batches, lambda place: _claim(claims, place))
+            written = write_all(writer, batches, lambda partition: _claim(claims, partition))
             copied = []
             for source, stream in streams.items():
                 if stream.count:
@@ -149,8 +149,8 @@ def _committed(source: Mapping[str, str], part: CopyRecords) -> Iterator[tuple[R
             yield batch, OffsetRange(*part.ranges[batch.topic_partition])
 
 
-def _claim(claims: Claimant, place: TopicPartition) -> None:
-    base, _count = claims.topic(place.topic)
-    (claim,) = claims.claim([base + place.partition])
+def _claim(claims: Claimant, partition: TopicPartition) -> None:
+    base, _count = claims.topic(partition.topic)
+    (claim,) = claims.claim([base + partition.partition])
     if claim.sequence:
-        raise ClaimRefused(f"{place} was written by another part of the same transaction")
+        raise ClaimRefused(f"{partition} was written by another part of the same transaction")

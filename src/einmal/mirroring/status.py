@@ -132,9 +132,9 @@ def _groups(
         names |= accepted
     # Offsets in what is not copied yet are not translated either.
     mapped = {key.partition for key in maps}
-    for place in {each for offsets in committed.values() for each in offsets} - mapped:
-        if place.topic in listed:
-            maps[MapKey(place, listed[place.topic].topic_id, "")] = SavedMap(())
+    for partition in {each for offsets in committed.values() for each in offsets} - mapped:
+        if partition.topic in listed:
+            maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)
     at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
     return [

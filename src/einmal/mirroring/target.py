@@ -93,17 +93,17 @@ class TargetWriter:
     def read_maps(self) -> dict[MapKey, SavedMap]:
         """To be called after the transactional.id was acquired: all transactions of the flow have their markers then.
         Raises UnreadableMap."""
-        place = self._map_partition()
+        partition = self._map_partition()
         reader = MapReader(self._flow)
-        for batch in commit_log.batches_below(self.cluster, self.cluster.latest([place], committed=False)):
+        for batch in commit_log.batches_below(self.cluster, self.cluster.latest([partition], committed=False)):
             reader.take(batch)
         return reader.maps()
 
     def save_maps(self, identity: ProducerIdAndEpoch, changes: Mapping[MapKey, MapChange]) -> None:
         records = list(encode(self._flow, changes, time.time_ns() // 1_000_000))
         pieces = (records[start : start + _RECORDS_MAX] for start in range(0, len(records), _RECORDS_MAX))
-        place, batches = self._map_partition(), TransactionBatches(identity)
-        self.target.append(identity, (batches.encode(place, piece) for piece in pieces))
+        partition, batches = self._map_partition(), TransactionBatches(identity)
+        self.target.append(identity, (batches.encode(partition, piece) for piece in pieces))
 
     def _map_partition(self) -> TopicPartition:
         return partition_of(self._flow, len(self.cluster.partitions([OFFSET_MAP_TOPIC])))

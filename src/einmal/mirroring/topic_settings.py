@@ -54,7 +54,7 @@ class TopicSettings:
     def of_new_topic(self, name: str) -> dict[str, str]:
         """The settings that a copy of a source topic is created with."""
         found: dict[str, dict[str, str]] = {}
-        with self._told(name, "its settings cannot be read at the source"):
+        with self._failure_noticed(name, "its settings cannot be read at the source"):
             found = _set_values(self._source, [name])
         return found.get(name, {})
 
@@ -63,13 +63,13 @@ class TopicSettings:
         if time.monotonic() < self._due_s or not topics:
             return
         self._due_s = time.monotonic() + _EVERY_S
-        with self._told(", ".join(topics), "settings of topics are not copied"):
+        with self._failure_noticed(", ".join(topics), "settings of topics are not copied"):
             wanted = _set_values(self._source, list(topics))
             found = _set_values(self._target, list(topics.values()))
             for name, values in wanted.items():
                 self._set(topics[name], values, found.get(topics[name], {}))
         self.raise_limits(topics)
-        with self._told(", ".join(topics), "ACLs of topics are not copied"):
+        with self._failure_noticed(", ".join(topics), "ACLs of topics are not copied"):
             self._copy_acls(topics)
 
     def raise_limits(self, topics: Mapping[str, str]) -> None:
@@ -77,7 +77,7 @@ class TopicSettings:
         brokers too. ``topics``: the target's names by the source's."""
         if not topics:
             return
-        with self._told(", ".join(topics), "limits of topics are not raised"):
+        with self._failure_noticed(", ".join(topics), "limits of topics are not raised"):
             wanted = _limits(self._source, list(topics))
             found = _limits(self._target, list(topics.values()))
             for name, limits in wanted.items():
@@ -89,7 +89,7 @@ class TopicSettings:
         for name, value in wanted.items():
             if found.get(name) != value:
                 # One at a time: the target may lack one of them.
-                with self._told(topic, f"{name} = {value!r} is not set"):
+                with self._failure_noticed(topic, f"{name} = {value!r} is not set"):
                     self._target.alter_configs(topic, {name: value})
 
     def _copy_acls(self, topics: Mapping[str, str]) -> None:
@@ -104,7 +104,7 @@ class TopicSettings:
             self._target.create_acls(sorted(wanted))
 
     @contextmanager
-    def _told(self, topic: str, what: str) -> Iterator[None]:
+    def _failure_noticed(self, topic: str, what: str) -> Iterator[None]:
         try:
             yield
         except KafkaError as error:

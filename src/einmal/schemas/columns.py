@@ -36,13 +36,13 @@ class Unknown:
             raise UnknownField(f"more than {_UNKNOWN_MAX} fields that the schema does not have")
         self.fields[path] = value
 
-    def take(self, place: str, item: Unknown) -> None:
+    def take(self, key: str, item: Unknown) -> None:
         """The fields of an item of an array or a map, which is then without any."""
         for path, value in item.fields.items():
             if path in self.fields:
-                self.fields[path][place] = value
+                self.fields[path][key] = value
             else:
-                self.add(path, {place: value})
+                self.add(path, {key: value})
         item.fields = {}
 
 
@@ -127,10 +127,10 @@ def converted_items(items: Iterable[tuple[Any, Any]], convert: Convert, unknown:
     """The items of an array or a map, converted, by position or by key."""
     inside = Unknown()
     found = []
-    for place, each in items:
-        found.append((place, convert(each, inside)))
+    for key, each in items:
+        found.append((key, convert(each, inside)))
         if inside.fields:
-            unknown.take(str(place), inside)
+            unknown.take(str(key), inside)
     return found
 
 

@@ -78,7 +78,7 @@ class JsonDecoder:
 
     def _reason(self, value: Any) -> BadRow:
         error = next(self._validator.iter_errors(value))
-        path = _place(error.schema_path)
+        path = _field_path(error.schema_path)
         kind: Any = error.kind
         rule = kind.name
         if rule == _REQUIRED:
@@ -87,15 +87,15 @@ class JsonDecoder:
         return WrongType(f"{path}: the schema's rule {rule!r} excludes the value")
 
 
-def _place(schema_path: Sequence[str | int]) -> str:
+def _field_path(schema_path: Sequence[str | int]) -> str:
     """Where a rule belongs, in names of the schema only: the keys of a map are the record's content."""
-    place = "$"
+    path = "$"
     for before, each in zip(("", *schema_path), schema_path, strict=False):
         if before == "properties":
-            place += f".{each}"
+            path += f".{each}"
         elif each in ("items", "additionalProperties") and before != "properties":
-            place += "[]"
-    return place
+            path += "[]"
+    return path
 
 
 def parsed(raw: bytes, limits: Limits) -> Any:

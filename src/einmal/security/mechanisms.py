@@ -73,9 +73,9 @@ class OAuthBearerExchange:
 def _reason(answer: bytes) -> str:
     """The broker's error, such as ``status=invalid_token``; only known keys, and bounded."""
     try:
-        told = json.loads(answer[:_ANSWER_MAX])
+        error = json.loads(answer[:_ANSWER_MAX])
         found = [
-            f"{key}={str(told[key])[:200]}" for key in ("status", "scope", "openid-configuration") if told.get(key)
+            f"{key}={str(error[key])[:200]}" for key in ("status", "scope", "openid-configuration") if error.get(key)
         ]
     except (ValueError, AttributeError):
         found = []

@@ -115,8 +115,8 @@ class ScramServerExchange:
         match = _CLIENT_FIRST.fullmatch(text)
         if match is None:
             raise SaslError("not a client-first message of SCRAM without channel binding")
-        self._header, authorization_id, bare, name, client_nonce, told = match.groups()
-        extensions = told.split(",")
+        self._header, authorization_id, bare, name, client_nonce, listed = match.groups()
+        extensions = listed.split(",")
         if _TOKEN_EXTENSION in extensions:
             raise SaslError("delegation tokens are not supported")
         self.user = _unescaped(name)

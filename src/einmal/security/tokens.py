@@ -107,8 +107,8 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
     except urllib.error.HTTPError as error:
         with error:
             reason = _refusal(error)
-        told = f"the token endpoint {host} answers {error.code}{reason}"
-        raise TokenError(told, may_pass=error.code >= 500 or error.code == 429) from None
+        detail = f"the token endpoint {host} answers {error.code}{reason}"
+        raise TokenError(detail, may_pass=error.code >= 500 or error.code == 429) from None
     except (OSError, ValueError) as error:
         cause: object = error.reason if isinstance(error, urllib.error.URLError) else error
         may_pass = not isinstance(cause, ssl.SSLError)

@@ -65,10 +65,10 @@ def inflict(disk: SimulatedDisk, view: HostDisk, directory: PurePosixPath, sourc
             return None
         del data[source.randrange(promised) :]
     else:
-        places = _checked_places(data) if is_log else range(len(data))
-        if not places:
+        positions = _checked_positions(data) if is_log else range(len(data))
+        if not positions:
             return None
-        data[source.choice(places)] ^= 1 << source.randrange(8)
+        data[source.choice(positions)] ^= 1 << source.randrange(8)
     return Damage(disk, path, data)
 
 
@@ -94,12 +94,12 @@ def _promised(view: HostDisk, path: PurePosixPath) -> int:
     return min(sizes.get(path.name, 0), len(view.read_file(path)))
 
 
-def _checked_places(data: bytearray) -> list[int]:
-    places: list[int] = []
+def _checked_positions(data: bytearray) -> list[int]:
+    positions: list[int] = []
     try:
         for position, header in iter_headers(data):
-            places += range(position + _UNCHECKED_BYTES, position + header.size)
+            positions += range(position + _UNCHECKED_BYTES, position + header.size)
     except WireError:
         # A checkpoint that a kill has cut short.
         pass
-    return places
+    return positions

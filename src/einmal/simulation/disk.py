@@ -214,15 +214,15 @@ class HostDisk:
 
     def make_directory(self, path: PurePosixPath) -> None:
         self._check()
-        for place in (*reversed(path.parents), path):
-            if place == _ROOT:
+        for directory in (*reversed(path.parents), path):
+            if directory == _ROOT:
                 continue
-            parent = self._disk.folder(place.parent)
-            entry = parent.names.get(place.name)
+            parent = self._disk.folder(directory.parent)
+            entry = parent.names.get(directory.name)
             if isinstance(entry, Inode):
-                raise FileExistsError(17, f"{place} is a file")
+                raise FileExistsError(17, f"{directory} is a file")
             if entry is None:
-                parent.names[place.name] = _new_folder()
+                parent.names[directory.name] = _new_folder()
                 self._disk.changed(parent)
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:

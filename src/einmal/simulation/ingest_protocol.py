@@ -247,16 +247,16 @@ class SimulatedIngest:
         """Return the keys of the committed records that were recorded."""
         kafka = self._world.kafka
         keys: dict[int, Keys] = {each.number: {} for each in recorded.spans}
-        for place, start in recorded.start().items():
-            entries = kafka.log(f"{place.topic}-{place.partition}").entries
-            for offset in range(start, recorded.reached[place]):
+        for partition, start in recorded.start().items():
+            entries = kafka.log(f"{partition.topic}-{partition.partition}").entries
+            for offset in range(start, recorded.reached[partition]):
                 entry = entries[offset]
                 if self.is_committed(entry):
                     written = self._source.record(entry.value)
                     record = Record(Offset(offset), written.timestamp or 0, written.key, written.value, ())
                     found = record_key(window, "out", record)
                     if found is not None:
-                        remember(keys[recorded.span_of(place, offset)], *found)
+                        remember(keys[recorded.span_of(partition, offset)], *found)
         return keys
 
     def is_committed(self, entry: ModelRecord) -> bool:

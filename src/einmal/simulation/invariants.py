@@ -37,12 +37,12 @@ class Invariants:
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._committed: dict[tuple[TopicPartition, object], dict[int, Any]] = {}
         self._seen: dict[Partition, Offset] = {}
-        self._told: dict[tuple[str, object], None] = {}
+        self._reported: dict[tuple[str, object], None] = {}
 
     def _complain(self, kind: str, about: object, detail: str) -> None:
         """Report each problem once per subject."""
-        if (kind, about) not in self._told:
-            self._told[(kind, about)] = None
+        if (kind, about) not in self._reported:
+            self._reported[(kind, about)] = None
             self._report(kind, detail)
 
     # --- during the run --------------------------------------------------------------------------------------------

@@ -116,11 +116,11 @@ def _audit(
 ) -> Iterator[str]:
     offsets = target.group_offsets()
     for partition, records in visible.items():
-        place = AUDIT, _at_target(partition, flow)
-        resumes = offsets.get(place)
-        if place in target.moved:
-            if resumes != target.moved[place]:
-                yield f"overwritten: offset {target.moved[place]} of {place}, which has moved, with {resumes}"
+        key = AUDIT, _at_target(partition, flow)
+        resumes = offsets.get(key)
+        if key in target.moved:
+            if resumes != target.moved[key]:
+                yield f"overwritten: offset {target.moved[key]} of {key}, which has moved, with {resumes}"
             continue
         if resumes is None:
             continue

@@ -63,13 +63,13 @@ class MirrorTarget(KafkaModel):
 
     def move_group(self, group: str, choice: int) -> None:
         """A member of the group has run here for a while, and has committed an offset."""
-        places = [partition for each, partition in self.group_offsets() if each == group]
+        partitions = [partition for each, partition in self.group_offsets() if each == group]
         # Between the mirror's question and its EndTxn nobody can be protected.
-        if places and self._state is not ModelState.ONGOING:
-            place = places[choice % len(places)]
-            offset = self.moved[group, place] = self.group_offsets()[group, place] + _FURTHER
+        if partitions and self._state is not ModelState.ONGOING:
+            partition = partitions[choice % len(partitions)]
+            offset = self.moved[group, partition] = self.group_offsets()[group, partition] + _FURTHER
             self.decided[_OUTSIDE] = self.visible[GROUPS, _OUTSIDE] = True
-            self.log(GROUPS).entries.append(ModelRecord(OURS, _OUTSIDE, GroupOffset(group, place, offset)))
+            self.log(GROUPS).entries.append(ModelRecord(OURS, _OUTSIDE, GroupOffset(group, partition, offset)))
 
     def saved_maps(self) -> dict[MapKey, SavedMap]:
         """As a reader of the compacted topic gets them."""

@@ -65,7 +65,7 @@ def _smaller(profile: Profile) -> Iterator[Profile]:
     last = max((fault.at + fault.lasts for fault in faults), default=0.0)
     if last + 1.0 < profile.duration:
         yield replace(profile, duration=last + 1.0)
-    for place, fault in enumerate(faults):
+    for index, fault in enumerate(faults):
         if fault.lasts > _SHORTEST:
             shorter = Fault(fault.at, fault.kind, round(fault.lasts / 2, 3), fault.draw)
-            yield replace(profile, faults=(*faults[:place], shorter, *faults[place + 1 :]))
+            yield replace(profile, faults=(*faults[:index], shorter, *faults[index + 1 :]))

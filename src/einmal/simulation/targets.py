@@ -188,8 +188,8 @@ def outside_a_ring(world: World, source: random.Random) -> list[Link]:
     count = len(names)
     apart = [
         (each, other)
-        for place, each in enumerate(names)
-        for distance, other in enumerate(names[place + 1 :], start=1)
+        for index, each in enumerate(names)
+        for distance, other in enumerate(names[index + 1 :], start=1)
         if distance not in (1, count - 1)
     ]
     if not apart:

@@ -120,8 +120,8 @@ class World:
         error = context.get("exception")
         detail = str(context.get("message"))
         if error is not None:
-            places = traceback.extract_tb(error.__traceback__)
-            where = " < ".join(f"{place.name}:{place.lineno}" for place in reversed(places[-4:]))
+            frames = traceback.extract_tb(error.__traceback__)
+            where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames[-4:]))
             detail += f": {type(error).__name__}: {error} ({where})"
         self.report("uncaught", detail)
 

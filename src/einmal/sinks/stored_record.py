@@ -23,7 +23,7 @@ def committed(name: str, text: str, timestamp_ms: int) -> Committed:
         return Committed(name, None, timestamp_ms, str(error))
 
 
-def compare(name: str, known: Known | None, found: str | None, place: str, cause: str) -> None:
+def compare(name: str, known: Known | None, found: str | None, location: str, cause: str) -> None:
     """A sink that was restored lacks batches that a run goes by, and may have its epoch.
 
     ``known``: None where the run has neither read nor committed a record. Raises PipelineRefused.
@@ -35,6 +35,6 @@ def compare(name: str, known: Known | None, found: str | None, place: str, cause
         for record in (decoded(name, known[0]), decoded(name, found))
     )
     raise PipelineRefused(
-        f"the last commit of {name!r} in {place} was {was}, and now it is {now}: {cause}",
+        f"the last commit of {name!r} in {location} was {was}, and now it is {now}: {cause}",
         "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
     )

@@ -74,14 +74,14 @@ def _python_error(message: str) -> str | None:
 
 def _innermost(causes: list[tuple[str, str]]) -> str:
     """The innermost cause; where only an outer one has an error class of Spark's, both."""
-    told = [(kind, line) for kind, message in causes if (line := _first_line(message))]
-    if not told:
+    first_lines = [(kind, line) for kind, message in causes if (line := _first_line(message))]
+    if not first_lines:
         return causes[-1][0]
-    kind, message = told[-1]
+    kind, message = first_lines[-1]
     reason = f"{kind}: {message}"
     if _CONDITION.match(message):
         return reason
-    outer = [line for _, line in told[:-1] if _CONDITION.match(line) and not line.startswith(_WRAPPERS)]
+    outer = [line for _, line in first_lines[:-1] if _CONDITION.match(line) and not line.startswith(_WRAPPERS)]
     return f"{outer[-1]}; caused by {reason}" if outer else reason
 
 

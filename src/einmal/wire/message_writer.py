@@ -34,13 +34,13 @@ _NO_ID: Final = UUID(int=0).bytes
 class _Field:
     """How one field is written. ``default``: its bytes where it is null and there is no null, or where it is a tag."""
 
-    __slots__ = ("default", "item", "length", "nested", "place", "write")
+    __slots__ = ("default", "item", "length", "nested", "slot", "write")
 
     def __init__(self, field: dataclasses.Field[Any], flexible: bool, message: Any) -> None:
         inner, is_nullable, is_array = unwrap(field.type)
         is_tagged = field.metadata.get("tag") is not None
         types = field_types(message)
-        self.place = list(types).index(field.name)
+        self.slot = list(types).index(field.name)
         """Position of the field in its type."""
         typed, is_null_elsewhere, _is_array = unwrap(types[field.name])
         self.nested: tuple[Any, Any] | None = None
@@ -70,11 +70,11 @@ def message_writer(schema: Any, message: Any) -> Writer:
     """Writes one message, or one nested structure, of this schema: a value of type ``message``."""
     flexible = bool(schema.__flexible__)
     plain, tagged = _fields(schema, message)
-    steps = tuple((field.place, field.write) for field in plain)
+    steps = tuple((field.slot, field.write) for field in plain)
 
     def write(out: bytearray, values: Any) -> None:
-        for place, write_field in steps:
-            write_field(out, values[place])
+        for slot, write_field in steps:
+            write_field(out, values[slot])
         if tagged:
             out += _tags(tagged, values)
         elif flexible:
@@ -99,7 +99,7 @@ def _steps(schema: Any, message: Any, values: tuple[Any, ...], out: bytearray) -
     """Append a message, with a pause wherever a piece is long enough."""
     plain, tagged = _fields(schema, message)
     for field in plain:
-        value = values[field.place]
+        value = values[field.slot]
         if field.item is None or value is None:
             field.write(out, value)
         else:
@@ -139,7 +139,7 @@ def _fields(schema: Any, message: Any) -> tuple[tuple[_Field, ...], tuple[tuple[
 def _tags(tagged: tuple[tuple[int, _Field], ...], values: tuple[Any, ...]) -> bytes:
     written: list[tuple[int, bytes]] = []
     for tag, field in tagged:
-        value = values[field.place]
+        value = values[field.slot]
         if value is not None:
             encoded = bytearray()
             field.write(encoded, value)

@@ -56,14 +56,14 @@ def message_reader(schema: Any, message: Any) -> Reader:
     """
     flexible = bool(schema.__flexible__)
     fields, tagged = _fields(schema, message)
-    plain = [(each.place, each.reader) for each in fields]
+    plain = [(each.slot, each.reader) for each in fields]
     defaults = list(message())
     make = partial(tuple.__new__, message)
 
     def read(frame: Message, position: int) -> tuple[Any, int]:
         values = defaults.copy()
-        for place, reader in plain:
-            values[place], position = reader(frame, position)
+        for slot, reader in plain:
+            values[slot], position = reader(frame, position)
         if flexible:
             position = _read_tags(frame, position, tagged, values)
         return make(values), position
@@ -76,17 +76,17 @@ def message_steps(schema: Any, message: Any) -> StepsReader:
     """As ``message_reader`` does, but in steps of some milliseconds, between which others may have their turn."""
     flexible = bool(schema.__flexible__)
     fields, tagged = _fields(schema, message)
-    in_order = [(each.place, each.reader, _array_steps(each, flexible) if each.is_array else None) for each in fields]
+    in_order = [(each.slot, each.reader, _array_steps(each, flexible) if each.is_array else None) for each in fields]
     defaults = list(message())
     make = partial(tuple.__new__, message)
 
     def read(frame: Message, position: int) -> Generator[None, None, tuple[Any, int]]:
         values = defaults.copy()
-        for place, reader, steps in in_order:
+        for slot, reader, steps in in_order:
             if steps is None:
-                values[place], position = reader(frame, position)
+                values[slot], position = reader(frame, position)
             else:
-                values[place], position = yield from steps(frame, position)
+                values[slot], position = yield from steps(frame, position)
         if flexible:
             position = _read_tags(frame, position, tagged, values)
         return make(values), position
@@ -97,7 +97,7 @@ def message_steps(schema: Any, message: Any) -> StepsReader:
 class _Field(NamedTuple):
     """A field of a schema that has no tag. ``message``: the type of its structure, or of its elements."""
 
-    place: int
+    slot: int
     field: dataclasses.Field[Any]
     message: Any
     reader: Reader
@@ -110,7 +110,7 @@ class _Field(NamedTuple):
 def _fields(schema: Any, message: Any) -> tuple[list[_Field], dict[int, tuple[int, Reader]]]:
     """Where each field of a schema goes in ``message``, and its reader: plain ones in order, tagged ones by tag."""
     types = field_types(message)
-    places = {name: place for place, name in enumerate(types)}
+    slots = {name: slot for slot, name in enumerate(types)}
     plain: list[_Field] = []
     tagged: dict[int, tuple[int, Reader]] = {}
     for field in dataclasses.fields(schema):
@@ -118,9 +118,9 @@ def _fields(schema: Any, message: Any) -> tuple[list[_Field], dict[int, tuple[in
         reader = _field_reader(field, bool(schema.__flexible__), inner)
         tag = field.metadata.get("tag")
         if tag is None:
-            plain.append(_Field(places[field.name], field, inner, reader))
+            plain.append(_Field(slots[field.name], field, inner, reader))
         else:
-            tagged[tag] = (places[field.name], reader)
+            tagged[tag] = (slots[field.name], reader)
     return plain, tagged
 
 
@@ -136,8 +136,8 @@ def _read_tags(frame: Message, position: int, tagged: Mapping[int, tuple[int, Re
             raise Truncated("tagged field")
         known = tagged.get(tag)
         if known is not None:
-            place, reader = known
-            values[place], position = reader(frame, position)
+            slot, reader = known
+            values[slot], position = reader(frame, position)
             if position != end:
                 raise Malformed(f"tagged field {tag} does not have the size that it claims")
         position = end

@@ -71,8 +71,8 @@ async def read_to_the_end(
         consumer.assign(keys)
         while behind := [key for key in keys if await consumer.position(key) < ends[key]]:
             if asyncio.get_running_loop().time() > give_up_at:
-                places = [f"{key} at {await consumer.position(key)} of {ends[key]}" for key in behind]
-                raise NotFinished(f"after {_PATIENCE:.0f} s: {', '.join(places)}")
+                positions = [f"{key} at {await consumer.position(key)} of {ends[key]}" for key in behind]
+                raise NotFinished(f"after {_PATIENCE:.0f} s: {', '.join(positions)}")
             records = await consumer.poll(timeout_ms=500)
             if records:
                 recorder.polled(process.number, records, read_committed=True)

@@ -52,8 +52,8 @@ class EpochFiles:
 
     def load(self) -> None:
         """Read how the last process stopped; from now on a crash is one. Before anything is written. Raises OSError."""
-        stopped = self._told(self._clean_shutdown_path)
-        running = self._told(self._running_path)
+        stopped = self._content(self._clean_shutdown_path)
+        running = self._content(self._running_path)
         if running is not None and not self._is_of_this_boot(running):
             # After another boot only the clean shutdown file counts, under the same epoch.
             running = running if stopped is not None and stopped["brokerEpoch"] == running["brokerEpoch"] else None
@@ -67,14 +67,14 @@ class EpochFiles:
     def _is_of_this_boot(self, running: dict[str, Any]) -> bool:
         return bool(running.get("bootId")) and running["bootId"] == self._disk.boot_id()
 
-    def _told(self, path: PurePosixPath) -> dict[str, Any] | None:
+    def _content(self, path: PurePosixPath) -> dict[str, Any] | None:
         """The content of a file that a former process has left; None: nothing that has a broker epoch."""
         if not self._disk.exists(path):
             return None
         with suppress(ValueError):
-            told = json.loads(self._disk.read_file(path))
-            if isinstance(told, dict) and isinstance(told.get("brokerEpoch"), int):
-                return told
+            content = json.loads(self._disk.read_file(path))
+            if isinstance(content, dict) and isinstance(content.get("brokerEpoch"), int):
+                return content
         return None
 
     # --- what a crash may lose -----------------------------------------------------------------------------------
@@ -105,11 +105,11 @@ class EpochFiles:
 
     def write_running(self) -> None:
         """Record that what is written from now on outlives the process, if not the machine's power."""
-        told = {"version": 0, "brokerEpoch": self.known_epoch, "bootId": self._disk.boot_id()}
+        content = {"version": 0, "brokerEpoch": self.known_epoch, "bootId": self._disk.boot_id()}
         if self._identity.broker_epoch < 0:
-            told["incarnationId"] = str(self.incarnation_id)
+            content["incarnationId"] = str(self.incarnation_id)
         try:
-            self._disk.write_file(self._running_path, json.dumps(told).encode())
+            self._disk.write_file(self._running_path, json.dumps(content).encode())
         except OSError as error:
             # The file has another epoch then, and counts for nothing.
             log.error("%s: %s", self._running_path, error)
@@ -121,5 +121,5 @@ class EpochFiles:
         self._boot.remove()
 
 
-def _epoch_of(told: dict[str, Any] | None) -> int:
-    return -1 if told is None else int(told["brokerEpoch"])
+def _epoch_of(content: dict[str, Any] | None) -> int:
+    return -1 if content is None else int(content["brokerEpoch"])

@@ -87,7 +87,7 @@ class _Followed:
         return not partition.is_leader and not partition.is_closed and partition.leader_epoch == self.leader_epoch
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether the leader knows this log's present position."""
         asked, now = self.asked, self.question()
         return asked is not None and (asked.fetch_offset, asked.current_leader_epoch, asked.last_fetched_epoch) == (
@@ -348,7 +348,7 @@ class _Fetcher:
                 if followed is None or followed.asked_in > number or followed.is_busy or not followed.is_current:
                     continue
                 # The leader may have answered the same request again before it received the next.
-                if followed.is_told:
+                if followed.is_reported:
                     self._carry_out_or_pause(followed, answered)
                 self._changed[followed.key] = None
 

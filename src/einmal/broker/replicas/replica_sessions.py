@@ -54,8 +54,8 @@ class _Tracked:
     key: _Key
     asked: FetchPartition
     partition: Partition | None = None
-    told_high_watermark: int = -1
-    told_log_start: int = -1
+    sent_high_watermark: int = -1
+    sent_log_start: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +211,7 @@ class ReplicaSessions:
         if tracked is None:
             tracked = session.partitions[key] = _Tracked(session.replica, key, asked)
         tracked.asked = asked
-        tracked.told_high_watermark = -1
+        tracked.sent_high_watermark = -1
         self._resolve(session, tracked)
         session.changed[key] = None
         partition = tracked.partition
@@ -341,8 +341,8 @@ class ReplicaSessions:
             tracked = session.partitions[key]
             fetched = self._read_one(tracked, room)
             if self._is_news(tracked, fetched):
-                tracked.told_high_watermark = fetched.high_watermark
-                tracked.told_log_start = fetched.log_start_offset
+                tracked.sent_high_watermark = fetched.high_watermark
+                tracked.sent_log_start = fetched.log_start_offset
                 found.append((key[0], fetched))
                 room -= len(fetched.records)
         return found
@@ -375,8 +375,8 @@ class ReplicaSessions:
             fetched.error_code is not _NONE
             or fetched.diverging_epoch is not None
             or len(fetched.records) > 0
-            or fetched.high_watermark != tracked.told_high_watermark
-            or fetched.log_start_offset != tracked.told_log_start
+            or fetched.high_watermark != tracked.sent_high_watermark
+            or fetched.log_start_offset != tracked.sent_log_start
         )
 
     # --- waiting -----------------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class ReplicaSessions:
         start, end = partition.log_start_offset, partition.log_end_offset
         return (
             asked.fetch_offset != end
-            or asked.log_start_offset < start != tracked.told_log_start
+            or asked.log_start_offset < start != tracked.sent_log_start
             or divergence(partition, asked) is not None
         )
 

@@ -87,10 +87,10 @@ class Peers:
         """As ``ask``, of and into bytes. Raises NoAnswer."""
         if node_id == self._addresses.node_id:
             return await self._ask_self(api_key, version, body, lane)
-        place = self._addresses.location_of(node_id, lane)
-        if place is None:
+        location = self._addresses.location_of(node_id, lane)
+        if location is None:
             raise NoAnswer(f"node {node_id} is not known, or has no inter.broker.listener.name", was_sent=False)
-        connection = await self._connection(place, timeout_ms)
+        connection = await self._connection(location, timeout_ms)
         return await connection.send(api_key, version, body, timeout_ms)
 
     async def _ask_self(self, api_key: int, version: int, body: Sequence[Part], lane: str) -> Answer:
@@ -102,37 +102,37 @@ class Peers:
 
     # --- connections ---------------------------------------------------------------------------------------------
 
-    async def _connection(self, place: PeerLocation, timeout_ms: int) -> Connection:
-        connection = self._connections.get(place)
+    async def _connection(self, location: PeerLocation, timeout_ms: int) -> Connection:
+        connection = self._connections.get(location)
         if connection is not None and connection.is_open:
             return connection
-        opening = self._opening.get(place)
+        opening = self._opening.get(location)
         if opening is None:
-            opening = asyncio.get_running_loop().create_task(self._open(place, timeout_ms))
-            self._opening[place] = opening
-            opening.add_done_callback(lambda done: self._opened(place, done))
+            opening = asyncio.get_running_loop().create_task(self._open(location, timeout_ms))
+            self._opening[location] = opening
+            opening.add_done_callback(lambda done: self._opened(location, done))
         # Several requests may wait for it: one that is given up must not take it from the others.
         return await asyncio.shield(opening)
 
-    def _opened(self, place: PeerLocation, done: asyncio.Task[Connection]) -> None:
-        self._opening.pop(place, None)
+    def _opened(self, location: PeerLocation, done: asyncio.Task[Connection]) -> None:
+        self._opening.pop(location, None)
         if not done.cancelled():
             done.exception()
 
-    async def _open(self, place: PeerLocation, timeout_ms: int) -> Connection:
-        name = f"{place.host}:{place.port}"
+    async def _open(self, location: PeerLocation, timeout_ms: int) -> Connection:
+        name = f"{location.host}:{location.port}"
         if self._is_closed:
             raise NoAnswer(f"{name}: this node is stopping", was_sent=False)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 _transport, connection = await self._network.connect(
                     lambda: Connection(name, self._credentials.user),
-                    place.host,
-                    place.port,
-                    tls=self._context(place),
+                    location.host,
+                    location.port,
+                    tls=self._context(location),
                 )
                 assert isinstance(connection, Connection)
-                if place.authenticates:
+                if location.authenticates:
                     await self._authenticate(connection, timeout_ms)
         except ssl.SSLError as error:
             found = explained(error)
@@ -144,16 +144,18 @@ class Peers:
         if self._is_closed:
             connection.close()
             raise NoAnswer(f"{name}: this node is stopping", was_sent=False)
-        self._connections[place] = connection
+        self._connections[location] = connection
         return connection
 
-    def _context(self, place: PeerLocation) -> ssl.SSLContext | None:
+    def _context(self, location: PeerLocation) -> ssl.SSLContext | None:
         """None: the listener there is not encrypted."""
-        if not place.is_encrypted:
+        if not location.is_encrypted:
             return None
-        tls = self._tls.of(place.listener)
+        tls = self._tls.of(location.listener)
         if tls is None:
-            raise NoAnswer(f"{place.host}:{place.port} has TLS, and {place.listener} here has not", was_sent=False)
+            raise NoAnswer(
+                f"{location.host}:{location.port} has TLS, and {location.listener} here has not", was_sent=False
+            )
         return tls.client
 
     async def _authenticate(self, connection: Connection, timeout_ms: int) -> None:

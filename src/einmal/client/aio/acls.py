@@ -38,14 +38,16 @@ class AclCalls:
             )
             for acl in wanted
         )
-        response = await ask_for(self._cluster, CREATE_ACLS, CreateAclsRequest(creations), lambda told: told.results)
-        for acl, told in zip(wanted, response.results, strict=False):
-            check(told, f"creating the ACL {acl}")
+        response = await ask_for(
+            self._cluster, CREATE_ACLS, CreateAclsRequest(creations), lambda response: response.results
+        )
+        for acl, result in zip(wanted, response.results, strict=False):
+            check(result, f"creating the ACL {acl}")
 
     async def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
         """The ACLs that the filter matches, as one broker has them. Raises NotAuthorized, RequestRefused."""
         request = DescribeAclsRequest(*_filter(wanted))
-        response = await ask_for(self._cluster, DESCRIBE_ACLS, request, lambda told: [told])
+        response = await ask_for(self._cluster, DESCRIBE_ACLS, request, lambda response: [response])
         check(response, "describing ACLs")
         return [
             Acl(
@@ -65,11 +67,11 @@ class AclCalls:
         """Delete the ACLs that any of the filters matches, and return them. Raises NotAuthorized, RequestRefused."""
         wanted = list(filters)
         request = DeleteAclsRequest(tuple(map(_filter, wanted)))
-        response = await ask_for(self._cluster, DELETE_ACLS, request, lambda told: told.filter_results)
+        response = await ask_for(self._cluster, DELETE_ACLS, request, lambda response: response.filter_results)
         deleted: dict[Acl, None] = {}
-        for each, told in zip(wanted, response.filter_results, strict=False):
-            check(told, f"deleting ACLs by {each}")
-            for matching in told.matching_acls:
+        for each, result in zip(wanted, response.filter_results, strict=False):
+            check(result, f"deleting ACLs by {each}")
+            for matching in result.matching_acls:
                 acl = Acl(
                     ResourceType(matching.resource_type),
                     matching.resource_name,

@@ -194,38 +194,40 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
             for topic in wanted
         )
         request = CreateTopicsRequest(creatable, self.settings.request_timeout_ms, validate_only)
-        response = await self._call(CREATE_TOPICS, request, lambda told: told.topics)
+        response = await self._call(CREATE_TOPICS, request, lambda response: response.topics)
         created = []
-        for told in response.topics:
-            if not (if_not_exists and told.error_code is ErrorCode.topic_already_exists):
-                check(told, f"creating topic {told.name!r}")
-                created.append(told.name)
+        for result in response.topics:
+            if not (if_not_exists and result.error_code is ErrorCode.topic_already_exists):
+                check(result, f"creating topic {result.name!r}")
+                created.append(result.name)
         return created
 
     async def delete_topics(self, topics: Iterable[str]) -> None:
         """Raises UnknownTopic."""
         request = DeleteTopicsRequest(timeout=self.settings.request_timeout_ms, topic_names=tuple(topics))
         response = await self._call(DELETE_TOPICS, request, lambda _: ())
-        for told in response.responses:
-            check(told, f"deleting topic {told.name!r}")
-            self._cluster.metadata.topics.pop(told.name or "", None)
+        for result in response.responses:
+            check(result, f"deleting topic {result.name!r}")
+            self._cluster.metadata.topics.pop(result.name or "", None)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> None:
         """Increase the partition counts of topics to these totals."""
         topics = tuple(CreatePartitionsTopic(name, count) for name, count in counts.items())
         request = CreatePartitionsRequest(topics, self.settings.request_timeout_ms)
         response = await self._call(CREATE_PARTITIONS, request, lambda _: ())
-        for told in response.results:
-            check(told, f"adding partitions to {told.name!r}")
+        for result in response.results:
+            check(result, f"adding partitions to {result.name!r}")
 
     async def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
         """All settings of topics, including the broker's defaults. Raises UnknownTopic."""
         resources = tuple(DescribeConfigsResource(_TOPIC, name, None) for name in topics)
-        response = await self._call(DESCRIBE_CONFIGS, DescribeConfigsRequest(resources), lambda told: told.results)
+        response = await self._call(
+            DESCRIBE_CONFIGS, DescribeConfigsRequest(resources), lambda response: response.results
+        )
         found = {}
-        for told in response.results:
-            check(told, f"settings of topic {told.resource_name!r}")
-            found[told.resource_name] = {each.name: _config_entry(each) for each in told.configs}
+        for result in response.results:
+            check(result, f"settings of topic {result.resource_name!r}")
+            found[result.resource_name] = {each.name: _config_entry(each) for each in result.configs}
         for missing in (each.resource_name for each in resources if each.resource_name not in found):
             raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
         return found
@@ -236,9 +238,9 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
             AlterableConfig(name, _DELETE if value is None else _SET, value) for name, value in configs.items()
         )
         request = IncrementalAlterConfigsRequest((AlterConfigsResource(_TOPIC, topic, changes),))
-        response = await self._call(INCREMENTAL_ALTER_CONFIGS, request, lambda told: told.responses)
-        for told in response.responses:
-            check(told, f"settings of topic {topic!r}")
+        response = await self._call(INCREMENTAL_ALTER_CONFIGS, request, lambda response: response.responses)
+        for result in response.responses:
+            check(result, f"settings of topic {topic!r}")
 
     async def _call(self, api: Api[Q, R], request: Q, results: Callable[[R], Iterable[ApiResult]]) -> R:
         """A request for any broker; retried while any of its results has a retriable error."""
@@ -246,7 +248,7 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
             api,
             request,
             deadline=self._cluster.deadline(),
-            error_of=lambda told: _retriable_of([each.error_code for each in results(told)]),
+            error_of=lambda response: _retriable_of([each.error_code for each in results(response)]),
         )
 
     # --- offsets and producers of partitions ----------------------------------------------------------------------
@@ -286,8 +288,8 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
             ]
 
         request = LeaderRequest(DELETE_RECORDS, request_of, results, changes_something=True)
-        told = await _of_leaders(self._cluster, request, before)
-        return {each: partition.low_watermark for each, partition in told.items()}
+        answers = await _of_leaders(self._cluster, request, before)
+        return {each: partition.low_watermark for each, partition in answers.items()}
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -336,10 +338,10 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
         found = {}
         for transactional_id in transactional_ids:
-            told = await self._describe_transaction(transactional_id)
-            if told.error_code is not ErrorCode.none:
-                raise error_for(told.error_code, f"transactional id {transactional_id!r}")
-            found[transactional_id] = told
+            description = await self._describe_transaction(transactional_id)
+            if description.error_code is not ErrorCode.none:
+                raise error_for(description.error_code, f"transactional id {transactional_id!r}")
+            found[transactional_id] = description
         return found
 
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
@@ -354,21 +356,21 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
                 self._cluster.coordinators.forget(TRANSACTION, transactional_id)
                 await retry.after_disconnect(error)
                 continue
-            (told,) = response.transaction_states
-            if not told.error_code.retriable:
+            (state,) = response.transaction_states
+            if not state.error_code.retriable:
                 return TransactionDescription(
-                    told.transactional_id,
-                    told.transaction_state,
-                    told.producer_id,
-                    told.producer_epoch,
-                    told.transaction_timeout,
-                    told.transaction_start_time,
-                    tuple(TopicPartition(topic.topic, index) for topic in told.topics for index in topic.partitions),
+                    state.transactional_id,
+                    state.transaction_state,
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.transaction_timeout,
+                    state.transaction_start_time,
+                    tuple(TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions),
                     node_id,
-                    told.error_code,
+                    state.error_code,
                 )
             self._cluster.coordinators.forget(TRANSACTION, transactional_id)
-            await retry.after_refusal(told.error_code)
+            await retry.after_refusal(state.error_code)
 
     async def find_hanging_transactions(
         self, topics: Iterable[str] | None = None, *, last_timestamp_before: int
@@ -427,8 +429,8 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         ) -> list[tuple[TopicPartition, WritableTxnMarkerPartitionResult]]:
             return [
                 (TopicPartition(topic.name, each.partition_index), each)
-                for told in response.markers
-                for topic in told.topics
+                for written in response.markers
+                for topic in written.topics
                 for each in topic.partitions
             ]
 
@@ -451,15 +453,18 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         found = {}
         for group_id in group_ids:
             answer = await self._call_group(
-                group_id, DESCRIBE_GROUPS, DescribeGroupsRequest((group_id,)), lambda told: told.groups[0].error_code
+                group_id,
+                DESCRIBE_GROUPS,
+                DescribeGroupsRequest((group_id,)),
+                lambda response: response.groups[0].error_code,
             )
-            told = answer.groups[0]
-            if told.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
-                raise error_for(told.error_code, f"group {group_id!r}")
+            group = answer.groups[0]
+            if group.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
+                raise error_for(group.error_code, f"group {group_id!r}")
             node_id = await self._cluster.coordinators.find(GROUP, group_id, deadline=self._cluster.deadline())
-            members = tuple(_member(each, told.protocol_type) for each in told.members)
+            members = tuple(_member(each, group.protocol_type) for each in group.members)
             found[group_id] = GroupDescription(
-                group_id, told.group_state, told.protocol_type, told.protocol_data, members, node_id
+                group_id, group.group_state, group.protocol_type, group.protocol_data, members, node_id
             )
         return found
 
@@ -477,7 +482,10 @@ class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
         """Delete groups without members, with their offsets. Raises RequestRefused."""
         for group_id in group_ids:
             answer = await self._call_group(
-                group_id, DELETE_GROUPS, DeleteGroupsRequest((group_id,)), lambda told: told.results[0].error_code
+                group_id,
+                DELETE_GROUPS,
+                DeleteGroupsRequest((group_id,)),
+                lambda response: response.results[0].error_code,
             )
             code = answer.results[0].error_code
             if code is not ErrorCode.none:
@@ -550,17 +558,19 @@ def _retriable_of(codes: Iterable[ErrorCode]) -> ErrorCode:
     return next((code for code in codes if code.retriable and code not in final), ErrorCode.none)
 
 
-def _config_entry(told: DescribeConfigsResourceResult) -> ConfigEntry:
-    is_default = told.config_source != _SET_FOR_TOPIC
-    return ConfigEntry(told.name, told.value, is_default, told.read_only, told.is_sensitive)
+def _config_entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
+    is_default = config.config_source != _SET_FOR_TOPIC
+    return ConfigEntry(config.name, config.value, is_default, config.read_only, config.is_sensitive)
 
 
-def _member(told: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     partitions: tuple[TopicPartition, ...] = ()
     if protocol_type == PROTOCOL_TYPE:
         try:
-            partitions = decode_assignment(told.member_assignment)
+            partitions = decode_assignment(member.member_assignment)
         except WireError as error:
             # The group's leader wrote it. The caller still wants to see the other members.
-            _log.warning("the assignment of member %.100r cannot be read: %s", told.member_id, error)
-    return MemberDescription(told.member_id, told.group_instance_id, told.client_id, told.client_host, partitions)
+            _log.warning("the assignment of member %.100r cannot be read: %s", member.member_id, error)
+    return MemberDescription(
+        member.member_id, member.group_instance_id, member.client_id, member.client_host, partitions
+    )

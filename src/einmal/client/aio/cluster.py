@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from einmal.client.aio.background import end_tasks
 from einmal.client.aio.backoff import Backoff
-from einmal.client.aio.connections import COORDINATOR_LANE, DATA_LANE, Connections, Place, decode
+from einmal.client.aio.connections import COORDINATOR_LANE, DATA_LANE, Connections, LaneEndpoint, decode
 from einmal.client.aio.coordinators import Coordinators
 from einmal.client.aio.overdue import is_in_time
 from einmal.client.aio.retry import Retry
@@ -92,19 +92,19 @@ class Cluster:
 
     # --- connections ----------------------------------------------------------------------------------------------
 
-    def _place(self, node_id: int, lane: str) -> Place:
+    def _endpoint(self, node_id: int, lane: str) -> LaneEndpoint:
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             raise Disconnected(f"broker {node_id} is not known", was_sent=False)
-        return Place(broker.host, broker.port, lane)
+        return LaneEndpoint(broker.host, broker.port, lane)
 
     async def connection(self, node_id: int, lane: str = DATA_LANE) -> Connection:
         """An open connection to a known broker. Raises Disconnected."""
-        place = self._place(node_id, lane)
+        endpoint = self._endpoint(node_id, lane)
         try:
-            return await self._connections.connect(place)
+            return await self._connections.connect(endpoint)
         except Disconnected as error:
-            if error.was_sent or place[:2] in self._bootstrap or self._connections.has_reached(place):
+            if error.was_sent or endpoint[:2] in self._bootstrap or self._connections.has_reached(endpoint):
                 raise
             raise self._unreachable_as_advertised(node_id, error) from error
 
@@ -138,17 +138,19 @@ class Cluster:
 
     def open_connection(self, node_id: int, lane: str = DATA_LANE) -> Connection | None:
         """The existing connection to a broker, if any."""
-        return self._connections.get(self._place(node_id, lane)) if node_id in self.metadata.brokers else None
+        return self._connections.get(self._endpoint(node_id, lane)) if node_id in self.metadata.brokers else None
 
     async def any_connection(self, avoid: Iterable[Connection] = ()) -> Connection:
         """A connection to any broker: the least busy one, a known broker, a bootstrap server. Raises Disconnected."""
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         turn = self.source.randrange(len(known)) if known else 0
-        places = known[turn:] + known[:turn]
+        addresses = known[turn:] + known[:turn]
         if not known or self.settings.metadata_recovery_strategy == "rebootstrap":
-            places += [each for each in self._bootstrap if each not in known]
+            addresses += [each for each in self._bootstrap if each not in known]
         lanes = (DATA_LANE, COORDINATOR_LANE)
-        return await self._connections.connect_any([Place(*each, lane) for lane in lanes for each in places], avoid)
+        return await self._connections.connect_any(
+            [LaneEndpoint(*each, lane) for lane in lanes for each in addresses], avoid
+        )
 
     def _silent(self, _connection: Connection) -> None:
         if not self._connections.is_closed:
@@ -281,11 +283,11 @@ class Cluster:
         brokers = {
             each.node_id: BrokerAddress(each.node_id, each.host, each.port, each.rack) for each in response.brokers
         }
-        told = {each.name: _topic_metadata(each.name, each) for each in response.topics if each.name is not None}
+        described = {each.name: _topic_metadata(each.name, each) for each in response.topics if each.name is not None}
         if names is None:
-            for name in [name for name in self.metadata.topics if name not in told]:
+            for name in [name for name in self.metadata.topics if name not in described]:
                 del self.metadata.topics[name]
-        changed = self.metadata.update(response.cluster_id, response.controller_id, brokers, told)
+        changed = self.metadata.update(response.cluster_id, response.controller_id, brokers, described)
         self._refreshed_at_ms = self.now_ms()
         if changed:
             self._refreshes_in_vain = 0
@@ -293,25 +295,25 @@ class Cluster:
 
     async def doubt(self, node_id: int) -> None:
         """A broker's answer seems stale: ask another one for the leaders. Does not raise."""
-        told = [each for lane in (DATA_LANE, COORDINATOR_LANE) if (each := self.open_connection(node_id, lane))]
+        doubted = [each for lane in (DATA_LANE, COORDINATOR_LANE) if (each := self.open_connection(node_id, lane))]
         try:
-            await self.refresh_metadata(list(self._wanted_topics), avoid=told)
+            await self.refresh_metadata(list(self._wanted_topics), avoid=doubted)
         except KafkaError:
             # There is no other broker.
             self.refresh_soon()
 
-    def leaders_told(
+    def update_leaders(
         self,
-        told: Iterable[tuple[TopicPartition, LeaderIdAndEpoch | None]],
+        leaders: Iterable[tuple[TopicPartition, LeaderIdAndEpoch | None]],
         endpoints: Iterable[NodeEndpoint],
     ) -> None:
         """Brokers that do not lead have named the leader (KIP-951), which saves a metadata request."""
         changed = []
-        for each, leader in told:
+        for each, leader in leaders:
             for endpoint in endpoints:
                 if leader is not None and endpoint.node_id == leader.leader_id:
                     self.metadata.brokers[endpoint.node_id] = BrokerAddress(*endpoint)
-            if leader is not None and self.metadata.leader_told(each, *leader):
+            if leader is not None and self.metadata.update_leader(each, *leader):
                 changed.append(each)
         if changed:
             self.leaders_changed(changed)
@@ -425,7 +427,7 @@ class Cluster:
         await asyncio.sleep(0)
 
 
-def _topic_metadata(name: str, told: MetadataResponseTopic) -> TopicMetadata:
+def _topic_metadata(name: str, topic: MetadataResponseTopic) -> TopicMetadata:
     partitions = {
         each.partition_index: PartitionMetadata(
             each.partition_index,
@@ -435,10 +437,10 @@ def _topic_metadata(name: str, told: MetadataResponseTopic) -> TopicMetadata:
             tuple(each.isr_nodes),
             each.error_code,
         )
-        for each in told.partitions
+        for each in topic.partitions
     }
-    topic_id = told.topic_id or NO_TOPIC_ID
-    return TopicMetadata(name, topic_id, dict(sorted(partitions.items())), told.is_internal, told.error_code)
+    topic_id = topic.topic_id or NO_TOPIC_ID
+    return TopicMetadata(name, topic_id, dict(sorted(partitions.items())), topic.is_internal, topic.error_code)
 
 
 def by_leader(

@@ -47,7 +47,7 @@ GROUP_LANE: Final = "group"
 """JoinGroup and SyncGroup, which the broker answers only when the other members have joined."""
 
 
-class Place(NamedTuple):
+class LaneEndpoint(NamedTuple):
     """``lane``: one of several connections to the same broker."""
 
     host: str
@@ -89,8 +89,8 @@ class Connections:
         self._clock = clock
         self._source = source
         self._silent = silent
-        self._open: dict[Place, Connection] = {}
-        self._opening: dict[Place, asyncio.Task[Connection]] = {}
+        self._open: dict[LaneEndpoint, Connection] = {}
+        self._opening: dict[LaneEndpoint, asyncio.Task[Connection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
         self._pauses_ms = DoublingPauses(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._secured = Secured(settings, network)
@@ -100,17 +100,17 @@ class Connections:
         self._renewing: dict[Connection, asyncio.TimerHandle | asyncio.Task[None]] = {}
         """Connections whose sessions end (KIP-368): when they are renewed, or the renewal."""
 
-    def get(self, place: Place) -> Connection | None:
+    def get(self, endpoint: LaneEndpoint) -> Connection | None:
         """The connection if there is one."""
-        connection = self._open.get(place)
+        connection = self._open.get(endpoint)
         return connection if connection is not None and connection.is_open else None
 
-    def may_try(self, place: Place) -> bool:
+    def may_try(self, endpoint: LaneEndpoint) -> bool:
         """Whether a connection attempt is allowed: none has just failed there."""
-        failures = self._failures.get(place[:2])
-        return failures is None or place in self._opening or self._now() >= failures.again_at_ms
+        failures = self._failures.get(endpoint[:2])
+        return failures is None or endpoint in self._opening or self._now() >= failures.again_at_ms
 
-    async def connect(self, place: Place) -> Connection:
+    async def connect(self, endpoint: LaneEndpoint) -> Connection:
         """An open connection. Raises Disconnected; at once if connecting has just failed.
 
         Raises FatalError if the broker rejects the credentials or TLS cannot succeed: no retry would help.
@@ -119,41 +119,41 @@ class Connections:
             raise ClientClosed()
         if self._tried_first_at_ms is None:
             self._tried_first_at_ms = self._now()
-        connection = self.get(place)
+        connection = self.get(endpoint)
         if connection is not None:
             return connection
-        opening = self._opening.get(place)
+        opening = self._opening.get(endpoint)
         if opening is None:
-            if not self.may_try(place):
-                raise _again(self._failures[place[:2]].last)
-            opening = asyncio.get_running_loop().create_task(self._connect(place))
-            self._opening[place] = opening
-            opening.add_done_callback(lambda done: self._opened(place, done))
+            if not self.may_try(endpoint):
+                raise _again(self._failures[endpoint[:2]].last)
+            opening = asyncio.get_running_loop().create_task(self._connect(endpoint))
+            self._opening[endpoint] = opening
+            opening.add_done_callback(lambda done: self._opened(endpoint, done))
         # Several requests may wait for one connection: a cancelled one must not close it for the others.
         return await asyncio.shield(opening)
 
-    async def connect_any(self, places: Sequence[Place], avoid: Iterable[Connection] = ()) -> Connection:
+    async def connect_any(self, endpoints: Sequence[LaneEndpoint], avoid: Iterable[Connection] = ()) -> Connection:
         """A connection to one of these brokers, for a request that should not wait. Raises Disconnected.
 
         Best is one that is idle; then another lane to a broker that answers, then a broker without a connection.
         """
         avoided = list(avoid)
-        connected = {place: connection for place in places if (connection := self.get(place)) is not None}
-        usable = [place for place, connection in connected.items() if connection not in avoided]
-        at = min(usable, key=lambda place: _burden(connected[place]), default=None)
+        connected = {endpoint: connection for endpoint in endpoints if (connection := self.get(endpoint)) is not None}
+        usable = [endpoint for endpoint, connection in connected.items() if connection not in avoided]
+        at = min(usable, key=lambda endpoint: _burden(connected[endpoint]), default=None)
         best = None if at is None else connected[at]
         if best is not None and not best.in_flight:
             return best
         if at is not None and not connected[at].is_silent:
-            wanted = [place for place in places if place[:2] == at[:2]]
+            wanted = [endpoint for endpoint in endpoints if endpoint[:2] == at[:2]]
         else:
-            met = [place[:2] for place in connected]
-            wanted = [place for place in places if place[:2] not in met]
+            met = [endpoint[:2] for endpoint in connected]
+            wanted = [endpoint for endpoint in endpoints if endpoint[:2] not in met]
         last = Disconnected("no broker can be asked", was_sent=False)
-        for place in wanted:
-            if place not in connected:
+        for endpoint in wanted:
+            if endpoint not in connected:
                 try:
-                    return await self.connect(place)
+                    return await self.connect(endpoint)
                 except Disconnected as error:
                     last = error
         if best is not None and best.is_open:
@@ -168,39 +168,39 @@ class Connections:
             return None
         return self._tried_first_at_ms + self._settings.bootstrap_timeout_ms
 
-    def has_reached(self, place: Place) -> bool:
+    def has_reached(self, endpoint: LaneEndpoint) -> bool:
         """Whether there ever was a connection to this broker's address."""
-        return any(each[:2] == place[:2] for each in self._open)
+        return any(each[:2] == endpoint[:2] for each in self._open)
 
     def last_failures(self) -> str:
         """The connection error of each address."""
         return "; ".join(each.last.detail for each in self._failures.values() if each.last is not None)
 
-    def _opened(self, place: Place, done: asyncio.Task[Connection]) -> None:
-        self._opening.pop(place, None)
+    def _opened(self, endpoint: LaneEndpoint, done: asyncio.Task[Connection]) -> None:
+        self._opening.pop(endpoint, None)
         if not done.cancelled():
             done.exception()
 
-    async def _connect(self, place: Place) -> Connection:
+    async def _connect(self, endpoint: LaneEndpoint) -> Connection:
         try:
-            connection, lifetime_ms = await self._connect_once(place)
+            connection, lifetime_ms = await self._connect_once(endpoint)
         except ClientClosed:
             raise
         except KafkaError as error:
-            self._failed(place, error)
+            self._failed(endpoint, error)
             raise
         if self.is_closed:
             connection.close()
             raise ClientClosed()
         self.has_met_broker = True
         self.rejection = None
-        self._failures.pop(place[:2], None)
-        self._open[place] = connection
+        self._failures.pop(endpoint[:2], None)
+        self._open[endpoint] = connection
         self._renew_later(connection, lifetime_ms)
         return connection
 
-    def _failed(self, place: Place, error: KafkaError) -> None:
-        failures = self._failures.setdefault(place[:2], _Failures())
+    def _failed(self, endpoint: LaneEndpoint, error: KafkaError) -> None:
+        failures = self._failures.setdefault(endpoint[:2], _Failures())
         pause_ms = self._pauses_ms.after(failures.count)
         failures.count += 1
         failures.last = error
@@ -208,9 +208,9 @@ class Connections:
             self.rejection = error
         failures.again_at_ms = self._now() + int(pause_ms * self._source.uniform(0.8, 1.2))
 
-    async def _connect_once(self, place: Place) -> tuple[Connection, int]:
+    async def _connect_once(self, endpoint: LaneEndpoint) -> tuple[Connection, int]:
         """An open, authenticated connection, and its session's lifetime in ms (0: without end)."""
-        name = f"{place.host}:{place.port}"
+        name = f"{endpoint.host}:{endpoint.port}"
 
         def make() -> Connection:
             return Connection(name, self._settings.client_id, self._silent, failure=Disconnected)
@@ -218,37 +218,37 @@ class Connections:
         tls = self._secured.context()
         try:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
-                _transport, connection = await self._network.connect(make, place.host, place.port, tls=tls)
+                _transport, connection = await self._network.connect(make, endpoint.host, endpoint.port, tls=tls)
         except (OSError, TimeoutError) as error:
-            secured = await self._secured.tls_failure(error, place.host, place.port)
+            secured = await self._secured.tls_failure(error, endpoint.host, endpoint.port)
             if isinstance(secured, Disconnected):
-                self._report(place, secured.detail)
-            raise (secured or Disconnected(f"{name}: {_told(error)}", was_sent=False)) from error
+                self._report(endpoint, secured.detail)
+            raise (secured or Disconnected(f"{name}: {_cause(error)}", was_sent=False)) from error
         assert isinstance(connection, Connection)
         try:
             await self._learn_versions(connection)
-            return connection, await self._authenticate(connection, self._open.get(place))
+            return connection, await self._authenticate(connection, self._open.get(endpoint))
         except Disconnected as error:
             connection.close()
             # With TLS 1.3 the broker rejects a client's certificate only after the handshake.
             if isinstance(connection.lost_by, ssl.SSLError):
-                secured = await self._secured.tls_failure(connection.lost_by, place.host, place.port)
+                secured = await self._secured.tls_failure(connection.lost_by, endpoint.host, endpoint.port)
                 if secured is not None:
                     raise secured from error
             # Whatever listens there: only an ApiVersions request was sent.
             suspicion = self._secured.suspicion(connection)
             if suspicion:
-                self._report(place, f"{error.detail}{suspicion}")
+                self._report(endpoint, f"{error.detail}{suspicion}")
             raise Disconnected(f"{error.detail}{suspicion}", was_sent=False) from error
         except BaseException:
             connection.close()
             raise
 
-    def _report(self, place: Place, detail: str) -> None:
+    def _report(self, endpoint: LaneEndpoint, detail: str) -> None:
         """Log why connecting fails, if it is more than a broker that is down: once, at the first failure. Attempts
         continue until bootstrap.timeout.ms, for a proxy may behave in this way while a broker starts."""
-        if not self.has_met_broker and place[:2] not in self._reported:
-            self._reported.add(place[:2])
+        if not self.has_met_broker and endpoint[:2] not in self._reported:
+            self._reported.add(endpoint[:2])
             _log.warning("%s", detail)
 
     # --- authentication -------------------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ class Connections:
             body = API_VERSIONS.encode_request(version, ApiVersionsRequest("einmal", "0"))
             answer = await connection.send(API_VERSIONS.key, version, (body,), timeout)
             # A broker that is older than this request answers UNSUPPORTED_VERSION, in version 0.
-            told = int.from_bytes(answer.frame[answer.position : answer.position + 2], "big", signed=True)
-            if told != ErrorCode.unsupported_version:
+            error_code = int.from_bytes(answer.frame[answer.position : answer.position + 2], "big", signed=True)
+            if error_code != ErrorCode.unsupported_version:
                 break
             if version == 0:
                 raise error_for(ErrorCode.unsupported_version, "ApiVersions")
@@ -354,7 +354,7 @@ def _again(error: KafkaError | None) -> KafkaError:
     return copy.copy(error)
 
 
-def _told(error: OSError | TimeoutError) -> str:
+def _cause(error: OSError | TimeoutError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, socket.gaierror):

@@ -102,10 +102,12 @@ class Coordinators:
         """Ask once; its address is known then. Raises Disconnected."""
         request = FindCoordinatorRequest(kind, coordinator_keys=(key,), key=key)
         response = await self._brokers.ask_any(FIND_COORDINATOR, request)
-        told = response.coordinators[0] if response.coordinators else response
-        if told.error_code is ErrorCode.none:
-            self._brokers.metadata.brokers[told.node_id] = BrokerAddress(told.node_id, told.host, told.port)
-        return told.node_id, told.error_code
+        coordinator = response.coordinators[0] if response.coordinators else response
+        if coordinator.error_code is ErrorCode.none:
+            self._brokers.metadata.brokers[coordinator.node_id] = BrokerAddress(
+                coordinator.node_id, coordinator.host, coordinator.port
+            )
+        return coordinator.node_id, coordinator.error_code
 
     def forget(self, kind: int, key: str) -> None:
         self._found.pop((kind, key), None)

@@ -186,13 +186,13 @@ class Fetcher:
         ids = self._ids(waiting)
         asked = [(each, self._fields(ticket)) for each, ticket in waiting.items()]
         doubted: list[FetchTicket] = []
-        for topic_partition, told in await fetch(
+        for topic_partition, result in await fetch(
             self._cluster, node_id, asked, limits, topic_ids=ids, confirms_names=False
         ):
             ticket = waiting.pop(topic_partition, None)
             if ticket is None:
                 continue
-            advice = self._fetches.fetched(ticket, told, self._retry_at_ms())
+            advice = self._fetches.fetched(ticket, result, self._retry_at_ms())
             leader = self._cluster.metadata.leader(topic_partition)
             if leader is not None and leader.leader != node_id:
                 self._fetches.leader_changed(topic_partition)
@@ -247,13 +247,13 @@ class Fetcher:
                 self._core.validated(waiting.pop(ticket.topic_partition), leader_epoch, -1, -1)
             return
         for answered in response.topics:
-            for told in answered.partitions:
-                asked = TopicPartition(answered.topic, told.partition)
+            for result in answered.partitions:
+                asked = TopicPartition(answered.topic, result.partition)
                 if asked not in waiting:
                     continue
                 ticket = waiting.pop(asked)
-                if told.error_code is ErrorCode.none:
-                    self._core.validated(ticket, unsure[ticket][0], told.leader_epoch, told.end_offset)
+                if result.error_code is ErrorCode.none:
+                    self._core.validated(ticket, unsure[ticket][0], result.leader_epoch, result.end_offset)
                 else:
                     self._cluster.refresh_soon()
                     pause = first_pause_ms(self._settings.retry_backoff_ms)

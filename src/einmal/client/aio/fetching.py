@@ -70,7 +70,7 @@ async def fetch(
     response = decode_by(decode_fetch_response, connection, version, answer)
     if response.error_code is not ErrorCode.none:
         raise error_for(response.error_code, f"Fetch at {connection.name}")
-    told = [
+    results = [
         (TopicPartition(names[topic], each.partition), each)
         for topic, found in response.topics
         if topic in names
@@ -80,6 +80,6 @@ async def fetch(
         # Before Kafka 3.1 a broker answers for whatever has the name. An id is never used again, so what has it now had
         # it when the broker answered.
         await cluster.refresh_metadata(ids, node_id=node_id)
-        told = [each for each in told if cluster.metadata.is_topic(each[0].topic, wanted.get(each[0].topic))]
-    cluster.leaders_told([(each, partition.current_leader) for each, partition in told], response.node_endpoints)
-    return told
+        results = [each for each in results if cluster.metadata.is_topic(each[0].topic, wanted.get(each[0].topic))]
+    cluster.update_leaders([(each, partition.current_leader) for each, partition in results], response.node_endpoints)
+    return results

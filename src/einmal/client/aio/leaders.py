@@ -179,14 +179,14 @@ async def _ask_each(
     try:
         for node_id, task in tasks.items():
             if await _is_done(task, until - cluster.now_ms()):
-                told = task.result()
+                of_leader = task.result()
             else:
                 # It may not even be connected yet, which takes longer than this call may.
                 silence = Disconnected(f"{request.name}: broker {node_id} does not answer", was_sent=True)
-                told = Answers(errors=dict.fromkeys(led[node_id], silence))
-            answers.found |= told.found
-            answers.errors |= told.errors
-            for each in told.found:
+                of_leader = Answers(errors=dict.fromkeys(led[node_id], silence))
+            answers.found |= of_leader.found
+            answers.errors |= of_leader.errors
+            for each in of_leader.found:
                 answers.errors.pop(each, None)
     finally:
         await end_tasks(list(tasks.values()))
@@ -209,9 +209,9 @@ async def ask_leader(
         response = await cluster.call(node_id, request.api, request.request_of(partitions))
     except KafkaError as error:
         return Answers(errors=dict.fromkeys(partitions, error))
-    told = dict(request.results(response))
+    results = dict(request.results(response))
     for each in partitions:
-        result = told.get(each)
+        result = results.get(each)
         if result is None:
             detail = f"{request.name}: the answer of broker {node_id} lacks {each}"
             answers.errors[each] = RetriableError(ErrorCode.unknown_server_error, detail)

@@ -221,13 +221,13 @@ async def fetch_committed(
     while True:
         answer = await fetch_committed_each(cluster, group_id, wanted, deadline=deadline, require_stable=require_stable)
         unstable = []
-        for each, told in answer.items():
-            if not isinstance(told, KafkaError):
-                found[each] = told
-            elif told.code is ErrorCode.unstable_offset_commit:
+        for each, result in answer.items():
+            if not isinstance(result, KafkaError):
+                found[each] = result
+            elif result.code is ErrorCode.unstable_offset_commit:
                 unstable.append(each)
             else:
-                raise told
+                raise result
         if not unstable:
             return found
         await retry.after_refusal(ErrorCode.unstable_offset_commit)

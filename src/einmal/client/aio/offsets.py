@@ -40,7 +40,7 @@ async def list_offsets(
     """
     request = offsets_request(cluster, wanted, isolation)
     answers = await ask_leaders(cluster, request, wanted, deadline=deadline, appear_ms=appear_ms)
-    return {each: offset_of(told) for each, told in answers.all_or_raise().items()}
+    return {each: offset_of(result) for each, result in answers.all_or_raise().items()}
 
 
 async def list_offsets_each(
@@ -76,6 +76,6 @@ def offsets_request(
     return LeaderRequest(LIST_OFFSETS, request_of, results)
 
 
-def offset_of(told: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:
+def offset_of(result: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:
     """A partition's result of ListOffsets."""
-    return OffsetAndTimestamp(told.offset, told.timestamp, told.leader_epoch)
+    return OffsetAndTimestamp(result.offset, result.timestamp, result.leader_epoch)

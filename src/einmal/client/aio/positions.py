@@ -98,18 +98,18 @@ class Positions:
         except KafkaError as error:
             found = dict.fromkeys(missing, error)
         # A transaction that is still open holds an offset back: it is asked for again.
-        for each, told in found.items():
-            if isinstance(told, KafkaError):
-                self._core.lookup_failed(each, self._retry_at_ms(), None if passes(told) else told)
-        told_of = {each: told for each, told in found.items() if not isinstance(told, KafkaError)}
-        self._core.committed_found(told_of, self._retry_at_ms())
+        for each, result in found.items():
+            if isinstance(result, KafkaError):
+                self._core.lookup_failed(each, self._retry_at_ms(), None if passes(result) else result)
+        committed = {each: result for each, result in found.items() if not isinstance(result, KafkaError)}
+        self._core.committed_found(committed, self._retry_at_ms())
 
     async def _find_ends(self, node_id: int, resets: Mapping[TopicPartition, Reset]) -> None:
         wanted = {each: _TIMESTAMPS[reset] for each, reset in resets.items()}
         request = offsets_request(self._cluster, wanted, self._isolation)
         answers = await ask_leader(self._cluster, request, node_id, list(wanted))
-        for each, told in answers.found.items():
-            end = offset_of(told)
+        for each, result in answers.found.items():
+            end = offset_of(result)
             self._core.reset_found(each, resets[each], end.offset, end.leader_epoch)
         errors = answers.errors
         if any(isinstance(error, Disconnected) and not error.was_sent for error in errors.values()):

@@ -33,7 +33,7 @@ from einmal.client.records import (
     OffsetAndMetadata,
     RecordMetadata,
     bytes_of,
-    check_place,
+    check_destination,
     headers_of,
     positions_of,
 )
@@ -129,7 +129,7 @@ class Producer:
     ) -> None:
         """As ``send``, for a future of the caller's own kind (it needs done, set_result and set_exception)."""
         self.check_send()
-        check_place(topic, partition, timestamp)
+        check_destination(topic, partition, timestamp)
         key_bytes = key if isinstance(key, bytes) else bytes_of(key, "key")
         value_bytes = value if isinstance(value, bytes) else bytes_of(value, "value")
         fixed_headers = headers_of(headers) if headers else ()

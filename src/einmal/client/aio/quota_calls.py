@@ -37,7 +37,7 @@ class QuotaCalls:
         ]
         components += [ComponentData(kind, _ANY) for kind in types]
         request = DescribeClientQuotasRequest(tuple(components), strict)
-        response = await ask_for(self._cluster, DESCRIBE_CLIENT_QUOTAS, request, lambda told: [told])
+        response = await ask_for(self._cluster, DESCRIBE_CLIENT_QUOTAS, request, lambda response: [response])
         check(response, "client quotas")
         return [
             ClientQuota(
@@ -56,6 +56,6 @@ class QuotaCalls:
             tuple(OpData(key, 0.0 if value is None else float(value), value is None) for key, value in values.items()),
         )
         request = AlterClientQuotasRequest((entry,), validate_only)
-        response = await ask_for(self._cluster, ALTER_CLIENT_QUOTAS, request, lambda told: told.entries)
-        for told in response.entries:
-            check(told, "client quota")
+        response = await ask_for(self._cluster, ALTER_CLIENT_QUOTAS, request, lambda response: response.entries)
+        for result in response.entries:
+            check(result, "client quota")

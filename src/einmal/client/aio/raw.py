@@ -246,8 +246,8 @@ class PartitionWriter:
         self._check()
         header = read_header(batch)
         if self._identity is not None:
-            told = (header.producer_id, header.producer_epoch)
-            assert told == self._identity, f"a batch of {told} in a writer of {self._identity}"
+            identity = (header.producer_id, header.producer_epoch)
+            assert identity == self._identity, f"a batch of {identity} in a writer of {self._identity}"
         if self._cluster.metadata.leader(topic_partition) is None:
             deadline = self._cluster.deadline(self.settings.max_block_ms)
             await self._cluster.leader(topic_partition, deadline=deadline)
@@ -374,9 +374,9 @@ class RangeReader:
                     self._cluster.refresh_soon()
                     await retry.after_disconnect(error)
                     continue
-                for each, told in answer:
-                    code = self._check(each, told.error_code) or code
-                    if piece := self._advance(each, told, positions, ranges[each], with_markers=with_markers):
+                for each, result in answer:
+                    code = self._check(each, result.error_code) or code
+                    if piece := self._advance(each, result, positions, ranges[each], with_markers=with_markers):
                         yield piece
             if positions != before:
                 retry = self._new_retry()
@@ -402,7 +402,7 @@ class RangeReader:
     def _advance(
         self,
         topic_partition: TopicPartition,
-        told: FetchedPartition,
+        result: FetchedPartition,
         positions: dict[TopicPartition, int],
         bounds: OffsetRange,
         *,
@@ -411,13 +411,13 @@ class RangeReader:
         """The part of one answer in the range; the position moves past it, and is dropped at the range's end."""
         position = positions[topic_partition]
         batches = whole_batches(
-            topic_partition, memoryview(told.records), first_offset=position, check_crcs=self.settings.check_crcs
+            topic_partition, memoryview(result.records), first_offset=position, check_crcs=self.settings.check_crcs
         )
         if batches:
             positions[topic_partition] = batches[-1].header.next_offset
         if positions[topic_partition] >= bounds.end:
             del positions[topic_partition]
-        aborted = told.aborted_transactions if self.isolation else None
+        aborted = result.aborted_transactions if self.isolation else None
         return [
             batch
             for batch in (batches if with_markers else visible_batches(batches, aborted))

@@ -235,7 +235,7 @@ class Sender:
         answer = future.result()
         try:
             response = decode_produce_response(version, answer.frame, answer.position)
-            told = {
+            results = {
                 TopicPartition(names[topic], each.partition): each
                 for topic, partitions in response.topics
                 for each in partitions
@@ -245,13 +245,13 @@ class Sender:
             return
         outcomes: list[BatchOutcome] = []
         for batch in batches:
-            outcomes += self._take_answer(batch, told.get(batch.topic_partition))
+            outcomes += self._take_answer(batch, results.get(batch.topic_partition))
         self._settle(outcomes)
-        self._cluster.leaders_told(
-            [(each, partition.current_leader) for each, partition in told.items()], response.node_endpoints
+        self._cluster.update_leaders(
+            [(each, partition.current_leader) for each, partition in results.items()], response.node_endpoints
         )
         for batch in batches:
-            produced = told.get(batch.topic_partition)
+            produced = results.get(batch.topic_partition)
             if produced is not None and produced.error_code in STALE_METADATA and not self._retry_elsewhere(batch):
                 self._cluster.refresh_soon()
         self.wake()
@@ -264,13 +264,13 @@ class Sender:
         self._core.retry_now(batch.topic_partition)
         return True
 
-    def _take_answer(self, batch: ProducerBatch, told: ProducedPartition | None) -> list[BatchOutcome]:
+    def _take_answer(self, batch: ProducerBatch, result: ProducedPartition | None) -> list[BatchOutcome]:
         now = self._cluster.now_ms()
-        if told is None:
+        if result is None:
             return self._core.lost(batch, was_sent=True, now=now)
-        if told.error_code is ErrorCode.none:
-            return self._core.accepted(batch, told.base_offset, told.log_append_time)
-        return self._core.refused(batch, told.error_code, told.error_message, now)
+        if result.error_code is ErrorCode.none:
+            return self._core.accepted(batch, result.base_offset, result.log_append_time)
+        return self._core.refused(batch, result.error_code, result.error_message, now)
 
     def _lost(self, batches: list[ProducerBatch], was_sent: bool) -> None:
         now = self._cluster.now_ms()

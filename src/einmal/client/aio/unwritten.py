@@ -21,15 +21,15 @@ class UnwrittenRecords:
         self._clock = clock
         self._counts: Counter[str] = Counter()
         self._error: KafkaError | None = None
-        self._told_ms: int | None = None
+        self._logged_ms: int | None = None
 
     def add(self, topic: str, count: int, error: KafkaError) -> None:
         """``count`` records of a topic got this error instead of an offset."""
         self._counts[topic] += count
         self._error = self._error or error
         now = self._clock.now().monotonic_ms
-        if self._told_ms is None or now - self._told_ms >= _EVERY_MS:
-            self._told_ms = now
+        if self._logged_ms is None or now - self._logged_ms >= _EVERY_MS:
+            self._logged_ms = now
             self.log()
 
     def log(self) -> None:

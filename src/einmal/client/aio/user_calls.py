@@ -42,14 +42,14 @@ class UserCalls:
         """
         request = DescribeUserScramCredentialsRequest(tuple(map(UserName, users)) or None)
         response = await ask_for(
-            self._cluster, DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda told: [told, *told.results]
+            self._cluster, DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda response: [response, *response.results]
         )
         check(response, "describing users")
         found = {}
-        for told in response.results:
-            check(told, f"user {told.user!r}")
-            found[told.user] = {
-                _NAMES.get(each.mechanism, str(each.mechanism)): each.iterations for each in told.credential_infos
+        for result in response.results:
+            check(result, f"user {result.user!r}")
+            found[result.user] = {
+                _NAMES.get(each.mechanism, str(each.mechanism)): each.iterations for each in result.credential_infos
             }
         return dict(sorted(found.items()))
 
@@ -77,9 +77,11 @@ class UserCalls:
         await self._alter(user, AlterUserScramCredentialsRequest((deletion,)))
 
     async def _alter(self, user: str, request: AlterUserScramCredentialsRequest) -> None:
-        response = await ask_for(self._cluster, ALTER_USER_SCRAM_CREDENTIALS, request, lambda told: told.results)
-        for told in response.results:
-            check(told, f"user {user!r}")
+        response = await ask_for(
+            self._cluster, ALTER_USER_SCRAM_CREDENTIALS, request, lambda response: response.results
+        )
+        for result in response.results:
+            check(result, f"user {user!r}")
 
 
 def _number(mechanism: str) -> int:

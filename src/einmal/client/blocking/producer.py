@@ -30,7 +30,7 @@ from einmal.client.records import (
     OffsetAndMetadata,
     RecordMetadata,
     bytes_of,
-    check_place,
+    check_destination,
     headers_of,
 )
 from einmal.types import Header, TopicPartition
@@ -84,7 +84,7 @@ class Producer:
         """
         producer = self._thread.client
         producer.check_send()
-        check_place(topic, partition, timestamp)
+        check_destination(topic, partition, timestamp)
         key_bytes, value_bytes = bytes_of(key, "key"), bytes_of(value, "value")
         fixed_headers = headers_of(headers) if headers else ()
         size = record_size(key_bytes, value_bytes, fixed_headers)

@@ -127,17 +127,19 @@ class Deduplicator:
             existing, committed=False, reached={each: Offset(reached[each]) for each in existing}
         )
         ranges: dict[TopicPartition, OffsetRange] = {}
-        for place, first in start.items():
-            bounds = OffsetRange(max(first, earliest.get(place, first)), min(reached[place], ends.get(place, 0)))
-            if (bounds.start, bounds.end) != (first, reached[place]):
+        for partition, first in start.items():
+            bounds = OffsetRange(
+                max(first, earliest.get(partition, first)), min(reached[partition], ends.get(partition, 0))
+            )
+            if (bounds.start, bounds.end) != (first, reached[partition]):
                 self._note(
                     "deleted",
-                    f"{place} does not have all records of the window any more (offsets {first} to "
-                    f"{reached[place] - 1}): duplicates of deleted records are written. Keep records for "
+                    f"{partition} does not have all records of the window any more (offsets {first} to "
+                    f"{reached[partition] - 1}): duplicates of deleted records are written. Keep records for "
                     f"{_KEPT_WINDOWS} windows",
                 )
             if bounds.start < bounds.end:
-                ranges[place] = bounds
+                ranges[partition] = bounds
         return ranges
 
     def _check_topic(self, topic: str) -> None:

@@ -67,7 +67,7 @@ class RecordedWindow:
         """With one more batch: what it has written, and the clock behind it."""
         written = {TopicPartition(each.topic, each.partition): each for each in outputs}
         last = self.spans[-1]
-        first = {place: output.first_offset for place, output in written.items()} | dict(last.first)
+        first = {partition: output.first_offset for partition, output in written.items()} | dict(last.first)
         producers = dict.fromkeys((*last.producers, producer_id)) if outputs else last.producers
         # The time of day may have been set back, and the clock with it.
         spans = [replace(each, since=min(each.since, clock)) for each in self.spans]
@@ -76,12 +76,12 @@ class RecordedWindow:
             spans.append(WindowSpan(last.number + 1, clock))
         while len(spans) > 1 and clock - spans[1].since >= SPANS_WINDOWS * self.window_ms:
             del spans[0]
-        reached = {**self.reached, **{place: output.last_offset + 1 for place, output in written.items()}}
+        reached = {**self.reached, **{partition: output.last_offset + 1 for partition, output in written.items()}}
         return RecordedWindow(
             self.window_ms,
             clock,
             tuple(spans),
-            {place: end for place, end in reached.items() if any(place in each.first for each in spans)},
+            {partition: end for partition, end in reached.items() if any(partition in each.first for each in spans)},
             counts,
             self.total + counts,
         )
@@ -93,9 +93,9 @@ class RecordedWindow:
             found.update(each.first)
         return found
 
-    def span_of(self, place: TopicPartition, offset: int) -> int:
+    def span_of(self, partition: TopicPartition, offset: int) -> int:
         """The number of the span that a remembered record belongs to."""
-        return next(each.number for each in reversed(self.spans) if each.first.get(place, offset + 1) <= offset)
+        return next(each.number for each in reversed(self.spans) if each.first.get(partition, offset + 1) <= offset)
 
     def encode(self) -> dict[str, Any]:
         """As JSON."""
@@ -142,7 +142,9 @@ def decode_window(value: Any) -> RecordedWindow:
     start = window.start()
     if not numbers or numbers != sorted(set(numbers)):
         raise ValueError("not a window of keys: its spans are in no order")
-    if start.keys() != window.reached.keys() or any(start[place] >= end for place, end in window.reached.items()):
+    if start.keys() != window.reached.keys() or any(
+        start[partition] >= end for partition, end in window.reached.items()
+    ):
         raise ValueError("not a window of keys: its offsets contradict each other")
     return window
 
@@ -155,8 +157,8 @@ def _number(value: Any, least: int = 0) -> int:
 
 def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
-    for place, offset in offsets.items():
-        nested.setdefault(place.topic, {})[str(place.partition)] = offset
+    for partition, offset in offsets.items():
+        nested.setdefault(partition.topic, {})[str(partition.partition)] = offset
     return nested
 
 

@@ -27,20 +27,20 @@ class WrittenKeys:
 
     def take(self, batch: RawBatch) -> None:
         """The next batch of its partition. Raises SourceRefused if there are too many keys, CorruptData."""
-        header, place = batch.header, batch.topic_partition
+        header, partition = batch.header, batch.topic_partition
         if header.producer_id not in self._producers or not header.is_transactional:
             return
         if header.is_control:
-            ended = self._open.pop((place, header.producer_id), {})
+            ended = self._open.pop((partition, header.producer_id), {})
             if any(control_type(record) == COMMIT for record in batch.records()):
                 self._commit(ended)
             return
-        keys = self._open.setdefault((place, header.producer_id), {})
+        keys = self._open.setdefault((partition, header.producer_id), {})
         for record in batch.records():
-            if self._start[place] <= record.offset < self._recorded.reached[place]:
-                found = record_key(self._window, place.topic, record)
+            if self._start[partition] <= record.offset < self._recorded.reached[partition]:
+                found = record_key(self._window, partition.topic, record)
                 if found is not None:
-                    remember(keys.setdefault(self._recorded.span_of(place, record.offset), {}), *found)
+                    remember(keys.setdefault(self._recorded.span_of(partition, record.offset), {}), *found)
 
     def keys(self) -> dict[int, Keys]:
         """By number of the span, once every batch was taken.

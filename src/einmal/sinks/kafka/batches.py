@@ -72,10 +72,10 @@ def write_all(
     Raises what the writer, ``begin`` and ``batches`` raise."""
     begun: set[TopicPartition] = set()
     for piece in _pieces(batches):
-        for place, _ in piece:
-            if place not in begun:
-                begun.add(place)
-                begin(place)
+        for partition, _ in piece:
+            if partition not in begun:
+                begun.add(partition)
+                begin(partition)
         writer.append_all(piece)
     return writer.flush()
 

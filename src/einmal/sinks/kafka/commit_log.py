@@ -77,7 +77,7 @@ class CommitLog:
 
     def look(self) -> CommitRecord | None:
         """The last record that is known to be committed. A newer one may be, whose marker is not written yet."""
-        return self._find(lambda places: self._cluster.latest(places, committed=False)).readable()
+        return self._find(lambda partitions: self._cluster.latest(partitions, committed=False)).readable()
 
     def read(self, wait_s: float) -> CommitRecord | None:
         """The last record that is committed, for certain: to be called after InitProducerId.
@@ -91,10 +91,10 @@ class CommitLog:
             found = self._find(self._probe)
             if not found.is_open:
                 # It stays there, however many partitions there are later.
-                self._partition = found.place
+                self._partition = found.partition
                 return found.readable()
             if time.monotonic() > deadline:
-                raise Uncertain(f"a commit record of {self._id!r} in {found.place} is not decided after {wait_s} s")
+                raise Uncertain(f"a commit record of {self._id!r} in {found.partition} is not decided after {wait_s} s")
             time.sleep(_POLL_S)
 
     def _find(self, ends: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]]) -> Found:
@@ -102,26 +102,26 @@ class CommitLog:
         to be read."""
         every = self._candidates()
         # The record is in the first one, unless the topic was expanded: then the others need not be read.
-        for places in (every[:1], every[1:]):
-            last = self._last(ends(places)) if places else {}
-            for place in places:
-                if last[place].is_known:
-                    return last[place]
+        for partitions in (every[:1], every[1:]):
+            last = self._last(ends(partitions)) if partitions else {}
+            for partition in partitions:
+                if last[partition].is_known:
+                    return last[partition]
         return Found(every[0])
 
-    def _probe(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _probe(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Write a probe into each partition; the offsets behind them. Raises KafkaError.
 
         A probe is acknowledged when every replica that could succeed this leader has fetched it from this leader. So
         none had succeeded it when the probe was written, and its log has all that was committed before. A broker that
         lets a consumer read as far as the probe has that log, whether it leads or not.
         """
-        written = self._append_plain(places, _PROBE_KEY)
-        return {place: written[place].last_offset + 1 for place in places}
+        written = self._append_plain(partitions, _PROBE_KEY)
+        return {partition: written[partition].last_offset + 1 for partition in partitions}
 
     def _last(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Found]:
         """Return what each partition has of this pipeline below its end."""
-        found = {place: Found(place, reader=self._reader) for place in ends}
+        found = {partition: Found(partition, reader=self._reader) for partition in ends}
         for batch in batches_below(self._cluster, ends):
             found[batch.topic_partition].take(batch, self._id.encode())
         return found
@@ -147,12 +147,12 @@ class CommitLog:
         """Append a tombstone, in no transaction: compaction deletes the pipeline's record. Raises KafkaError."""
         self._append_plain([self.partition], self._id.encode())
 
-    def _append_plain(self, places: list[TopicPartition], key: bytes) -> dict[TopicPartition, WrittenRange]:
+    def _append_plain(self, partitions: list[TopicPartition], key: bytes) -> dict[TopicPartition, WrittenRange]:
         """A tombstone in each partition, in no transaction, acknowledged by all replicas."""
         tombstone = NewRecord(key, None, time.time_ns() // 1_000_000)
         with PartitionWriter(self._client) as writer:
-            for place in places:
-                writer.append(place, encode_batch([tombstone]))
+            for partition in partitions:
+                writer.append(partition, encode_batch([tombstone]))
             return writer.flush()
 
 
@@ -169,7 +169,7 @@ def candidates(transactional_id: str, partitions: int) -> list[TopicPartition]:
 def batches_below(cluster: KafkaCluster, ends: Mapping[TopicPartition, int]) -> Iterator[RawBatch]:
     """Every batch and marker of these partitions of the commit topic. Raises KafkaError."""
     starts = cluster.earliest(ends)
-    bounds = {place: OffsetRange(starts[place], ends[place]) for place in ends}
+    bounds = {partition: OffsetRange(starts[partition], ends[partition]) for partition in ends}
     with RangeReader({**cluster.common, "isolation.level": "read_uncommitted"}) as reader:
         yield from reader.read(bounds, with_markers=True)
 
@@ -205,7 +205,7 @@ class Found:
     """Records that one partition has of a pipeline, as far as it was read: the last committed value, and undecided
     ones."""
 
-    place: TopicPartition
+    partition: TopicPartition
     last: Value | None = None
     _open: dict[int, Value] = field(default_factory=dict)
     """By producer id."""

@@ -220,7 +220,7 @@ class KafkaCommitPoint(CommitPoint):
         if not self._transactions.is_open:
             self._begin(identity)
         with _errors(_failed), self._log.writer.begun(identity, self._transactions.version) as writer:
-            return write_all(writer, batches, lambda place: self._transactions.add(identity, place))
+            return write_all(writer, batches, lambda partition: self._transactions.add(identity, partition))
 
     def commit_offsets(self, identity: Identity, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Offsets of a group, inside the transaction."""

@@ -28,10 +28,10 @@ def committed(cluster: KafkaCluster) -> dict[str, Committed]:
         return {}
     ends = cluster.latest(partitions, committed=False)
     found: dict[str, dict[TopicPartition, Value]] = {}
-    for place, values in _last_values(batches_below(cluster, ends)).items():
+    for partition, values in _last_values(batches_below(cluster, ends)).items():
         for name, value in values.items():
-            found.setdefault(name, {})[place] = value
-    last = {name: _last_of(name, places, len(partitions)) for name, places in sorted(found.items())}
+            found.setdefault(name, {})[partition] = value
+    last = {name: _last_of(name, by_partition, len(partitions)) for name, by_partition in sorted(found.items())}
     return {
         name: Committed(name, value.record, value.timestamp, value.problem)
         for name, value in last.items()
@@ -45,20 +45,23 @@ def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, 
     open_values: dict[tuple[TopicPartition, int], dict[str, Value]] = {}
     reader = BatchReader()
     for batch in batches:
-        place = batch.topic_partition
+        partition = batch.topic_partition
         if batch.header.is_control:
-            undecided = open_values.pop((place, batch.header.producer_id), {})
+            undecided = open_values.pop((partition, batch.header.producer_id), {})
             if is_commit(batch):
-                found.setdefault(place, {}).update(undecided)
+                found.setdefault(partition, {}).update(undecided)
             continue
-        told = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in reader.records(batch)}
+        values = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in reader.records(batch)}
         if batch.header.is_transactional:
-            open_values.setdefault((place, batch.header.producer_id), {}).update(told)
+            open_values.setdefault((partition, batch.header.producer_id), {}).update(values)
         else:
-            found.setdefault(place, {}).update(told)
+            found.setdefault(partition, {}).update(values)
     return found
 
 
-def _last_of(name: str, places: dict[TopicPartition, Value], partitions: int) -> Value:
+def _last_of(name: str, by_partition: dict[TopicPartition, Value], partitions: int) -> Value:
     """Where a pipeline would look for it; a record that is nowhere there is no pipeline's, and is shown."""
-    return next((places[each] for each in candidates(name, partitions) if each in places), next(iter(places.values())))
+    return next(
+        (by_partition[each] for each in candidates(name, partitions) if each in by_partition),
+        next(iter(by_partition.values())),
+    )

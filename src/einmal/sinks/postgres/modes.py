@@ -37,11 +37,11 @@ def apply(session: Session, options: PostgresOptions, shape: TableShape, staged:
             compare_counts(session, staged)
         return
     compare_counts(session, staged)
-    places = Places(options, rows)
-    _refuse_null_keys(session, rows, places)
-    refuse_ambiguity(session, rows, places)
+    columns = KeyColumns(options, rows)
+    _refuse_null_keys(session, rows, columns)
+    refuse_ambiguity(session, rows, columns)
     if options.mode is Mode.SCD2:
-        _refuse_late(session, shape, rows, places)
+        _refuse_late(session, shape, rows, columns)
     for statement in statements(options, shape, rows):
         session.execute(WRITING, statement, races=races(options, shape))
 
@@ -54,18 +54,18 @@ def races(options: PostgresOptions, shape: TableShape) -> frozenset[str]:
 
 def statements(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> list[sql.Composed]:
     """Return the statements that put checked rows into the table."""
-    places = Places(options, rows)
+    columns = KeyColumns(options, rows)
     if options.mode is Mode.APPEND:
         return [_append(shape, rows)]
     if options.mode is Mode.UPSERT:
-        return [_upsert(shape, rows, places)]
+        return [_upsert(shape, rows, columns)]
     every = replace(rows, counted=sql.SQL("true"))
     # The next rows of the same transaction have a table of their own.
     drop = sql.SQL("DROP TABLE {}").format(VERSIONS)
     return [versions(options, shape, rows, sql.SQL("0")), *changes(options, shape, every), drop]
 
 
-class Places:
+class KeyColumns:
     """The staging columns that the options name. ``order``: of the rows of a key."""
 
     def __init__(self, options: PostgresOptions, rows: StagedRows) -> None:
@@ -96,9 +96,9 @@ class Places:
         an index on key and valid_to answers the second for the keys of the batch alone.
         """
         assert self.since is not None
-        places = {"table": shape.id, "same": _same(self.key, "t", "s"), "since": sql.Identifier(self.since.name)}
+        names = {"table": shape.id, "same": _same(self.key, "t", "s"), "since": sql.Identifier(self.since.name)}
         return [
-            (sql.SQL("EXISTS (SELECT FROM {table} AS t WHERE {same} AND " + condition + ")").format(**places), what)
+            (sql.SQL("EXISTS (SELECT FROM {table} AS t WHERE {same} AND " + condition + ")").format(**names), what)
             for condition, what in (
                 ("t.is_current AND s.{since} <= t.valid_from", "not later than the current version of their key"),
                 (
@@ -124,9 +124,9 @@ def _append(shape: TableShape, rows: StagedRows) -> sql.Composed:
 # --- upsert -----------------------------------------------------------------------------------------------------
 
 
-def _upsert(shape: TableShape, rows: StagedRows, places: Places) -> sql.Composed:
+def _upsert(shape: TableShape, rows: StagedRows, columns: KeyColumns) -> sql.Composed:
     stored = _stored(rows)
-    others = [each for each in stored if each not in places.key]
+    others = [each for each in stored if each not in columns.key]
     deletes = any(each.name == _DELETES for each in rows.columns)
     matched = [sql.SQL("WHEN MATCHED AND s.{} THEN DELETE").format(sql.Identifier(_DELETES))] if deletes else []
     if others:
@@ -141,7 +141,7 @@ def _upsert(shape: TableShape, rows: StagedRows, places: Places) -> sql.Composed
         _listed(sql.SQL("s.{}").format(sql.Identifier(each.name)) for each in stored),
     )
     return sql.SQL("MERGE INTO {} AS t USING ({}) AS s ON {} {} {}").format(
-        shape.id, places.last(rows), _same(places.key, "t", "s"), sql.SQL(" ").join(matched), missing
+        shape.id, columns.last(rows), _same(columns.key, "t", "s"), sql.SQL(" ").join(matched), missing
     )
 
 
@@ -151,7 +151,7 @@ def _upsert(shape: TableShape, rows: StagedRows, places: Places) -> sql.Composed
 def versions(options: PostgresOptions, shape: TableShape, rows: StagedRows, number: sql.Composable) -> sql.Composed:
     """Each change of a key ends its current version and begins the next; a row that changes nothing is no version.
     What makes a table of them. ``number``: of the rows of a key, in which all have the same."""
-    stored, which = _stored(rows), Places(options, rows)
+    stored, which = _stored(rows), KeyColumns(options, rows)
     assert which.since is not None
     attributes = [each for each in stored if each not in which.key and each is not which.since]
     deletes = any(each.name == _DELETES for each in rows.columns)
@@ -191,34 +191,34 @@ def changes(options: PostgresOptions, shape: TableShape, rows: StagedRows) -> li
     """Return the statements that put the versions into the table: those that the condition of ``rows`` selects, by
     their number."""
     stored = _stored(rows)
-    places = {
+    names = {
         "table": shape.id,
         "versions": sql.SQL("(SELECT * FROM {} WHERE {})").format(VERSIONS, rows.counted),
         "names": names_of(stored),
         "columns": _columns(stored),
-        "same": _same(Places(options, rows).key, "t", "s"),
+        "same": _same(KeyColumns(options, rows).key, "t", "s"),
     }
     ended = sql.SQL(
         "UPDATE {table} AS t SET valid_to = s.until, is_current = false FROM {versions} AS s"
         " WHERE t.is_current AND s.n = 0 AND s.until IS NOT NULL AND {same}"
-    ).format(**places)
+    ).format(**names)
     begun = sql.SQL(
         "INSERT INTO {table} ({columns}, valid_to, is_current)"
         " SELECT {names}, until, until IS NULL FROM {versions} AS s WHERE n > 0 AND NOT gone"
-    ).format(**places)
+    ).format(**names)
     return [ended, begun]
 
 
-def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, places: Places) -> None:
-    for condition, what in places.late(shape):
+def _refuse_late(session: Session, shape: TableShape, rows: StagedRows, columns: KeyColumns) -> None:
+    for condition, what in columns.late(shape):
         late = counted(session, rows, condition)
         if late:
             raise SinkFailed(
-                f"{late:,} rows are {what} ({_titles(places.key)}) in {shape.name}: history is not rewritten. "
+                f"{late:,} rows are {what} ({_titles(columns.key)}) in {shape.name}: history is not rewritten. "
                 f"Hint: filter them out, or correct {_VALID_FROM}",
                 will_again=True,
             )
-    without = counted(session, rows, places.has_no_time)
+    without = counted(session, rows, columns.has_no_time)
     if without:
         raise SinkFailed(f"{without:,} rows have no {_VALID_FROM}. Hint: filter them out", will_again=True)
 
@@ -233,24 +233,24 @@ def counted(session: Session, rows: StagedRows, condition: sql.Composable) -> in
     return int(count)
 
 
-def _refuse_null_keys(session: Session, rows: StagedRows, places: Places) -> None:
-    nulls = counted(session, rows, places.has_no_key)
+def _refuse_null_keys(session: Session, rows: StagedRows, columns: KeyColumns) -> None:
+    nulls = counted(session, rows, columns.has_no_key)
     if nulls:
         raise SinkFailed(
-            f"{nulls:,} rows have NULL in their key ({_titles(places.key)}). Hint: filter them out", will_again=True
+            f"{nulls:,} rows have NULL in their key ({_titles(columns.key)}). Hint: filter them out", will_again=True
         )
 
 
-def refuse_ambiguity(session: Session, rows: StagedRows, places: Places) -> None:
+def refuse_ambiguity(session: Session, rows: StagedRows, columns: KeyColumns) -> None:
     """Several rows of a key, and nothing that defines which one is the last: the result would depend on the plan."""
     statement = sql.SQL(
         "SELECT count(*) FROM (SELECT FROM {} WHERE {} GROUP BY {} HAVING count(*) > 1) AS several"
-    ).format(rows.id, rows.counted, names_of([*places.key, *places.order]))
+    ).format(rows.id, rows.counted, names_of([*columns.key, *columns.order]))
     ((several,),) = session.execute(WRITING, statement).fetchall()
     if several:
-        equal = f", with equal {_titles(places.order)}" if places.order else ""
+        equal = f", with equal {_titles(columns.order)}" if columns.order else ""
         raise SinkFailed(
-            f"{several:,} keys ({_titles(places.key)}) have several rows in the batch{equal}: it is not defined which "
+            f"{several:,} keys ({_titles(columns.key)}) have several rows in the batch{equal}: it is not defined which "
             'one is the last. Hint: option "order" names the columns that decide, for example partition,offset',
             will_again=True,
         )

@@ -32,7 +32,7 @@ from einmal.postgresql.errors import cause, condition, is_raised, reason, reject
 from einmal.sinks.postgres.modes import (
     VERSIONS,
     WRITING,
-    Places,
+    KeyColumns,
     changes,
     counted,
     names_of,
@@ -98,13 +98,13 @@ class _Rejecting:
         self._take(staged.rows, refused, "", sql.Identifier(REFUSAL))
         rows = self._converted(staged)
         if self._options.mode is not Mode.APPEND:
-            places = Places(self._options, rows)
-            self._take(rows, places.has_no_key, NO_KEY, sql.Literal("the key is NULL"))
+            columns = KeyColumns(self._options, rows)
+            self._take(rows, columns.has_no_key, NO_KEY, sql.Literal("the key is NULL"))
             if self._options.mode is Mode.SCD2:
-                self._take(rows, places.has_no_time, NO_KEY, sql.Literal("valid_from is NULL"))
-                for is_late, what in places.late(self._shape):
+                self._take(rows, columns.has_no_time, NO_KEY, sql.Literal("valid_from is NULL"))
+                for is_late, what in columns.late(self._shape):
                     self._take(rows, is_late, TOO_LATE, sql.Literal(what))
-            refuse_ambiguity(self._session, rows, places)
+            refuse_ambiguity(self._session, rows, columns)
         self._halved(rows, self._numbered, self._put)
 
     def _put(self, some: StagedRows) -> list[sql.Composed]:
@@ -125,8 +125,8 @@ class _Rejecting:
         )
         found = self._session.execute(WRITING, statement).fetchall()
         for *record, text in sorted(found, key=str):
-            name, _, told = (exception, "", text) if exception else text.partition(": ")
-            self._rejections.add(record, KIND + name, told)
+            name, _, detail = (exception, "", text) if exception else text.partition(": ")
+            self._rejections.add(record, KIND + name, detail)
 
     # --- types --------------------------------------------------------------------------------------------------
 
@@ -207,10 +207,10 @@ class _Rejecting:
         """A table of the rows, in which equal numbers are rejected together. How many numbers there are."""
         if self._options.mode is Mode.APPEND:
             return self._numbered_one_by_one(rows)
-        places = Places(self._options, rows)
+        columns = KeyColumns(self._options, rows)
         if self._options.mode is Mode.UPSERT:
-            return self._numbered_by("row_number()", RECORD_COLUMNS, places.last(rows))
-        total = self._numbered_by("dense_rank()", places.key, _selected(rows))
+            return self._numbered_by("row_number()", RECORD_COLUMNS, columns.last(rows))
+        total = self._numbered_by("dense_rank()", columns.key, _selected(rows))
         numbered = replace(rows, id=_NUMBERED, counted=_ALL)
         self._session.execute(WRITING, versions(self._options, self._shape, numbered, _NUMBER))
         # Few keys may have a version to end: to look for them takes an index, not the whole table.

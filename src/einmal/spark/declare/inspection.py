@@ -52,8 +52,8 @@ class TopicFacts:
 
     @property
     def min_insync_replicas(self) -> int | None:
-        told = self.settings.get("min.insync.replicas")
-        return None if told is None else int(told)
+        configured = self.settings.get("min.insync.replicas")
+        return None if configured is None else int(configured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +136,11 @@ class _Inspector(Admin):
         return None
 
 
-def _topic(name: str, told: MetadataResponseTopic) -> TopicFacts:
+def _topic(name: str, metadata: MetadataResponseTopic) -> TopicFacts:
     return TopicFacts(
         name=name,
-        error=told.error_code,
-        partitions=len(told.partitions),
-        replicas=min((len(each.replica_nodes) for each in told.partitions), default=0),
-        operations=told.topic_authorized_operations,
+        error=metadata.error_code,
+        partitions=len(metadata.partitions),
+        replicas=min((len(each.replica_nodes) for each in metadata.partitions), default=0),
+        operations=metadata.topic_authorized_operations,
     )

@@ -137,7 +137,7 @@ class RowCodec:
                 bad.append(Bad(index, part, error))
                 continue
             except SchemaDrift as error:
-                raise SchemaDrift(f"{_place(rows, index)}: {error}") from error
+                raise SchemaDrift(f"{_position(rows, index)}: {error}") from error
             good.append(index)
             for each, value in row.items():
                 decoded[each].append(value)
@@ -211,7 +211,7 @@ def good_rows(decoding: Decoding, reports: Accumulator[Any]) -> Callable[[Iterat
 
 def _require_letters(decoding: Decoding, batch: Any, bad: Bad, turn: str | None) -> None:
     """Raises BadRecord, NoDeadLetters."""
-    where = f"{_place(batch, bad.row)}: {_STAGES[bad.part]}: {type(bad.error).__name__}: {bad.error}"
+    where = f"{_position(batch, bad.row)}: {_STAGES[bad.part]}: {type(bad.error).__name__}: {bad.error}"
     if not decoding.tolerates:
         raise BadRecord(
             f"{where}\nhint: correct the declared schema, or set errors.tolerance=all and "
@@ -223,7 +223,7 @@ def _require_letters(decoding: Decoding, batch: Any, bad: Bad, turn: str | None)
         )
 
 
-def _place(batch: Any, index: int) -> str:
+def _position(batch: Any, index: int) -> str:
     topic, partition, offset = (batch.column(name)[index].as_py() for name in ("topic", "partition", "offset"))
     return f"{topic}-{partition} offset {offset}"
 

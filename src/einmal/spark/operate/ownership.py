@@ -153,8 +153,8 @@ def _end(each: object, cluster: KafkaCluster, *, earliest: bool) -> object:
     if len(seen.topics) < len(topics):
         raise ValueError(f"not all of {', '.join(topics)} are in this cluster")
     # All partitions that there are now: a topic that was created again may have others.
-    places = [place for topic in topics for place in seen.topics[topic].partitions]
-    found = cluster.earliest(places) if earliest else cluster.latest(places, committed=True)
+    partitions = [partition for topic in topics for partition in seen.topics[topic].partitions]
+    found = cluster.earliest(partitions) if earliest else cluster.latest(partitions, committed=True)
     return SourcePosition(found, seen.topic_ids(), seen.cluster_id).to_json()
 
 
@@ -169,5 +169,5 @@ def _lag(record: CommitRecord, cluster: KafkaCluster) -> int | None:
             # They were read from another cluster, or deleted since.
             return None
         ends = cluster.latest(here, committed=True)
-        lag += sum(max(0, ends[place] - position.offsets[place]) for place in here)
+        lag += sum(max(0, ends[partition] - position.offsets[partition]) for partition in here)
     return lag

@@ -41,10 +41,10 @@ class FrameRows(BatchRows):
     def select(self, columns: Sequence[Selected]) -> FrameRows:
         from pyspark.sql import functions
 
-        plain, places = self._numbered(), {name: number for number, name in enumerate(self.frame.schema.names)}
+        plain, numbers = self._numbered(), {name: number for number, name in enumerate(self.frame.schema.names)}
 
         def column(each: Selected) -> Column:
-            found = plain[f"c{places[each.column]}"]
+            found = plain[f"c{numbers[each.column]}"]
             if each.field is not None:
                 found = found[each.field]
             return functions.to_json(found, _JSON) if each.as_json else found

@@ -122,8 +122,10 @@ class RejectedLetters:
         by_source: dict[int, list[_Letter]] = {}
         unknown: list[_Letter] = []
         for letter in letters:
-            place, offset = letter.position
-            known = (number for number, each in ends.items() if 0 <= offset < each.offsets.get(place, Offset(0)))
+            topic_partition, offset = letter.position
+            known = (
+                number for number, each in ends.items() if 0 <= offset < each.offsets.get(topic_partition, Offset(0))
+            )
             number = next(known, None)
             (unknown if number is None else by_source.setdefault(number, [])).append(letter)
         tasks = [
@@ -147,12 +149,12 @@ class RejectedLetters:
 def _near(positions: Sequence[Position]) -> list[PlannedRange]:
     """Ranges with all of the sorted positions."""
     found: list[PlannedRange] = []
-    for place, offset in positions:
+    for topic_partition, offset in positions:
         last = found[-1] if found else None
-        if last is not None and last.topic_partition == place and offset - last.end < _NEAR:
-            found[-1] = PlannedRange(place, last.start, Offset(max(last.end, offset + 1)))
+        if last is not None and last.topic_partition == topic_partition and offset - last.end < _NEAR:
+            found[-1] = PlannedRange(topic_partition, last.start, Offset(max(last.end, offset + 1)))
         else:
-            found.append(PlannedRange(place, Offset(offset), Offset(offset + 1)))
+            found.append(PlannedRange(topic_partition, Offset(offset), Offset(offset + 1)))
     return found
 
 
@@ -181,14 +183,14 @@ def _made(task: _Task, number: int) -> Iterator[Any]:
     for rows in _read(task):
         offsets = rows.column("offset").to_pylist()
         topic, partition = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
-        place = TopicPartition(topic, partition)
-        here = [index for index, offset in enumerate(offsets) if (place, offset) in wanted]
+        topic_partition = TopicPartition(topic, partition)
+        here = [index for index, offset in enumerate(offsets) if (topic_partition, offset) in wanted]
         if not here:
             continue
         made = []
         for row in rows_of(rows.take(pyarrow.array(here, pyarrow.int64()))):
             record = failed_record(row)
-            made += [_letter(each, record, number) for each in wanted.pop((place, row["offset"]))]
+            made += [_letter(each, record, number) for each in wanted.pop((topic_partition, row["offset"]))]
         yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     if wanted:
         yield pyarrow.RecordBatch.from_pylist(list(_without_record(wanted, number)), schema=LETTER)
@@ -204,9 +206,11 @@ def _read(task: _Task) -> Iterator[Any]:
 
 
 def _without_record(wanted: Mapping[Position, Sequence[_Letter]], number: int) -> Iterator[dict[str, Any]]:
-    for (place, offset), letters in wanted.items():
-        _logger.warning("%s offset %d is gone: its dead letter has neither key nor value", place, offset)
-        record = FailedRecord(topic=place.topic, partition=place.partition, offset=offset, key=None, value=None)
+    for (topic_partition, offset), letters in wanted.items():
+        _logger.warning("%s offset %d is gone: its dead letter has neither key nor value", topic_partition, offset)
+        record = FailedRecord(
+            topic=topic_partition.topic, partition=topic_partition.partition, offset=offset, key=None, value=None
+        )
         yield from (_letter(each, record, number) for each in letters)
 
 

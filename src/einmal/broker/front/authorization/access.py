@@ -86,7 +86,7 @@ class Access:
         operations = authorizer.operations(principal, context.client_address, resource_type, name)
         is_allowed = bool(operations >> operation & 1)
         if not is_allowed and not is_filter:
-            _log_denial(context, operation, f"{_told(resource_type)}:LITERAL:{_printable(name)}")
+            _log_denial(context, operation, f"{_type_name(resource_type)}:LITERAL:{_printable(name)}")
         return is_allowed
 
     def refusal(
@@ -124,7 +124,7 @@ class Access:
             return True
         is_allowed = authorizer.allows_any(principal, context.client_address, operation, resource_type)
         if not is_allowed:
-            _log_denial(context, operation, f"any {_told(resource_type)}")
+            _log_denial(context, operation, f"any {_type_name(resource_type)}")
         return is_allowed
 
     def authorized_operations(
@@ -139,7 +139,7 @@ class Access:
         return supported & authorizer.operations(principal, context.client_address, resource_type, name)
 
 
-def _told(resource_type: ResourceType) -> str:
+def _type_name(resource_type: ResourceType) -> str:
     """``TransactionalId``, as Apache Kafka logs it."""
     return resource_type.name.title().replace("_", "")
 

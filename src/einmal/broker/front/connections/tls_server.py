@@ -190,9 +190,9 @@ class TlsLink(asyncio.BufferedProtocol):
         if self._tls is None:
             spoken = other_protocol(self._first)
             if spoken != "TLS":
-                told = f"the client speaks {spoken}" if spoken else "the client does not speak TLS"
+                mismatch = f"the client speaks {spoken}" if spoken else "the client does not speak TLS"
                 protocol = self._owner.tls.listener.protocol
-                self.fail(f"{told}, and this listener is {protocol}: {_HINT.format(protocol=protocol)}")
+                self.fail(f"{mismatch}, and this listener is {protocol}: {_HINT.format(protocol=protocol)}")
                 return
             self._tls = self._owner.tls.server.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:

@@ -72,9 +72,9 @@ class ConsumerFetch:
     @property
     def partitions(self) -> Iterator[tuple[int, Partition]]:
         """The partitions of this broker, with their indexes in the request."""
-        for place, (_topic, _wanted, partition) in enumerate(self._wanted):
+        for index, (_topic, _wanted, partition) in enumerate(self._wanted):
             if isinstance(partition, Partition):
-                yield place, partition
+                yield index, partition
 
     def finding(self) -> Iterator[None]:
         """Find all partitions, before anything else."""
@@ -117,8 +117,8 @@ class ConsumerFetch:
         self.is_ready = must_answer or self._bytes_read >= self.min_bytes
         if not self.is_ready and self._bytes_read > 0:
             total = 0
-            for place in range(len(self._wanted)):
-                total += self.available(place)
+            for index in range(len(self._wanted)):
+                total += self.available(index)
                 if total >= self.min_bytes:
                     self.is_ready = True
                     return
@@ -130,27 +130,27 @@ class ConsumerFetch:
         Raises WireError.
         """
         refusals: dict[str, ErrorCode | None] = {}
-        for place, partition in self.partitions:
+        for index, partition in self.partitions:
             name = partition.topic_partition.topic
             if name not in refusals:
                 refusals[name] = self._refusal_of(name)
             refused = refusals[name]
             if refused is not None:
-                topic, wanted, _partition = self._wanted[place]
-                self._wanted[place] = topic, wanted, refused
+                topic, wanted, _partition = self._wanted[index]
+                self._wanted[index] = topic, wanted, refused
         return any(refusals.values())
 
-    def refuse(self, place: int, error: ErrorCode) -> None:
+    def refuse(self, index: int, error: ErrorCode) -> None:
         """Replace the error of a result."""
-        topic, fetched = self.results[place]
-        self.results[place] = topic, fetched._replace(error_code=error)
+        topic, fetched = self.results[index]
+        self.results[index] = topic, fetched._replace(error_code=error)
 
-    def available(self, place: int) -> int:
+    def available(self, index: int) -> int:
         """Bytes that could be read, whether this answer has room for them or not; counted no further than needed.
 
         ``min_bytes`` where only reading can find out.
         """
-        _topic, wanted, partition = self._wanted[place]
+        _topic, wanted, partition = self._wanted[index]
         if isinstance(partition, ErrorCode) or not partition.is_leader:
             return self.min_bytes
         below, at_most = partition.visible_end(self._isolation), min(wanted.partition_max_bytes, self.min_bytes)

@@ -20,16 +20,16 @@ def answer_later(
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Body] = loop.create_future()
     partitions = list(fetch.partitions)
-    available = [] if fetch.min_bytes <= 1 else [fetch.available(place) for place in range(fetch.partition_count)]
+    available = [] if fetch.min_bytes <= 1 else [fetch.available(index) for index in range(fetch.partition_count)]
     total = sum(available)
     is_scheduled = False
 
-    def changed(place: int) -> None:
+    def changed(index: int) -> None:
         nonlocal is_scheduled, total
         if available:
             # Without this a Fetch for a megabyte would read it again with every small batch that comes.
-            before, available[place] = available[place], fetch.available(place)
-            total += available[place] - before
+            before, available[index] = available[index], fetch.available(index)
+            total += available[index] - before
         if not is_scheduled and (not available or total >= fetch.min_bytes):
             is_scheduled = True
             loop.call_soon(look)
@@ -46,14 +46,14 @@ def answer_later(
             _answer(fetch, encode, done)
 
     timer = loop.call_later(fetch.request.max_wait_ms / 1000, expire)
-    for place, partition in partitions:
-        partition.watch(fetch, partial(changed, place))
+    for index, partition in partitions:
+        partition.watch(fetch, partial(changed, index))
     ticket = parked.add(fetch.partition_count, expire)
 
     def end(_done: asyncio.Future[Body]) -> None:
         timer.cancel()
         parked.remove(ticket)
-        for _place, partition in partitions:
+        for _index, partition in partitions:
             partition.unwatch(fetch)
 
     done.add_done_callback(end)
@@ -85,11 +85,11 @@ class WideWait:
         self._changed: set[int] = set()
         self._is_over = False
         self._event = asyncio.Event()
-        for place, partition in fetch.partitions:
-            partition.watch(fetch, partial(self._change, place))
+        for index, partition in fetch.partitions:
+            partition.watch(fetch, partial(self._change, index))
 
     def end(self) -> None:
-        for _place, partition in self._fetch.partitions:
+        for _index, partition in self._fetch.partitions:
             partition.unwatch(self._fetch)
 
     async def answer(self, encode: Callable[[ConsumerFetch], Awaitable[Body]]) -> Body:
@@ -110,24 +110,24 @@ class WideWait:
         fetch = self._fetch
         available: list[int] = []
         if fetch.min_bytes > 1:
-            places = range(fetch.partition_count)
-            available = [fetch.available(place) async for place in self._turns.paced(places)]
+            indexes = range(fetch.partition_count)
+            available = [fetch.available(index) async for index in self._turns.paced(indexes)]
         while not self._is_over:
             await self._event.wait()
             self._event.clear()
             changed, self._changed = self._changed, set()
             await self._turns.next()
             if available:
-                async for place in self._turns.paced(changed):
-                    available[place] = fetch.available(place)
+                async for index in self._turns.paced(changed):
+                    available[index] = fetch.available(index)
                 if not self._is_over and sum(available) < fetch.min_bytes:
                     continue
             await self._turns.run(fetch.reading())
             if fetch.is_ready:
                 return
 
-    def _change(self, place: int) -> None:
-        self._changed.add(place)
+    def _change(self, index: int) -> None:
+        self._changed.add(index)
         self._event.set()
 
     def _expire(self) -> None:

@@ -45,11 +45,11 @@ class AlterClientQuotasHandler:
         entries: list[ResponseEntryData] = []
         if not self.access.allows(context, AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
             refused = QuotaResult(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
-            entries = [_told(entry, refused) async for entry in context.paced(request.entries)]
+            entries = [_response_entry(entry, refused) async for entry in context.paced(request.entries)]
             return AlterClientQuotasResponse(entries=entries)
         async for chunk in context.paced_chunks(request.entries):
             results = await self._change(chunk, validate_only=request.validate_only)
-            entries += map(_told, chunk, results)
+            entries += map(_response_entry, chunk, results)
         return AlterClientQuotasResponse(entries=entries)
 
     async def _change(self, chunk: Sequence[RequestEntryData], *, validate_only: bool) -> Sequence[QuotaResult]:
@@ -74,5 +74,5 @@ def _is_small(entry: RequestEntryData) -> bool:
     return len(entry.entity) <= _PARTS_MAX and len(entry.ops) <= _PARTS_MAX
 
 
-def _told(entry: RequestEntryData, result: QuotaResult) -> ResponseEntryData:
+def _response_entry(entry: RequestEntryData, result: QuotaResult) -> ResponseEntryData:
     return ResponseEntryData(result.error, result.message, [EntityData(*part) for part in entry.entity])

@@ -40,8 +40,8 @@ class BeginQuorumEpochHandler:
         error = refusal(self.quorum, request.cluster_id, request.topics, request.voter_id)
         if error is not None:
             return BeginQuorumEpochResponse(error_code=error)
-        told = request.topics[0].partitions[0]
-        reply = self.quorum.ask(BeginQuorumEpochRequested(told.leader_id, told.leader_epoch))
+        partition = request.topics[0].partitions[0]
+        reply = self.quorum.ask(BeginQuorumEpochRequested(partition.leader_id, partition.leader_epoch))
         answer = ResponsePartitionData(
             METADATA_PARTITION.partition, reply.error, on_the_wire(reply.leader_id), reply.leader_epoch
         )

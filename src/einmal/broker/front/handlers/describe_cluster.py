@@ -17,7 +17,7 @@ from einmal.broker.control.quorum_runtime import QuorumRuntime
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
-from einmal.broker.front.handlers.metadata import cluster_operations, told_controller_id
+from einmal.broker.front.handlers.metadata import cluster_operations, reported_controller_id
 from einmal.broker.listeners import Audience
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import ErrorCode
@@ -47,17 +47,17 @@ class DescribeClusterHandler:
         of_controllers = context.audience is Audience.CONTROLLERS
         if of_controllers and (refused := self.access.refusal(context, AclOperation.ALTER, ResourceType.CLUSTER)):
             return DescribeClusterResponse(error_code=refused)
-        told = _BROKERS if is_broker else _CONTROLLERS
-        if request.endpoint_type != told:
+        endpoint_type = _BROKERS if is_broker else _CONTROLLERS
+        if request.endpoint_type != endpoint_type:
             return DescribeClusterResponse(
                 error_code=ErrorCode.mismatched_endpoint_type,
-                error_message=f"The request was sent to an endpoint of type {_NAMES[told]}.",
-                endpoint_type=told,
+                error_message=f"The request was sent to an endpoint of type {_NAMES[endpoint_type]}.",
+                endpoint_type=endpoint_type,
             )
         with_operations = request.include_cluster_authorized_operations
         operations = cluster_operations(self.access, context) if with_operations else NO_AUTHORIZED_OPERATIONS
         return DescribeClusterResponse(
-            endpoint_type=told,
+            endpoint_type=endpoint_type,
             cluster_id=self.quorum.cluster_id,
             controller_id=self._controller_id(),
             brokers=self._brokers(context, request.include_fenced_brokers) if is_broker else self._controllers(),
@@ -66,7 +66,7 @@ class DescribeClusterHandler:
 
     def _controller_id(self) -> int:
         if self.config.is_broker:
-            return told_controller_id(self.quorum, self.metadata.image, self.config.node_id)
+            return reported_controller_id(self.quorum, self.metadata.image, self.config.node_id)
         leader_id = self.quorum.leader_id
         return -1 if leader_id is None else leader_id
 

@@ -102,12 +102,12 @@ def _refused(partition: int, error: ErrorCode, leader_id: int | None = None, epo
 
 
 def _replica(replica_id: int, state: roles.ReplicaState, ahead_ms: int) -> ReplicaState:
-    def told(at: int) -> int:
+    def remote_time(at: int) -> int:
         return at + ahead_ms if at >= 0 else -1
 
     return ReplicaState(
         replica_id=replica_id,
         log_end_offset=state.end_offset,
-        last_fetch_timestamp=told(state.fetched_at),
-        last_caught_up_timestamp=told(state.caught_up_at),
+        last_fetch_timestamp=remote_time(state.fetched_at),
+        last_caught_up_timestamp=remote_time(state.caught_up_at),
     )

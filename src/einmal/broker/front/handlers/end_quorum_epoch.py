@@ -42,12 +42,12 @@ class EndQuorumEpochHandler:
         error = refusal(self.quorum, request.cluster_id, request.topics)
         if error is not None:
             return EndQuorumEpochResponse(error_code=error)
-        told = request.topics[0].partitions[0]
+        partition = request.topics[0].partitions[0]
         if context.api_version >= _FIRST_WITH_CANDIDATES:
-            successors = tuple(candidate.candidate_id for candidate in told.preferred_candidates)
+            successors = tuple(candidate.candidate_id for candidate in partition.preferred_candidates)
         else:
-            successors = told.preferred_successors
-        reply = self.quorum.ask(EndQuorumEpochRequested(told.leader_id, told.leader_epoch, successors))
+            successors = partition.preferred_successors
+        reply = self.quorum.ask(EndQuorumEpochRequested(partition.leader_id, partition.leader_epoch, successors))
         answer = ResponsePartitionData(
             METADATA_PARTITION.partition, reply.error, on_the_wire(reply.leader_id), reply.leader_epoch
         )

@@ -38,8 +38,8 @@ class EnvelopeHandler:
             return EnvelopeResponse(error_code=ErrorCode.not_controller)
         client_address = request.client_host_address.decode("latin-1")
         try:
-            told = request.request_principal
-            principal = None if told is None else decode_principal(told)
+            encoded = request.request_principal
+            principal = None if encoded is None else decode_principal(encoded)
             result = self.router.dispatch(bytearray(request.request_data), client_address, principal=principal)
         except AuthorizerNotReady:
             return EnvelopeResponse(error_code=ErrorCode.not_controller)

@@ -146,10 +146,10 @@ class FetchHandler:
 
     async def _confirm(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
         """The answer, once it is known whether another leader may have written beyond the end by now."""
-        asked = [(place, self.replica_sessions.confirm_leadership(each)) for place, each in fetch.ended.items()]
-        for place, confirmed in asked:
+        asked = [(index, self.replica_sessions.confirm_leadership(each)) for index, each in fetch.ended.items()]
+        for index, confirmed in asked:
             if not await confirmed:
-                fetch.refuse(place, ErrorCode.not_leader_or_follower)
+                fetch.refuse(index, ErrorCode.not_leader_or_follower)
         return await self._encode_in_turns(context, fetch)
 
     def _encode(self, context: RequestContext, fetch: ConsumerFetch) -> Body:

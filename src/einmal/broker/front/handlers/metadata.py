@@ -147,7 +147,7 @@ class MetadataHandler:
         errors: dict[str, ErrorCode],
     ) -> bytes:
         image = self.metadata.image
-        controller_id = told_controller_id(self.quorum, image, self.config.node_id)
+        controller_id = reported_controller_id(self.quorum, image, self.config.node_id)
         of_cluster = NO_AUTHORIZED_OPERATIONS
         if request.include_cluster_authorized_operations:
             of_cluster = cluster_operations(self.access, context)
@@ -193,7 +193,7 @@ def cluster_operations(access: Access, context: RequestContext) -> int:
     return access.authorized_operations(context, ResourceType.CLUSTER)
 
 
-def told_controller_id(quorum: QuorumRuntime, image: ClusterImage, node_id: int) -> int:
+def reported_controller_id(quorum: QuorumRuntime, image: ClusterImage, node_id: int) -> int:
     """The active controller if it is a broker too, else this broker: every broker forwards to the controller
     (KIP-590)."""
     leader_id = quorum.leader_id

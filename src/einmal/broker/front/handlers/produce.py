@@ -116,7 +116,7 @@ class ProduceHandler:
             )
             async for item in context.paced(items):
                 # The permission may have been withdrawn meanwhile.
-                refusal = self._refusal(context, request.topics[item.place[0]][0])
+                refusal = self._refusal(context, request.topics[item.slot[0]][0])
                 batches.append_verified(item, errors[item.topic_partition], refusal, self.clock.now())
         for undecided in batches.undecided:
             await self.batch_checks.run(undecided.admission.decide, context.sender)

@@ -55,13 +55,13 @@ class SaslAuthenticateHandler:
     async def _refuse(self, context: RequestContext, origin: Origin, reason: str) -> SaslAuthenticateResponse:
         authentication = origin.authentication
         mechanism = authentication.mechanism
-        told = getattr(authentication.exchange, "refusal", "")
-        if not told:
+        cause = getattr(authentication.exchange, "refusal", "")
+        if not cause:
             self._log(context, origin, reason)
         await asyncio.sleep(self.sasl[context.listener.name].failed_delay_s)
         origin.close_after_answers()
         kind = "re-authentication" if authentication.is_done else "authentication"
-        message = f"{mechanism} {kind} failed{': ' + told if told else ''}. {_HINTS.get(mechanism, _HINT)}"
+        message = f"{mechanism} {kind} failed{': ' + cause if cause else ''}. {_HINTS.get(mechanism, _HINT)}"
         return SaslAuthenticateResponse(ErrorCode.sasl_authentication_failed, message)
 
     def _log(self, context: RequestContext, origin: Origin, reason: str) -> None:

@@ -22,7 +22,7 @@ _ATTRIBUTES_LOW_BYTE: Final = 22
 class Unverified(NamedTuple):
     """A transactional batch that may be the first of its transaction in its partition."""
 
-    place: tuple[int, int]
+    slot: tuple[int, int]
     """Positions of its topic in the request, and of its partition there."""
     topic_partition: TopicPartition
     producer: ProducerIdAndEpoch
@@ -41,7 +41,7 @@ def is_transactional(request: ProduceRequest) -> bool:
 
 
 def unverified(
-    place: tuple[int, int], partition: Partition, records: Records, version: TransactionVersion
+    slot: tuple[int, int], partition: Partition, records: Records, version: TransactionVersion
 ) -> Unverified | None:
     """The batch, if it must be verified. Begins its verification in its partition."""
     try:
@@ -54,4 +54,4 @@ def unverified(
     guard = partition.producers.begin_verification(producer, header.base_sequence, version)
     if guard is None:
         return None
-    return Unverified(place, partition.topic_partition, producer, guard, partition.leader_epoch)
+    return Unverified(slot, partition.topic_partition, producer, guard, partition.leader_epoch)

@@ -75,7 +75,7 @@ class Waiting(NamedTuple):
 class Undecided(NamedTuple):
     """A batch with so many records that other clients are served while they are checked."""
 
-    place: tuple[int, int]
+    slot: tuple[int, int]
     """Position of its topic in the request, and of its partition there."""
     partition: Partition
     leader_epoch: LeaderEpoch
@@ -121,25 +121,25 @@ class ProducedBatches:
         """Append to partitions of the topic that was begun last."""
         results = self.topics[-1][1]
         for partition in partitions:
-            place = (len(self.topics) - 1, len(results))
-            results.append(self._decide(place, partition, self._refusal, None, now))
+            slot = (len(self.topics) - 1, len(results))
+            results.append(self._decide(slot, partition, self._refusal, None, now))
 
     def append_verified(self, item: Unverified, verdict: ErrorCode, refusal: ErrorCode | None, now: Instant) -> None:
         """Append one of ``unverified``. ``verdict``: the coordinator's. ``refusal``: of all batches of its topic."""
-        topic_index, number = item.place
+        topic_index, number = item.slot
         partition = self._request.topics[topic_index][1][number]
-        self.topics[topic_index][1][number] = self._decide(item.place, partition, refusal, (item, verdict), now)
+        self.topics[topic_index][1][number] = self._decide(item.slot, partition, refusal, (item, verdict), now)
 
     def _decide(
         self,
-        place: tuple[int, int],
+        slot: tuple[int, int],
         asked: tuple[int, Records | None],
         refusal: ErrorCode | None,
         verified: tuple[Unverified, ErrorCode] | None,
         now: Instant,
     ) -> ProducedPartition:
         """The result: for now, of what is unverified, undecided or waiting. ``verified``: with its verdict."""
-        topic = self.topics[place[0]][0]
+        topic = self.topics[slot[0]][0]
         index, records = asked
         if refusal is not None:
             return self._refuse(topic, index, records, refusal)
@@ -161,24 +161,24 @@ class ProducedBatches:
                 return self._refuse(topic, index, records, verdict)
             guard = item.guard
         elif self._transaction_version is not None:
-            found = unverified(place, partition, records, self._transaction_version)
+            found = unverified(slot, partition, records, self._transaction_version)
             if found is not None:
                 self.unverified.setdefault(found.producer, []).append(found)
                 return ProducedPartition(index)
         batch = _writable(records)
         admission = partition.admit(batch, now)
         if admission.is_decided:
-            return self._append(place, partition, batch, guard, admission, now)
-        self.undecided.append(Undecided(place, partition, partition.leader_epoch, batch, guard, admission))
+            return self._append(slot, partition, batch, guard, admission, now)
+        self.undecided.append(Undecided(slot, partition, partition.leader_epoch, batch, guard, admission))
         return ProducedPartition(index)
 
     def append_decided(self, decided: Undecided, now: Instant) -> None:
         """Append one of ``undecided``, whose admission is decided by now."""
-        place, partition, leader_epoch, batch, verification, admission = decided
-        topic_index, number = place
+        slot, partition, leader_epoch, batch, verification, admission = decided
+        topic_index, number = slot
         topic, results = self.topics[topic_index]
         if partition.leader_epoch == leader_epoch:
-            results[number] = self._append(place, partition, batch, verification, admission, now)
+            results[number] = self._append(slot, partition, batch, verification, admission, now)
         else:
             # A verification under another leader epoch means nothing.
             results[number] = self._refuse(topic, results[number].partition, batch, ErrorCode.not_leader_or_follower)
@@ -217,14 +217,14 @@ class ProducedBatches:
 
     def _append(
         self,
-        place: tuple[int, int],
+        slot: tuple[int, int],
         partition: Partition,
         batch: bytearray | memoryview,
         verification: VerificationGuard,
         admission: Admission,
         now: Instant,
     ) -> ProducedPartition:
-        topic_index, number = place
+        topic_index, number = slot
         topic, partitions = self._request.topics[topic_index]
         index = partitions[number][0]
         if self.needs_all and not partition.has_enough_replicas:
