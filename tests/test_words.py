@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tools.check_words import in_docstrings, in_markdown, in_python, in_tests, in_text
+from tools.check_words import in_docstrings, in_identifiers, in_markdown, in_python, in_tests, in_text
 
 WRONG = (
     "It strikes one broker.",
@@ -65,6 +65,21 @@ def test_docstrings_comments_and_sentences_of_sources_are_searched() -> None:
 
 def test_quoted_code_in_docstrings_is_skipped() -> None:
     assert not list(in_python("module.py", '"""``says``: the lines that ``tell`` prints."""\n'))
+
+
+@pytest.mark.parametrize("name", ("told", "_told_ms", "leader_told", "place", "places_of", "BatchPlace"))
+def test_retired_words_in_identifiers_are_found(name: str) -> None:
+    for source in (f"{name} = 1", f"def {name}(): pass", f"class {name}: pass", f"print(f'{{each.{name}}}')"):
+        assert [each.line for each in in_identifiers("module.py", source)] == [1]
+
+
+@pytest.mark.parametrize("name", ("replace", "placeholder", "in_place", "addInPlace", "placed", "placement", "stoled"))
+def test_other_words_in_identifiers_are_left_alone(name: str) -> None:
+    assert not list(in_identifiers("module.py", f"{name} = 1  # told\n"))
+
+
+def test_retired_words_in_names_of_modules_are_found() -> None:
+    assert list(in_identifiers("src/einmal/log/place.py", ""))
 
 
 def test_docstring_that_begins_with_of_or_what_is_rejected() -> None:

@@ -4,6 +4,8 @@ The check covers Markdown pages; docstrings, comments and strings with a space i
 comments and the names of test functions in tests, whose strings quote output. It skips code, and emphasis in Markdown,
 which quote names and output, and generated pages, whose source it reads.
 
+Identifiers of the product and the tools, and names of their modules, do without some of the words, too.
+
 A docstring of the product or the tools must not begin with "Of" or "What": it stands on its own, without the name of
 what it describes.
 
@@ -36,6 +38,8 @@ GENERATED: Final = (
     "docs/states.md",
 )
 HERE: Final = "tools/check_words.py"
+_IN_IDENTIFIERS: Final = re.compile(r"(?<![a-z])(told|(?<!in_)places?)(?![a-z])")
+"""Retired words of a name in snake case; ``in_place`` is right."""
 _FRAGMENT: Final = re.compile(r"\s*(Of|What)\b")
 
 
@@ -148,6 +152,29 @@ def in_python(path: str, text: str) -> Iterator[Finding]:
     yield from _in_comments(path, text, rules)
 
 
+def in_identifiers(path: str, text: str) -> Iterator[Finding]:
+    """Names that are defined or used; a module's is reported at line 1."""
+    names = [(1, path)]
+    if re.search("told|place", text, re.IGNORECASE):  # Searching is faster than parsing.
+        names += [(getattr(node, "lineno", 1), name) for node in ast.walk(parse(text)) for name in _names(node)]
+    for line, name in names:
+        for found in _IN_IDENTIFIERS.finditer(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()):
+            yield Finding(path, line, found[0], f"the field's noun in {name}")
+
+
+def _names(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.alias(name=name, asname=alias):
+            return [alias or name]
+        case ast.Global(names=names) | ast.Nonlocal(names=names):
+            return names
+    return []
+
+
 def in_docstrings(path: str, text: str) -> Iterator[Finding]:
     """Docstrings, also those of assignments, that begin with half a sentence."""
     if not re.search(r"[\"']\s*(Of|What)\b", text):
@@ -182,6 +209,7 @@ def findings() -> Iterator[Finding]:
         (PROSE, in_markdown),
         (SOURCES, in_python),
         (DOCUMENTED, in_docstrings),
+        (DOCUMENTED, in_identifiers),
         (TESTS, in_tests),
     ):
         for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
