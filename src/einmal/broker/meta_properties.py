@@ -36,15 +36,16 @@ def encode(properties: MetaProperties) -> bytes:
 def decode(data: bytes) -> MetaProperties:
     """Raises ValueError for what is not such a file, or is damaged."""
     text = data.decode()
-    body, found, checksum = text.partition(_CHECKSUM)
-    if found and checksum.strip() != f"{crc32c(body.encode()):08x}":
-        raise ValueError("the CRC-32C does not match")
+    body, has_checksum, checksum = text.partition(_CHECKSUM)
+    found = f"{crc32c(body.encode()):08x}"
+    if has_checksum and checksum.strip() != found:
+        raise ValueError(f"expected CRC-32C {checksum.strip()}, found {found}")
     known = parse_properties(text)
     for key in ("version", "cluster.id", "node.id", "directory.id"):
         if not known.get(key):
             raise ValueError(f"{key} is missing")
     if known["version"] != "1":
-        raise ValueError(f"version {known['version']} is unknown")
+        raise ValueError(f"expected version 1, found {known['version']}")
     return MetaProperties(known["cluster.id"], int(known["node.id"]), _directory_id(known["directory.id"]))
 
 

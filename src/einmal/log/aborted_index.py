@@ -41,11 +41,11 @@ class AbortedIndex:
     def decode(cls, data: bytes) -> AbortedIndex:
         """Raises ValueError for another version or a size that is not a whole number of entries."""
         if len(data) % ENTRY_SIZE:
-            raise ValueError(f"aborted index of {len(data)} bytes")
+            raise ValueError(f"expected an aborted index of a multiple of {ENTRY_SIZE} bytes, found {len(data)}")
         index = cls()
         for version, *fields in _ENTRY.iter_unpack(data):
             if version != _VERSION:
-                raise ValueError(f"aborted index version {version}")
+                raise ValueError(f"expected an aborted index of version {_VERSION}, found {version}")
             index._entries.append(AbortedEntry._make(fields))
         return index
 

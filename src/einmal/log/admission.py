@@ -83,7 +83,7 @@ class Admission:
         batches = self._batches
         size = len(batches)
         if size > _MAGIC_POSITION and batches[_MAGIC_POSITION] != MAGIC:
-            self._refuse(ErrorCode.invalid_record, f"magic {batches[_MAGIC_POSITION]}, not {MAGIC}")
+            self._refuse(ErrorCode.invalid_record, f"expected magic {MAGIC}, found {batches[_MAGIC_POSITION]}")
             return None
         try:
             header = read_header(batches)

@@ -33,8 +33,11 @@ def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader
             chunk, chunk_position, at = file.read(position, min(_WALK_BYTES, end - position)), position, 0
         header = peek_header(chunk, at)
         following = position + header.size
-        if header.base_offset < expected or header.last_offset_delta < 0:
-            raise CorruptBatch(f"offset {header.base_offset} at position {position}")
+        if header.base_offset < expected:
+            raise CorruptBatch(f"expected offset >= {expected} at byte {position}, found {header.base_offset}")
+        if header.last_offset_delta < 0:
+            delta = header.last_offset_delta
+            raise CorruptBatch(f"expected last offset delta >= 0 at byte {position}, found {delta}")
         if following > end:
             raise Truncated(f"batch at position {position}")
         yield position, header

@@ -78,11 +78,12 @@ class Summary:
         """Raises ValueError when the file is incomplete."""
         crc, _, text = data.partition(b"\n")
         text = text.removesuffix(b"\n")
-        if crc != b"%08x" % crc32c(text):
-            raise ValueError("not a recovery checkpoint")
+        found = b"%08x" % crc32c(text)
+        if crc != found:
+            raise ValueError(f"expected CRC-32C {crc[:8]!r} of a recovery checkpoint, found {found!r}")
         fields: dict[str, Any] = json.loads(text)
         if fields["version"] != _VERSION:
-            raise ValueError("a recovery checkpoint of another version")
+            raise ValueError(f"expected a recovery checkpoint of version {_VERSION}, found {fields['version']}")
         return cls(
             Offset(fields["log_start_offset"]),
             tuple(_segment_summary(numbers) for numbers in fields["segments"]),

@@ -278,7 +278,10 @@ class Cleaning:
                 for position, header in iter_headers(piece):
                     validate(piece, position, header)
                     if not expected <= header.base_offset <= header.last_offset < source.end_offset:
-                        raise LogCorruption(f"{source.segment.path(LOG)}: offset {header.base_offset}")
+                        raise LogCorruption(
+                            f"{source.segment.path(LOG)}: expected offsets from {expected} to {source.end_offset - 1}, "
+                            f"found {header.base_offset} to {header.last_offset}"
+                        )
                     expected = header.next_offset
                 yield piece
         except WireError as error:

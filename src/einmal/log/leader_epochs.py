@@ -33,7 +33,8 @@ class LeaderEpochs:
         for line in lines[2:]:
             epoch, start = map(int, line.split(" "))
             if epochs._epochs and (epoch <= epochs._epochs[-1] or start <= epochs._starts[-1]):
-                raise ValueError(f"leader epoch {epoch} is out of order")
+                expected = f"a leader epoch > {epochs._epochs[-1]} from an offset > {epochs._starts[-1]} on"
+                raise ValueError(f"expected {expected}, found epoch {epoch} from offset {start} on")
             epochs._epochs.append(LeaderEpoch(epoch))
             epochs._starts.append(Offset(start))
             epochs.latest = epochs._epochs[-1]

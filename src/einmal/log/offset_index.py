@@ -31,7 +31,7 @@ class OffsetIndex:
     def decode(cls, base_offset: Offset, data: bytes) -> OffsetIndex:
         """Raises ValueError when the size is not a whole number of entries."""
         if len(data) % ENTRY_SIZE:
-            raise ValueError(f"offset index of {len(data)} bytes")
+            raise ValueError(f"expected an offset index of a multiple of {ENTRY_SIZE} bytes, found {len(data)}")
         fields = array("i", data)
         if sys.byteorder == "little":
             fields.byteswap()

@@ -29,8 +29,10 @@ def decode(data: bytes) -> UUID:
     if fields.get("version") != "0" or "topic_id" not in fields or not set(fields) <= set(_KEYS):
         raise ValueError("not a partition.metadata file")
     topic_id = UUID(bytes=urlsafe_b64decode(fields["topic_id"] + "=="))
-    if fields.get("crc32c", _checksum(topic_id)) != _checksum(topic_id):
-        raise ValueError("the CRC-32C does not match")
+    found = _checksum(topic_id)
+    expected = fields.get("crc32c", found)
+    if expected != found:
+        raise ValueError(f"expected CRC-32C {expected}, found {found}")
     return topic_id
 
 

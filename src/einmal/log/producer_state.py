@@ -483,12 +483,16 @@ class ProducerStates:
     def decode_snapshot(cls, data: bytes, now: Instant, expiration_ms: int) -> ProducerStates:
         """The state that a ``.snapshot`` file holds. Raises ValueError when it is not whole."""
         if len(data) < _SNAPSHOT_HEAD.size:
-            raise ValueError("producer snapshot without a head")
+            raise ValueError(f"expected a producer snapshot of >= {_SNAPSHOT_HEAD.size} bytes, found {len(data)}")
         version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-        if version != _SNAPSHOT_VERSION or crc != crc32c(data[_CRC_START:]):
-            raise ValueError("producer snapshot of another version or with a wrong CRC")
-        if len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-            raise ValueError("producer snapshot with a wrong count")
+        if version != _SNAPSHOT_VERSION:
+            raise ValueError(f"expected a producer snapshot of version {_SNAPSHOT_VERSION}, found {version}")
+        found = crc32c(data[_CRC_START:])
+        if crc != found:
+            raise ValueError(f"expected CRC-32C {crc:08x} of a producer snapshot, found {found:08x}")
+        size = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size
+        if len(data) != size:
+            raise ValueError(f"expected {size} bytes of a snapshot of {count} producers, found {len(data)}")
         states = cls()
         states._now = now
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):

@@ -307,8 +307,10 @@ def _scan(segment: Segment, *, may_be_torn: bool, lost_power: bool) -> bool:
     end_offset, error, is_short = segment.end_offset, "", False
     try:
         for position, header in scan(segment.file, segment.size, segment.file.size()):
-            if not end_offset <= header.base_offset <= segment.base_offset + RELATIVE_OFFSET_MAX:
-                error, held = f"offset {header.base_offset} at {position}", None
+            offset_max = segment.base_offset + RELATIVE_OFFSET_MAX
+            if not end_offset <= header.base_offset <= offset_max:
+                expected = f"expected an offset from {end_offset} to {offset_max} at byte {position}"
+                error, held = f"{expected}, found {header.base_offset}", None
                 break
             if held is not None:
                 segment.include(held[0], [entry_of(held[1])])
@@ -425,8 +427,9 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
         if is_usable and not is_loaded and start <= offset <= replay_from:
             try:
                 data = disk.read_file(directory / file_name(offset, SNAPSHOT))
-                if stored not in (None, Stored.of(data)):
-                    raise ValueError("not the producer snapshot that the checkpoint knows")
+                found = Stored.of(data)
+                if stored not in (None, found):
+                    raise ValueError(f"expected the producer snapshot {stored} of the checkpoint, found {found}")
                 recovered.producers = ProducerStates.decode_snapshot(data, now, config.producer_id_expiration_ms)
                 start, is_loaded = offset, True
             except (OSError, ValueError) as error:

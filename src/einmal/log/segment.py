@@ -256,9 +256,10 @@ class Segment:
         start, entry_offset = self.offset_index.lookup(offset)
         for position, header in walk(self.file, start, self.size):
             # The CRC does not cover a batch's offset: it is compared with the index and the neighbours.
-            is_entry = position == start > 0
-            if header.base_offset < self.base_offset or (is_entry and header.last_offset != entry_offset):
-                raise LogCorruption(f"{self.path(LOG)}: offset {header.base_offset} at {position}")
+            if header.base_offset < self.base_offset:
+                raise self._unexpected(f"offset >= {self.base_offset}", position, header.base_offset)
+            if position == start > 0 and header.last_offset != entry_offset:
+                raise self._unexpected(f"last offset {entry_offset}", position, header.last_offset)
             if header.last_offset >= offset:
                 self.remember(header.base_offset, position)
                 return position
@@ -307,18 +308,21 @@ class Segment:
     def _verify(self, data: bytes, start: int, end: int) -> None:
         """Check batches that this process has not written: the CRC, and the offsets, which it does not cover."""
         if len(data) != end - start:
-            raise LogCorruption(f"{self.path(LOG)}: {len(data)} bytes at {start}, not {end - start}")
+            raise self._unexpected(f"{end - start} bytes", start, len(data))
         position, expected = 0, self.base_offset
         while position < len(data):
             header = read_header(data, position)
             validate(data, position, header)
             if header.base_offset < expected:
-                raise LogCorruption(f"{self.path(LOG)}: offset {header.base_offset} at {start + position}")
+                raise self._unexpected(f"offset >= {expected}", start + position, header.base_offset)
             position, expected = position + header.size, header.next_offset
         following = peek_header(self.file.read(end, HEADER_SIZE)).base_offset if end < self.size else self.end_offset
         if following < expected:
-            raise LogCorruption(f"{self.path(LOG)}: offset {following} at {end}")
+            raise self._unexpected(f"offset >= {expected}", end, following)
         self._verified.add(start, end)
+
+    def _unexpected(self, expected: str, position: int, found: int) -> LogCorruption:
+        return LogCorruption(f"{self.path(LOG)}: expected {expected} at byte {position}, found {found}")
 
     def headers(self, start: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from ``start`` to ``end``, where batches begin. Raises LogCorruption."""

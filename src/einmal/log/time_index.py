@@ -30,7 +30,7 @@ class TimeIndex:
     def decode(cls, base_offset: Offset, data: bytes) -> TimeIndex:
         """Raises ValueError when the size is not a whole number of entries."""
         if len(data) % ENTRY_SIZE:
-            raise ValueError(f"time index of {len(data)} bytes")
+            raise ValueError(f"expected a time index of a multiple of {ENTRY_SIZE} bytes, found {len(data)}")
         index = cls(base_offset)
         for timestamp, relative in _ENTRY.iter_unpack(data):
             index._timestamps.append(timestamp)

@@ -452,8 +452,9 @@ def encode(record: MetadataRecord) -> tuple[None, bytes]:
 def decode(key: bytes | None, value: bytes | None, producer_id: ProducerId | None = None) -> MetadataRecord | None:
     """The record; None: a kind that is not ours. Raises Truncated or Malformed."""
     reader = Reader(value or b"")
-    if reader.uvarint() != _FRAME_VERSION:
-        raise Malformed("frame version of a metadata record")
+    frame_version = reader.uvarint()
+    if frame_version != _FRAME_VERSION:
+        raise Malformed(f"expected frame version {_FRAME_VERSION} of a metadata record, found {frame_version}")
     structure = _STRUCTURES.get(reader.uvarint())
     version = reader.uvarint()
     record: MetadataRecord | None = None if structure is None else structure.read(reader, version)

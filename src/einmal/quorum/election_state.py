@@ -49,9 +49,11 @@ def decode(data: bytes) -> ElectionState:
     try:
         fields: dict[str, Any] = json.loads(data)
         if fields["data_version"] not in (0, 1):
-            raise ValueError(f"quorum state of version {fields['data_version']}")
-        if fields.get(_CHECKSUM, _checksum(fields)) != _checksum(fields):
-            raise ValueError("the CRC-32C does not match")
+            raise ValueError(f"expected a quorum state of version 0 or 1, found {fields['data_version']}")
+        found = _checksum(fields)
+        expected = fields.get(_CHECKSUM, found)
+        if expected != found:
+            raise ValueError(f"expected CRC-32C {expected}, found {found}")
         return ElectionState(
             int(fields["leaderEpoch"]), _somebody(fields["leaderId"]), _somebody(fields.get("votedId", _NOBODY))
         )

@@ -71,5 +71,5 @@ def decode(data: bytes) -> list[bytes]:
             values += (record.value or b"" for record in records)
         position += header.size
     if not kinds or kinds[0] != SNAPSHOT_HEADER or kinds[-1] != SNAPSHOT_FOOTER:
-        raise CorruptBatch("a snapshot without its header or footer")
+        raise CorruptBatch(f"expected control records from {SNAPSHOT_HEADER} to {SNAPSHOT_FOOTER}, found {kinds}")
     return values

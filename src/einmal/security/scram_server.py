@@ -155,7 +155,7 @@ class ScramServerExchange:
         signature = hmac.digest(credential.stored_key, auth_message, self._hash)
         proof = _decoded(match[4])
         if len(proof) != len(signature):
-            raise SaslError(f"a proof of {len(proof)} bytes")
+            raise SaslError(f"expected a proof of {len(signature)} bytes, found {len(proof)}")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         is_right = hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key)
         answer = b"v=" + base64.b64encode(hmac.digest(credential.server_key, auth_message, self._hash))
@@ -173,7 +173,7 @@ def _unescaped(name: str) -> str:
 
 def _text(message: bytes) -> str:
     if len(message) > MESSAGE_MAX:
-        raise SaslError(f"a message of {len(message)} bytes")
+        raise SaslError(f"expected a message of at most {MESSAGE_MAX} bytes, found {len(message)}")
     try:
         return message.decode()
     except UnicodeDecodeError:

@@ -102,7 +102,7 @@ class OAuthBearerServerExchange:
             raise SaslError("the exchange is over")
         self._is_asked = True
         if len(message) > TOKEN_MAX:
-            raise SaslError(f"a message of {len(message)} bytes")
+            raise SaslError(f"expected a message of at most {TOKEN_MAX} bytes, found {len(message)}")
         try:
             header, *pairs = message.decode().split(_SEPARATOR)
         except UnicodeDecodeError:

@@ -23,7 +23,7 @@ def decode_principal(data: bytes) -> Principal:
     try:
         (version,) = INT16.unpack_from(data)
         if version != _VERSION:
-            raise Malformed(f"principal of version {version}")
+            raise Malformed(f"expected a principal of version {_VERSION}, found {version}")
         kind, position = read_string(data, 2, True)
         name, position = read_string(data, position, True)
     except (struct.error, IndexError, UnicodeDecodeError) as error:

@@ -153,9 +153,9 @@ def peek_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     except struct.error as error:
         raise Truncated("batch header") from error
     if header.magic != MAGIC:
-        raise CorruptBatch(f"magic {header.magic}, not {MAGIC}")
+        raise CorruptBatch(f"expected magic {MAGIC}, found {header.magic}")
     if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
-        raise CorruptBatch(f"batch length {header.batch_length}")
+        raise CorruptBatch(f"expected batch length >= {HEADER_SIZE - LENGTH_OVERHEAD}, found {header.batch_length}")
     return header
 
 
@@ -177,7 +177,8 @@ def validate(buffer: Buffer, position: int, header: BatchHeader) -> None:
     if header.last_offset_delta < 0 or not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptBatch(f"{header.record_count} records, last offset delta {header.last_offset_delta}")
     if header.attributes & CODEC_MASK == 0 and header.record_count * _SMALLEST_RECORD > size - HEADER_SIZE:
-        raise CorruptBatch(f"{header.record_count} records in {size} bytes")
+        most = (size - HEADER_SIZE) // _SMALLEST_RECORD
+        raise CorruptBatch(f"expected at most {most} records in {size} bytes, found {header.record_count}")
 
 
 def validate_all(buffer: Buffer) -> None:
@@ -192,8 +193,9 @@ def validate_all(buffer: Buffer) -> None:
 def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
     """The bytes covered by the CRC-32C. Raises CorruptBatch if it does not match."""
     covered = covered_bytes(buffer, position, header.size)
-    if crc32c(covered) != header.crc:
-        raise CorruptBatch("the CRC-32C does not match")
+    found = crc32c(covered)
+    if found != header.crc:
+        raise CorruptBatch(f"expected CRC-32C {header.crc:08x}, found {found:08x}")
     return covered
 
 
@@ -446,7 +448,8 @@ def records_within(covered: bytes, header: BatchHeader, max_bytes: int) -> tuple
 
 def _check_count(header: BatchHeader, size: int) -> None:
     if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > size:
-        raise CorruptBatch(f"{header.record_count} records in {size} bytes")
+        most = size // _SMALLEST_RECORD
+        raise CorruptBatch(f"expected 0 to {most} records in {size} bytes, found {header.record_count}")
 
 
 def decode_records(
@@ -532,7 +535,7 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
         else:
             position += 1
         if position != end:
-            raise CorruptBatch("a record is longer or shorter than its length field")
+            raise CorruptBatch(f"expected a record up to byte {end}, found one up to byte {position}")
         append(
             make(
                 Record,
@@ -546,7 +549,7 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
             )
         )
     if position != len(data):
-        raise CorruptBatch("bytes after the last record")
+        raise CorruptBatch(f"expected {position} bytes of records, found {len(data)}")
     return records
 
 
