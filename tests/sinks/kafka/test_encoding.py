@@ -67,8 +67,8 @@ def test_every_row_is_a_record_of_its_partition_in_the_order_of_the_rows(
 ) -> None:
     sections = list(sections_of([frame(each, binary) for each in given_records], compression=compression))
     found: dict[int, list[NewRecord]] = {}
-    for place, section in enumerate(sections):
-        assert (section["task"], section["place"]) == (7, place)
+    for position, section in enumerate(sections):
+        assert (section["task"], section["position"]) == (7, position)
         batch = seal_batch(
             section["section"],
             section["count"],

@@ -60,8 +60,8 @@ class ArrowJob:
 def _prepared(rows: Any) -> Any:
     """The columns that a record is made of, with timestamps in ms."""
     rows = rows.select([name for name in rows.schema.names if name in _COLUMNS])
-    place = rows.schema.get_field_index("timestamp")
-    if place < 0:
+    column = rows.schema.get_field_index("timestamp")
+    if column < 0:
         return rows
-    times = pc.floor_temporal(rows.column(place), unit="millisecond").cast(pyarrow.timestamp("ms", "UTC"))
-    return rows.set_column(place, "timestamp", times.cast(pyarrow.int64()))
+    times = pc.floor_temporal(rows.column(column), unit="millisecond").cast(pyarrow.timestamp("ms", "UTC"))
+    return rows.set_column(column, "timestamp", times.cast(pyarrow.int64()))

@@ -22,8 +22,8 @@ from einmal.types import Header
 from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import HEADER_SIZE, encode_headers
 
-SECTION_NAMES: Final = ("number", "task", "place", "section", "count", "first_timestamp", "max_timestamp")
-"""The columns of sections. ``number``: of the partition; ``task`` and ``place``: the order of the sections from one
+SECTION_NAMES: Final = ("number", "task", "position", "section", "count", "first_timestamp", "max_timestamp")
+"""The columns of sections. ``number``: of the partition; ``task`` and ``position``: the order of the sections from one
 source."""
 _BATCH_BYTES: Final = 256 * 1024
 """A task has all its records at once: larger batches than a producer's that waits for them."""
@@ -67,10 +67,10 @@ def encoding_of(client: Mapping[str, str], topic: str | None, choose: Chooser, n
 
 def encoded(encoding: Encoding, task: int, batches: Iterator[Any]) -> Iterator[Any]:
     """Sections (SECTION_NAMES) of the Arrow rows of one task. Raises RowRefused, and RecordTooLarge."""
-    place = 0
+    position = 0
     for rows in _gathered(batches):
-        sections = _sections(encoding, rows, task, place)
-        place += sections.num_rows
+        sections = _sections(encoding, rows, task, position)
+        position += sections.num_rows
         yield sections
 
 
@@ -104,7 +104,7 @@ def _together(batches: list[Any]) -> Any:
     return rows
 
 
-def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
+def _sections(encoding: Encoding, rows: Any, task: int, position: int) -> Any:
     numbers = encoding.choose(rows, task)
     if (numbers[1:] < numbers[:-1]).any():
         order = np.argsort(numbers, kind="stable")
@@ -122,7 +122,7 @@ def _sections(encoding: Encoding, rows: Any, task: int, place: int) -> Any:
     columns = [
         pyarrow.array(numbers[starts].astype(np.int32)),
         pyarrow.array(np.full(len(starts), task, np.int32)),
-        pyarrow.array(np.arange(place, place + len(starts))),
+        pyarrow.array(np.arange(position, position + len(starts))),
         _compressed(encoding.compression, binary(data, edges)),
         pyarrow.array(counts.astype(np.int32)),
         pyarrow.array(timestamps[starts]),

@@ -52,7 +52,7 @@ class Job:
         self._topic = topic
         self._address = address
         # A column object is several calls to the JVM; these serve every batch.
-        self._order = [functions.col(name) for name in ("number", "task", "section")]
+        self._order = [functions.col(name) for name in ("number", "task", "position")]
 
     def run(self, frame: DataFrame, transaction: OpenTransaction, batch_id: int, write_as: WriteAs) -> list[Output]:
         """Raises what Spark raises when a task fails."""

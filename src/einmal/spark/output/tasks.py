@@ -19,7 +19,7 @@ SECTION_SCHEMA: Final = (
     StructType()
     .add("number", "integer")
     .add("task", "integer")
-    .add("place", "long")
+    .add("position", "long")
     .add("section", "binary")
     .add("count", "integer")
     .add("first_timestamp", "long")
