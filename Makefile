@@ -6,6 +6,9 @@ VENV := $(if $(SPARK),build/spark-$(SPARK)-venv,.venv)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
+NATIVE := $(VENV)/.native
+# The tests of the modules that mypyc compiles: they run on both.
+BOTH := tests/wire tests/log
 # The site has an environment of its own: no test needs it.
 DOCS := build/docs-venv
 DOCS_READY := $(DOCS)/.ready
@@ -41,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: $(READY)  ## create the virtual environment, every package pinned by hash
+setup: $(READY) $(NATIVE)  ## create the virtual environment, every package pinned by hash
 
 $(READY): requirements/build.txt requirements/dev.txt $(SPARK:%=requirements/spark-%.txt) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -50,12 +53,17 @@ $(READY): requirements/build.txt requirements/dev.txt $(SPARK:%=requirements/spa
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt
 	@$(INSTALL) -r requirements/dev.txt
 	$(if $(SPARK),@$(INSTALL) --no-deps -r requirements/spark-$(SPARK).txt)
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	EINMAL_PURE=1 $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
+
+# The hot modules as machine code, again after a change of a source that they depend on. The demo does without.
+$(NATIVE): $(READY) tools/compile_modules.py $(wildcard $(shell cut -d ' ' -f 3 build/compiled/*/sources 2> /dev/null))
+	@$(BIN)/python -m tools.compile_modules > /dev/null || echo "not compiled: the hot modules run interpreted" >&2
+	@touch $(NATIVE)
 
 # Or each of the many processes that begin at once would compile every module. The demo, which starts few, is over sooner
 # without.
-$(COMPILED): $(READY)
+$(COMPILED): $(READY) | $(NATIVE)
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src tests tools || true
 	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
 	@touch $(COMPILED)
@@ -83,10 +91,12 @@ static: $(READY)
 
 # They compute rather than wait, and each worker collects them first: two for each processor.
 fast-tests: $(COMPILED)
-	$(PYTEST) -n 4 -m "$(FAST)"
+	EINMAL_PURE=1 $(PYTEST) -n 4 -m "$(FAST)"
+	$(PYTEST) -n 4 -m "$(FAST)" $(BOTH)
 
 tests: $(COMPILED)
 	$(PYTEST) -m "not long" $(SHARD:%=--shard %)
+	EINMAL_PURE=1 $(PYTEST) -m "$(FAST)" $(BOTH)
 
 test-changed: $(COMPILED)  ## the tests that a change since BASE=HEAD can affect, the nearest first, in a minute
 	@files=$$($(BIN)/python -m tools.changed_tests --base $(BASE)) && { test -z "$$files" || $(PYTEST) -m "not long" $$files; }
@@ -101,16 +111,16 @@ fix: $(READY)  ## fix format and lint
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-bench: $(READY)  ## measurements beside their targets
+bench: $(READY) $(NATIVE)  ## measurements beside their targets
 	$(BIN)/einmal bench
 
-bench-pipeline: $(READY)  ## compare a pipeline with Spark's own Kafka connector, whose jars Maven fetches
+bench-pipeline: $(READY) $(NATIVE)  ## compare a pipeline with Spark's own Kafka connector, whose jars Maven fetches
 	@mvn -q -B -f tests/spark/kafka_source/pom.xml -Pkafka-source -DoutputDirectory=$(CURDIR)/build/spark-kafka \
 	  dependency:copy-dependencies >&2 && connector="--connector build/spark-kafka" \
 	  || echo "no jars of Spark's own connector (Java and Maven fetch them): skipped" >&2; \
 	  $(BIN)/einmal bench pipeline $$connector
 
-failover: $(READY)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
+failover: $(READY) $(NATIVE)  ## how long clients wait when a leader or a coordinator of three brokers is killed, 100 times each
 	$(BIN)/einmal bench failover
 
 kills: $(COMPILED)  ## 200 kill -9, then 80 stops and pauses, of three brokers under load, and the verdict with its figures; EINMAL_TLS=1: over TLS
@@ -125,7 +135,7 @@ pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors,
 postgres-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, workers, sessions and the server under two pipelines into PostgreSQL
 	$(BIN)/python -W ignore -m tests.sinks.postgres.campaign --kills $(KILLS) --seed $(SEED)
 
-bench-postgres: $(READY)  ## compare PostgreSQL as a sink with Spark's JDBC sink, whose driver Maven fetches
+bench-postgres: $(READY) $(NATIVE)  ## compare PostgreSQL as a sink with Spark's JDBC sink, whose driver Maven fetches
 	mvn -q -B -f tests/sinks/postgres/jdbc/pom.xml -DoutputDirectory=$(CURDIR)/build/jdbc \
 	  dependency:copy-dependencies >&2
 	$(BIN)/python -W ignore -m tests.sinks.postgres.bench --jdbc build/jdbc/postgresql-*.jar
@@ -146,7 +156,7 @@ mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the N
 	$(BIN)/python -W ignore -m tests.mirroring.campaign --kills $(KILLS) --seed $(SEED) \
 	  --source $(SOURCE) --target $(TARGET) --nodes $(NODES) $(if $(PEER),--peer)
 
-bench-mirror: $(READY)  ## MB/s of a mirror between two CLUSTERS=einmal (or apache), beside MirrorMaker 2, which Maven fetches
+bench-mirror: $(READY) $(NATIVE)  ## MB/s of a mirror between two CLUSTERS=einmal (or apache), beside MirrorMaker 2, which Maven fetches
 	$(BIN)/python -W ignore -m tests.mirroring.bench --clusters $(CLUSTERS)
 
 bad-row-kills: $(COMPILED)  ## ROWS=1000000 rows, 1 % of them bad, KILLS=300 kills, by SEED: dead letters, replay, and the sink after it
@@ -158,6 +168,7 @@ fuzz: $(COMPILED)  ## FRAMES=1000000 requests, by SEED, of every API against a l
 formats: $(COMPILED)  ## PAIRS=100000 random pairs of schemas, by SEED, of Avro and of Protobuf, decoded here and by their Java implementations
 	$(BIN)/python -W ignore -m tests.schemas.beside_java --pairs $(PAIRS) --seed $(SEED)
 
+simulate: export EINMAL_PURE = 1
 simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requests, the pipeline's commit protocol, a mirror, an ingester
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START)
 	$(BIN)/einmal simulate --workload broker --seeds 1000 --start $(START)
@@ -190,4 +201,4 @@ requirements:  ## compile requirements/*.txt again (needs uv)
 	$(COMPILE) --group docs -o requirements/docs.txt
 
 clean:  ## remove the output of runs
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache $(NATIVE)

@@ -4,6 +4,8 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
+from einmal.compiled import find_compiled
+
 __version__ = "0.1.0"
 
 
@@ -22,3 +24,4 @@ def _import_kio() -> None:
 
 
 _import_kio()
+find_compiled()

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from einmal.compiled import PURE
 from tests.mutation.operators import Mutation, mutations
 from tests.mutation.plugin import VARIABLE
 
@@ -100,7 +101,7 @@ def sample(machines: Sequence[Machine], count: int, seed: int) -> list[Mutant]:
 
 def run_tests(machine: Machine, mutant: Mutant | None, cpu_s: int, directory: str) -> Fate:
     """The machine's fast tests, with a mutant or without, in so much processor time."""
-    environment = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": directory}
+    environment = {**os.environ, PURE: "1", "HYPOTHESIS_STORAGE_DIRECTORY": directory}
     if mutant is not None:
         module = ".".join(mutant.path.relative_to(SOURCE).with_suffix("").parts)
         environment[VARIABLE] = f"{module},{mutant.path},{mutant.mutation.number}"

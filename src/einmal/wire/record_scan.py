@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import calcsize, unpack
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from einmal.wire.errors import CorruptBatch, InvalidRecord
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 ERRORS_MAX: Final = 100
 """Records named in one refusal; the rest of the batch is not checked after that many."""
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
+_COMPARES: Final = __file__.endswith(".py")
+"""Compiled, a walk is faster than any comparison."""
 _ALIKE_MIN: Final = 24
 """Below this count a walk is faster than a comparison."""
 _LAYOUT_BYTES_MAX: Final = 100
@@ -71,7 +76,7 @@ def scan_records(
     Raises InvalidRecord with the index of the first malformed one, or TooLong at more than ``headers_max`` headers.
     """
     scan = _Scan(data, begin, base_timestamp, bounds, needs_keys, headers_max)
-    while count - scan.index >= _ALIKE_MIN and scan.walk_alike(count) >= _ALIKE_MIN:
+    while _COMPARES and count - scan.index >= _ALIKE_MIN and scan.walk_alike(count) >= _ALIKE_MIN:
         pass
     scan.walk(count)
     if not (scan.keyless or scan.untimely):
@@ -98,8 +103,10 @@ class _Scan:
         self.position = begin
         self.index = 0
         self._base_timestamp = base_timestamp
-        self._lowest = max(bounds.low, _TIME_MIN) - base_timestamp
-        self._highest = min(bounds.high, _TIME_MAX) - base_timestamp
+        # As a delta, neither has more than 64 bits.
+        lowest = max(max(bounds.low, _TIME_MIN) - base_timestamp, _TIME_MIN)
+        highest = min(min(bounds.high, _TIME_MAX) - base_timestamp, _TIME_MAX)
+        self._lowest, self._highest = (lowest, highest) if lowest <= highest else (1, 0)
         self._untimed = -1 - base_timestamp
         self._needs_keys = needs_keys
         self._headers_max = headers_max
@@ -177,14 +184,24 @@ class _Scan:
 
     def walk(self, stop: int) -> None:  # noqa: C901 - varints are read in place: a call for each would halve the speed
         """Walk the records before ``stop``, or until there are enough errors. Raises InvalidRecord or TooLong."""
-        data, position, first = self._data, self.position, self.index
-        index = first
-        lowest, highest, untimed, latest = self._lowest, self._highest, self._untimed, self.latest
+        data, keyless, untimely = self._data, self.keyless, self.untimely
         needs_keys, headers_max = self._needs_keys, self._headers_max
-        keyless, untimely = self.keyless, self.untimely
-        known = -1  # a first byte that stands for a timestamp which is in bounds, and not the latest
+        position: i64 = self.position
+        first: i64 = self.index
+        last: i64 = stop
+        index: i64 = first
+        lowest: i64 = self._lowest
+        highest: i64 = self._highest
+        untimed: i64 = self._untimed
+        latest: i64 = self.latest
+        known: i64 = -1  # a first byte that stands for a timestamp which is in bounds, and not the latest
+        byte: i64
+        second: i64
+        size: i64
+        since: i64
+        end: i64
         try:
-            for index in range(first, stop):
+            for index in range(first, last):
                 byte = data[position]
                 if byte < 0x80:
                     end = position + 1 + (byte >> 1)
@@ -219,7 +236,7 @@ class _Scan:
                         if since > latest:
                             latest = since
                     else:
-                        untimely.append((index, self._base_timestamp + since))
+                        untimely.append((index, self._base_timestamp + int(since)))
                         if len(untimely) >= ERRORS_MAX:
                             break
                 byte = data[position]
@@ -229,8 +246,8 @@ class _Scan:
                     byte = byte & 0x7F | second << 7
                     position += 2
                 else:
-                    delta, position = _read_varint(data, position)
-                    byte = delta << 1
+                    byte, position = _read_varint(data, position)
+                    byte <<= 1
                 if byte != index << 1:
                     raise CorruptBatch(f"offset delta {(byte >> 1) ^ -(byte & 1)}, not {index}")
                 byte = data[position]

@@ -1,0 +1,86 @@
+"""Compile the hot modules with mypyc.
+
+Usage: python -m tools.compile_modules [--into FOLDER]. Without a folder they are those of this source tree, which uses
+them until one of their sources changes (``einmal.compiled``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from mypyc.build import mypycify
+from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
+
+from einmal.compiled import FOLDER, ROOT, SOURCES, SUFFIX, stamp_of
+
+MODULES: Final = ("einmal.wire.record_scan",)
+"""Each runs for every record, batch or request, and gains by it."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compile the hot modules.")
+    parser.add_argument("--into", type=Path, help="the folder for the compiled modules, each under its whole name")
+    into = parser.parse_args().into
+    if into is not None:
+        compile_modules(into)
+        return
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    # As they are before they are read, and written last: what changes meanwhile counts as changed.
+    stamps = [stamp_of(source) for source in sorted(sources_of(MODULES))]
+    compile_modules(FOLDER)
+    (FOLDER / SOURCES).write_text("\n".join(stamps))
+
+
+def compile_modules(into: Path) -> None:
+    """Raises SystemExit or an error of setuptools."""
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="einmal-compiled-") as folder:
+        paths = [str(_path_of(module)) for module in MODULES]
+        extensions = mypycify(paths, group_name="einmal.compiled", debug_level="0", target_dir=f"{folder}/c")
+        command = build_ext(Distribution({"name": "einmal", "ext_modules": extensions}))
+        command.build_lib, command.build_temp = f"{folder}/lib", f"{folder}/o"
+        command.ensure_finalized()
+        command.run()
+        for path in Path(folder, "lib").rglob(f"*{SUFFIX}"):
+            shutil.copy(path, into / ".".join(path.relative_to(folder, "lib").parts))
+
+
+def sources_of(modules: tuple[str, ...]) -> set[str]:
+    """The paths of modules and of what they import, directly or not, from the root of the tree.
+
+    The compiler takes constants and types out of all of them.
+    """
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        path = _path_of(waiting.pop())
+        source = path.relative_to(ROOT).as_posix()
+        if source not in found:
+            found.add(source)
+            waiting += _imported(path)
+    return found
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("einmal."):
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                if _path_of(name).exists():
+                    yield name
+
+
+def _path_of(module: str) -> Path:
+    """A module's file, or its package's."""
+    path = ROOT / "src" / Path(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+if __name__ == "__main__":
+    main()
