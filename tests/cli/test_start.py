@@ -10,6 +10,7 @@ from platformdirs.macos import MacOS
 
 import einmal
 from einmal.cli import start
+from einmal.compiled import execution
 from tests.cli.broker_process import BrokerProcess
 from tests.ports import loopback_ports
 from tests.suite import warm
@@ -197,7 +198,7 @@ def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
 
 def test_version_prints_the_version() -> None:
     ended = subprocess.run([sys.executable, "-m", "einmal", "--version"], capture_output=True, text=True, timeout=180)
-    assert ended.stdout == f"einmal {einmal.__version__}\n"
+    assert ended.stdout == f"einmal {einmal.__version__} ({execution()})\n"
 
 
 def test_help_names_the_commands_and_imports_no_broker() -> None:

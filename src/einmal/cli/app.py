@@ -31,6 +31,7 @@ from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
 from einmal.cli.txn import txn
 from einmal.cli.user import user
+from einmal.compiled import execution
 from einmal.extras import missing
 
 app = typer.Typer(
@@ -45,7 +46,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"einmal {einmal.__version__}")
+        print(f"einmal {einmal.__version__} ({execution()})")
         raise typer.Exit
 
 

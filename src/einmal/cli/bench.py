@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import einmal
 from einmal.cli.clients import read_properties
 from einmal.cli.formats import Format, Output
 from einmal.cli.run import pipeline_failures_reported, quiet_py4j
+from einmal.compiled import execution
 from einmal.extras import install_command
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ def bench(
     chosen = _checked(cases, [option for option, value in given.items() if value])
     measured = _pipeline_cases(connector, triggers, workloads, master)
     figures = []
+    typer.echo(f"einmal {einmal.__version__} ({execution()})", err=True)
     with _failures_reported():
         for figure in run(
             chosen,
@@ -103,7 +106,15 @@ def bench(
             if output is Format.TEXT:
                 typer.echo(_line(figure))
     if output is Format.JSON:
-        typer.echo(json.dumps({"figures": [asdict(figure) for figure in figures]}))
+        typer.echo(
+            json.dumps(
+                {
+                    "version": einmal.__version__,
+                    "execution": execution(),
+                    "figures": [asdict(figure) for figure in figures],
+                }
+            )
+        )
 
 
 def _checked(cases: list[str] | None, given: list[str]) -> list[str]:

@@ -37,6 +37,7 @@ from einmal.broker.listeners import Audience, NamedListener, endpoints_of
 from einmal.cli.file_descriptors import raised_limit, shares
 from einmal.cli.garbage import collect_in_time
 from einmal.cli.log_limits import LimitedHandler
+from einmal.compiled import execution
 from einmal.seams import ListenError
 from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import read_file, resolved
@@ -466,7 +467,7 @@ def _announce(node: Node, as_json: bool) -> None:
             flush=True,
         )
         return
-    print(f"einmal {einmal.__version__}")
+    print(f"einmal {einmal.__version__} ({execution()})")
     print(f"  listening on  {bootstrap}")
     print(f"  cluster id    {node.identity.cluster_id}")
     print(f"  data          {node.config.log_dirs}")
