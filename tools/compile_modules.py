@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 
 from einmal.compiled import FOLDER, ROOT, SOURCES, SUFFIX, stamp_of
 
-MODULES: Final = ("einmal.wire.record_scan",)
+MODULES: Final = ("einmal.wire.record_batch", "einmal.wire.record_scan")
 """Each runs for every record, batch or request, and gains by it."""
 
 
@@ -43,7 +43,10 @@ def compile_modules(into: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="einmal-compiled-") as folder:
         paths = [str(_path_of(module)) for module in MODULES]
-        extensions = mypycify(paths, group_name="einmal.compiled", debug_level="0", target_dir=f"{folder}/c")
+        # More optimization takes longer to compile, and makes the scan of records slower (gcc 12).
+        extensions = mypycify(
+            paths, group_name="einmal.compiled", opt_level="1", debug_level="0", target_dir=f"{folder}/c"
+        )
         command = build_ext(Distribution({"name": "einmal", "ext_modules": extensions}))
         command.build_lib, command.build_temp = f"{folder}/lib", f"{folder}/o"
         command.ensure_finalized()

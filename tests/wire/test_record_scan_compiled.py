@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(not is_compiled(), reason="this process runs no 
 
 _SOURCE: Final = interpreted(record_scan)
 _MIN, _MAX = -(1 << 63), (1 << 63) - 1
-_INT64: Final = st.one_of(st.integers(_MIN, _MAX), st.sampled_from([_MIN, _MIN + 1, -1, 0, 1, _MAX - 1, _MAX]))
+INT64: Final = st.one_of(st.integers(_MIN, _MAX), st.sampled_from([_MIN, _MIN + 1, -1, 0, 1, _MAX - 1, _MAX]))
 _BROKEN: Final = st.one_of(
     st.binary(max_size=12),
     st.builds(lambda size, last: b"\xff" * size + bytes([last]), st.integers(0, 12), st.integers(0, 0x7F)),
-    _INT64.map(encode_varint),
+    INT64.map(encode_varint),
 )
 """Varints that are too long or too large, cut off or padded, and other bytes."""
-_SMALL: Final = st.one_of(st.none(), st.binary(max_size=4), st.sampled_from([b"x" * 63, b"x" * 64, b"x" * 9_000]))
+SMALL: Final = st.one_of(st.none(), st.binary(max_size=4), st.sampled_from([b"x" * 63, b"x" * 64, b"x" * 9_000]))
 
 
 def sized(data: bytes | None) -> bytes:
@@ -38,13 +38,13 @@ def sections(draw: st.DrawFn) -> tuple[bytes, int]:
     """Records, each with at most one broken part, and how many of them the header claims."""
     records = []
     for index in range(draw(st.integers(0, 30))):
-        headers = draw(st.lists(st.tuples(st.sampled_from([b"", b"k", b"\xc3\xbc", b"\xff"]), _SMALL), max_size=2))
+        headers = draw(st.lists(st.tuples(st.sampled_from([b"", b"k", b"\xc3\xbc", b"\xff"]), SMALL), max_size=2))
         parts = [
             b"\x00",
-            encode_varint(draw(st.one_of(st.integers(-100, 9_000), _INT64))),
+            encode_varint(draw(st.one_of(st.integers(-100, 9_000), INT64))),
             encode_varint(index),
-            sized(draw(_SMALL)),
-            sized(draw(_SMALL)),
+            sized(draw(SMALL)),
+            sized(draw(SMALL)),
             encode_varint(len(headers)),
             *(sized(key) + sized(value) for key, value in headers),
         ]
@@ -76,8 +76,8 @@ def times(module: ModuleType, section: bytes, count: int) -> object:
 @settings(max_examples=300)
 @given(
     st.one_of(sections(), st.tuples(st.binary(max_size=80), st.integers(0, 50))),
-    _INT64,
-    st.tuples(_INT64, _INT64),
+    INT64,
+    st.tuples(INT64, INT64),
     st.booleans(),
     st.sampled_from([None, None, 0, 5]),
     st.sampled_from([0, 0, 0, 1, 7]),

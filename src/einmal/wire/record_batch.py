@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
@@ -29,6 +29,9 @@ from einmal.types import (
 from einmal.types import Sequence as ProducerSequence
 from einmal.wire.compression import MAX_DECOMPRESSED, Compression, compress, decompress
 from einmal.wire.errors import CorruptBatch, Truncated
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 Buffer = bytes | bytearray | memoryview
 
@@ -278,29 +281,24 @@ def encode_varint(value: int) -> bytes:
 
 def encode_records(records: Sequence[NewRecord]) -> bytes:
     """The records section of a batch: deltas count from the first record's timestamp and from offset 0."""
-    short, short_count, encode, null = _SHORT, _SHORT_COUNT, _encode_varint, _NULL
     base_timestamp = records[0].timestamp
     parts: list[bytes] = []
-    append = parts.append
     for delta, (key, value, timestamp, headers) in enumerate(records):
         since = timestamp - base_timestamp
-        key_size = -1 if key is None else len(key)
-        value_size = -1 if value is None else len(value)
         body = b"".join(
             (
                 b"\x00",
-                short[since] if 0 <= since < short_count else encode(since),
-                short[delta] if delta < short_count else encode(delta),
-                null if key_size < 0 else short[key_size] if key_size < short_count else encode(key_size),
+                encode_varint(since),
+                encode_varint(delta),
+                _NULL if key is None else encode_varint(len(key)),
                 key or b"",
-                null if value_size < 0 else short[value_size] if value_size < short_count else encode(value_size),
+                _NULL if value is None else encode_varint(len(value)),
                 value or b"",
                 encode_headers(headers) if headers else b"\x00",
             )
         )
-        size = len(body)
-        append(short[size] if size < short_count else encode(size))
-        append(body)
+        parts.append(encode_varint(len(body)))
+        parts.append(body)
     return b"".join(parts)
 
 
@@ -414,6 +412,8 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         zigzag |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if shift == _VARLONG_BITS and byte > 1:
+                raise CorruptBatch("varint of more than 64 bits")
             return (zigzag >> 1) ^ -(zigzag & 1), position
         shift += 7
         if shift > _VARLONG_BITS:
@@ -471,10 +471,14 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
     data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Record]:
     records: list[Record] = []
-    append = records.append
     make = tuple.__new__
-    slow = read_varint
-    position = 0
+    position: i64 = 0
+    byte: i64
+    second: i64
+    size: i64
+    end: i64
+    since: int
+    delta: int
     for _ in range(count):
         byte = data[position]
         if byte < 0x80:
@@ -484,20 +488,20 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
             size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
             position += 2
         else:
-            size, position = slow(data, position)
+            size, position = read_varint(data, position)
         end = position + size
         byte = data[position + 1]  # the record's attributes, before it, mean nothing
         if byte < 0x80:
             since = (byte >> 1) ^ -(byte & 1)
             position += 2
         else:
-            since, position = slow(data, position + 1)
+            since, position = read_varint(data, position + 1)
         byte = data[position]
         if byte < 0x80:
             delta = (byte >> 1) ^ -(byte & 1)
             position += 1
         else:
-            delta, position = slow(data, position)
+            delta, position = read_varint(data, position)
         key: bytes | None = None
         byte = data[position]
         if byte == 1:
@@ -507,9 +511,9 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
                 size = (byte >> 1) ^ -(byte & 1)
                 position += 1
             else:
-                size, position = slow(data, position)
-            if size < 0:
-                raise CorruptBatch("negative key size")
+                size, position = read_varint(data, position)
+            if not 0 <= size <= len(data) - position:
+                raise CorruptBatch(f"key size {size}")
             key = data[position : position + size]
             position += size
         value: bytes | None = None
@@ -524,9 +528,9 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
                 size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
                 position += 2
             else:
-                size, position = slow(data, position)
-            if size < 0:
-                raise CorruptBatch("negative value size")
+                size, position = read_varint(data, position)
+            if not 0 <= size <= len(data) - position:
+                raise CorruptBatch(f"value size {size}")
             value = data[position : position + size]
             position += size
         headers: tuple[Header, ...] = ()
@@ -536,7 +540,7 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
             position += 1
         if position != end:
             raise CorruptBatch(f"expected a record up to byte {end}, found one up to byte {position}")
-        append(
+        records.append(
             make(
                 Record,
                 (
