@@ -489,6 +489,8 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
             position += 2
         else:
             size, position = read_varint(data, position)
+        if not 0 <= size <= len(data) - position:
+            raise CorruptBatch(f"record size {size}")
         end = position + size
         byte = data[position + 1]  # the record's attributes, before it, mean nothing
         if byte < 0x80:
