@@ -34,7 +34,7 @@ from einmal.types import ProducerEpoch, ProducerId
 
 
 class Manifest:
-    """What counts. ``pipelines``: by name, ``epoch``, ``record`` (its text, or null) and ``timestamp_ms``."""
+    """The files that count. ``pipelines``: by name, ``epoch``, ``record`` (its text, or null) and ``timestamp_ms``."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "manifest.json"
@@ -213,8 +213,8 @@ def flush(directory: Path) -> None:
 
 
 def writing(batch: str) -> WritePart:
-    """What every task does: a file under the id of its attempt, then a report. Spark sends it to executors as it stands
-    here, with all that it needs."""
+    """Return what every task runs: it writes a file under the id of its attempt, then reports. Spark sends it to
+    executors as it stands here, with all that it needs."""
 
     def write(attempt: TaskAttempt, batches: Iterator[Any]) -> PartReport | None:
         # Nothing of this module: executors need not have it.
