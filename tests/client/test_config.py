@@ -37,6 +37,14 @@ def test_values_may_be_text_as_in_a_properties_file() -> None:
     assert (settings.enable_auto_commit, settings.fetch_min_bytes) == (False, 3)
 
 
+@pytest.mark.parametrize("name", ["transactional.id", "client.id", "sasl.username"])
+def test_names_stand_as_they_are_and_words_are_trimmed(name: str) -> None:
+    given = {"bootstrap.servers": " h:1 ", "compression.type": " zstd ", name: " a b "}
+    settings = parse(ProducerSettings, given, {})
+    assert getattr(settings, name.replace(".", "_")) == " a b "
+    assert settings.compression_type == "zstd"
+
+
 def test_several_servers_are_a_list_or_one_text() -> None:
     given_as_list = parse(AdminSettings, {}, {"bootstrap_servers": ["a:1", "b:2"]})
     given_as_text = parse(AdminSettings, {}, {"bootstrap_servers": "a:1, b:2"})

@@ -109,7 +109,8 @@ def _from_file(path: Path, kind: str) -> dict[str, str]:
     for name, value in given.items():
         # A misspelt security setting must not leave a connection less secure: the client rejects it.
         if name in own or name.startswith(("sasl.", "ssl.", "security.")):
-            kept[name] = _resolved(name, value)
+            # Java's clients trim what they read.
+            kept[name] = _resolved(name, value.strip())
         elif name not in others:
             print(f"warning: {path}: unknown setting {name!r} is ignored", file=sys.stderr)
     return kept

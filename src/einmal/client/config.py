@@ -239,13 +239,17 @@ def _convert(field: dataclasses.Field[Any], annotation: Any, value: Any) -> Any:
     return _to_text(field, value)
 
 
+_NAMES: Final = frozenset({"transactional_id", "group_id", "group_instance_id", "client_id", "sasl_username"})
+"""Kept as they stand: who uses one elsewhere, in a request or for a record of its own, means the same."""
+
+
 def _to_text(field: dataclasses.Field[Any], value: Any) -> str:
     name = dotted(field.name)
     if isinstance(value, Secret):
         value = value.reveal()
     if not isinstance(value, str) and isinstance(value, Sequence):
         value = ",".join(str(each) for each in value)
-    text = str(value).strip()
+    text = str(value) if field.name in _NAMES else str(value).strip()
     choices = field.metadata["choices"]
     if choices:
         text = next((each for each in choices if each.lower() == text.lower()), text)

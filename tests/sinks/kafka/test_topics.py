@@ -17,7 +17,7 @@ from einmal.client import Admin, NewTopic, OffsetRange, PartitionWriter, RangeRe
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.sinks.arrow_rows import ArrowRows
 from einmal.sinks.batch_rows import PartReport, TaskAttempt, WritePart
-from einmal.sinks.commit_point import SinkFailed
+from einmal.sinks.commit_point import SinkFailed, SinkFenced
 from einmal.sinks.kafka.claim_client import ClaimRefused
 from einmal.sinks.kafka.commit_log import PARTITIONS, candidates
 from einmal.sinks.kafka.sink import KafkaRowSink
@@ -131,6 +131,22 @@ class TestTopics(LocalTasks):
         assert again.start(again.own) is None
         again.write(0, rows_of(0))
         again.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
+
+    def test_fenced_driver_reads_no_record_for_certain(self, tmp_path: Path) -> None:
+        """A read does not name its reader: it has what is committed by then. Its first batch is refused."""
+        older, newer = (RunUnderTest(self, tmp_path, NAME) for _ in range(2))
+        older.acquire()
+        newer.start()
+        newer.write(0, rows_of(0))
+        record = older.read()
+        assert record is not None and record.batch_id == 0
+        with pytest.raises(SinkFailed):
+            older.stage(1, rows_of(1))
+        with pytest.raises(SinkFenced):
+            older.abort()
+        older.die()
+        newer.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0)
 
     def test_lost_staged_rows_are_found_missing(self, tmp_path: Path) -> None:
