@@ -38,8 +38,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test static fast-tests tests test-changed durations test-long fix docs bench \
-  bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills postgres-kills bank-kills target-kills \
-  mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz formats simulate simulate-determinism mutants requirements clean
+  bench-beside bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills postgres-kills bank-kills \
+  target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz formats simulate simulate-determinism mutants requirements clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -113,6 +113,9 @@ fix: $(READY)  ## fix format and lint
 
 bench: $(READY) $(NATIVE)  ## measurements beside their targets
 	$(BIN)/einmal bench
+
+bench-beside: $(READY) $(NATIVE)  ## the same beside Apache Kafka, which Maven fetches: NODES=1 brokers of each; TLS=1: over TLS
+	$(BIN)/python -W ignore -m tests.bench.beside_apache --brokers $(NODES) $(if $(TLS),--tls)
 
 bench-pipeline: $(READY) $(NATIVE)  ## compare a pipeline with Spark's own Kafka connector, whose jars Maven fetches
 	@mvn -q -B -f tests/spark/kafka_source/pom.xml -Pkafka-source -DoutputDirectory=$(CURDIR)/build/spark-kafka \

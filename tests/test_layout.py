@@ -20,7 +20,6 @@ DRIVERS = ("Admin", "Consumer", "PartitionWriter", "Producer", "RangeReader", "T
 """The client's two drivers, asyncio and blocking, have the same names on purpose: who knows one knows the other."""
 
 REMAINDER = {
-    "BrokerProcess": 2,
     "ConfigError": 2,
     "Connection": 3,
     "GroupMetadata": 2,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from einmal.bench import topics
+from einmal.bench import cases, topics
 from einmal.bench.cases import MeasuredBroker
 from einmal.bench.load import BenchRefused
 from einmal.bench.pipeline_cases import PipelineCases
 from einmal.bench.run import run
-from einmal.bench.server import BrokerProcess
+from einmal.bench.server import FreshBrokers
 from einmal.bench.topics import BenchTopics
+from einmal.local.processes import LocalCluster
 
 
 @pytest.fixture(autouse=True)
@@ -20,22 +21,21 @@ def long_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "_TIMEOUT_S", 300.0)
 
 
-def test_a_second_measurement_finds_nothing_of_the_first_and_leaves_nothing() -> None:
+def test_a_second_measurement_finds_nothing_of_the_first_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases, "CODECS", ("none", "lz4"))
     names = ["single", "transactions", "client"]
-    with BrokerProcess() as broker:
+    with FreshBrokers().running() as broker:
         target = MeasuredBroker(broker.bootstrap_servers)
         for _ in range(2):
-            measured = run(
-                names, target=target, scale=0.01, properties=[], pipeline=PipelineCases(), say=lambda _text: None
-            )
+            measured = run(names, target=target, scale=0.01, pipeline=PipelineCases(), say=lambda _text: None)
             figures = list(measured)
-            assert len(figures) == 8
-            assert all(figure.value > 0 for figure in figures if figure.unit != "%")
+            assert len(figures) == 6 + 2 * 2 * 5
+            assert all(figure.value > 0 for figure in figures if "CPU" not in figure.name)
         assert not _topics(broker)
 
 
 def test_two_measurements_at_once_share_no_topic() -> None:
-    with BrokerProcess() as broker, BenchTopics(broker.bootstrap_servers) as one:
+    with FreshBrokers().running() as broker, BenchTopics(broker.bootstrap_servers) as one:
         with BenchTopics(broker.bootstrap_servers) as other:
             mine, others = one.create("topic", 2), other.create("topic", 2)
             assert mine != others
@@ -55,7 +55,7 @@ def _refuse() -> None:
     raise BenchRefused("DeleteTopics: _TIMED_OUT")
 
 
-def _topics(broker: BrokerProcess) -> dict[str, int]:
+def _topics(broker: LocalCluster) -> dict[str, int]:
     """Their partitions, without the broker's own topics."""
     found = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=120).topics
     return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, ClassVar, Final
 
 import pytest
 
@@ -58,6 +58,8 @@ class ApacheKafka(Shareable):
     with their security protocols; ``ports`` has their ports. ``users``: SCRAM credentials that the storage is formatted
     with, as ``kafka-storage.sh format --add-scram`` takes them.
     """
+
+    options: ClassVar[tuple[str, ...]] = ("-Xmx256m", *JVM)
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class ApacheKafka(Shareable):
         assert self._process is None, "already running"
         with self._log_file() as log:
             self._process = subprocess.Popen(
-                [java(), "-Xmx256m", *JVM, *_LOGGING, "-cp", self._classpath, "kafka.Kafka", str(self._properties)],
+                [java(), *self.options, *_LOGGING, "-cp", self._classpath, "kafka.Kafka", str(self._properties)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

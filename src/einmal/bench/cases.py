@@ -1,19 +1,20 @@
 """Cases of the benchmark. Each case returns figures: name, value, unit, and the budget where there is one.
 
-Two kinds of load: ready-made requests (the broker's own speed) and confluent-kafka (what a user's client gets).
+Two kinds of load: ready-made requests (the broker's own speed) and confluent-kafka (what a user's client gets). The
+records are those of ``records.varied``, but for the case "equal".
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from einmal.bench import load
-from einmal.bench.confluent import hand_over
+from einmal.bench import confluent, load, records
+from einmal.bench.confluent import ClientLoad
 from einmal.bench.load import Connection
 from einmal.bench.topics import BenchTopics
 from einmal.wire.record_batch import NewRecord, encode_batch
@@ -21,7 +22,13 @@ from einmal.wire.record_batch import NewRecord, encode_batch
 MEGABYTE: Final = 1_000_000
 RECORD_SIZES: Final = (1_000, 100)
 BATCH_SIZES: Final = (16_000, 100_000)
-COMMIT_SECONDS: Final = 0.1
+CODECS: Final = ("none", "lz4", "zstd", "gzip", "snappy")
+_CLIENT_BYTES: Final = 60_000_000
+_CLIENT_RECORDS_MAX: Final = 300_000
+_WARM_UP: Final = 1_000
+"""Records: metadata, the connection and the producer id are not measured."""
+_STEADY: Final = {100: 10_000, 1_000: 2_000}
+"""Records per second by their size: gzip keeps up as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,11 @@ class Figure:
     at_most: bool = False
     beside: float | None = None
 
+    @property
+    def ratio(self) -> float | None:
+        """None for percentages as well: below zero their ratio has no meaning."""
+        return self.value / self.beside if self.beside and self.unit != "%" else None
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBroker:
@@ -44,11 +56,19 @@ class MeasuredBroker:
     bootstrap: str
     security: Mapping[str, str] = field(default_factory=dict)
 
-    def connect(self) -> Connection:
-        """Raises BenchRefused for SASL, which ready-made requests have not."""
-        return Connection(self.bootstrap, load.tls_of(self.bootstrap, self.security))
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of every client."""
+        return {"bootstrap.servers": self.bootstrap, **self.security}
+
+    def connect(self, topics: BenchTopics, topic: str) -> Connection:
+        """Connect to the leader of the topic's first partition. Raises BenchRefused for SASL, which ready-made requests
+        have not."""
+        return Connection(topics.leader(topic), load.tls_of(self.bootstrap, self.security))
 
     def topics(self) -> BenchTopics:
+        """Raises ConfigError or OSError where no broker listens: librdkafka tries for a minute before it fails."""
+        load.reach(self.bootstrap)
         return BenchTopics(self.bootstrap, self.security)
 
 
@@ -58,88 +78,112 @@ Case = Callable[[MeasuredBroker, float], Iterator[Figure]]
 
 def throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Produce and fetch in MB/s of record batches, pipelined, from ready-made requests."""
+    return _throughput(target, scale, records.varied, "records")
+
+
+def equal(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
+    """Yield the throughput of batches whose records are all alike: a broker may validate these at less cost."""
+    return _throughput(target, scale, records.equal, "equal records")
+
+
+def _throughput(
+    target: MeasuredBroker, scale: float, made: Callable[[int], Sequence[NewRecord]], what: str
+) -> Iterator[Figure]:
     budgets = {16_000: 400.0, 100_000: 900.0}
-    with closing(target.connect()) as connection, target.topics() as topics:
+    with target.topics() as topics:
         for batch_bytes in BATCH_SIZES:
             for record_bytes in RECORD_SIZES:
                 topic = topics.create(f"{batch_bytes}-{record_bytes}")
-                records, count = load.batch(record_bytes, batch_bytes)
-                request = load.produce_request(topic, 0, records)
-                load.warm_up(connection, request, 50, 5)
-                rounds = max(100, int(scale * 400 * MEGABYTE / batch_bytes))
-                seconds = load.produce_many(connection, request, rounds, 10)
-                label = f"{batch_bytes // 1000} KB batches of {record_bytes} B records"
-                rate = rounds * len(records) / seconds / MEGABYTE
-                yield Figure(f"produce {label}", rate, "MB/s", budgets[batch_bytes])
-                seconds, size = load.fetch_all(connection, topic, (rounds + 50) * count)
-                yield Figure(f"fetch {label}", size / seconds / MEGABYTE, "MB/s", 2_500.0)
+                with closing(target.connect(topics, topic)) as connection:
+                    batch, count = load.batch(made(record_bytes), batch_bytes)
+                    request = load.produce_request(topic, 0, batch)
+                    load.warm_up(connection, request, 50, 5)
+                    rounds = max(100, int(scale * 400 * MEGABYTE / batch_bytes))
+                    seconds = load.produce_many(connection, request, rounds, 10)
+                    label = f"{batch_bytes // 1000} KB batches of {record_bytes} B {what}"
+                    rate = rounds * len(batch) / seconds / MEGABYTE
+                    yield Figure(f"produce {label}", rate, "MB/s", budgets[batch_bytes])
+                    seconds, size = load.fetch_all(connection, topic, (rounds + 50) * count)
+                    yield Figure(f"fetch {label}", size / seconds / MEGABYTE, "MB/s", 2_500.0)
 
 
 def single_records(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Requests of one 100 B record: pipelined, one at a time, and at a steady 2,000 per second."""
-    with closing(target.connect()) as connection, target.topics() as topics:
-        records, _count = load.batch(100, 100)
-        request = load.produce_request(topics.create("single"), 0, records)
-        load.warm_up(connection, request, 500, 50)
-        rounds = max(2_000, int(50_000 * scale))
-        rate = rounds / load.produce_many(connection, request, rounds, 200)
-        yield Figure("single-record produce, pipelined", rate, "1/s", 50_000)
-        rounds = max(1_000, int(10_000 * scale))
-        rate = rounds / load.produce_many(connection, request, rounds, 1)
-        yield Figure("single-record produce, one at a time", rate, "1/s", 8_000)
-        latencies = load.produce_at_rate(connection, request, 2_000, max(1.0, 5 * scale))
-        p50, p99 = _percentile(latencies, 50), _percentile(latencies, 99)
-        yield Figure("latency at 2,000/s, p50", p50 * 1_000, "ms")
-        yield Figure("latency at 2,000/s, p99", p99 * 1_000, "ms", 1.0, at_most=True)
+    with target.topics() as topics:
+        topic = topics.create("single")
+        with closing(target.connect(topics, topic)) as connection:
+            # A varied record's size is any.
+            batch, _count = load.batch(records.equal(100), 100)
+            request = load.produce_request(topic, 0, batch)
+            load.warm_up(connection, request, 500, 50)
+            rounds = max(2_000, int(50_000 * scale))
+            rate = rounds / load.produce_many(connection, request, rounds, 200)
+            yield Figure("single-record produce, pipelined", rate, "1/s", 50_000)
+            rounds = max(1_000, int(10_000 * scale))
+            rate = rounds / load.produce_many(connection, request, rounds, 1)
+            yield Figure("single-record produce, one at a time", rate, "1/s", 8_000)
+            latencies = load.produce_at_rate(connection, request, 2_000, max(1.0, 5 * scale))
+            p50, p99 = _percentile(latencies, 50), _percentile(latencies, 99)
+            yield Figure("latency at 2,000/s, p50", p50 * 1_000, "ms")
+            yield Figure("latency at 2,000/s, p99", p99 * 1_000, "ms", 1.0, at_most=True)
 
 
 def transactions(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Transactions of one record by one confluent-kafka producer: one coordinator shard, one at a time."""
     with target.topics() as topics:
         topic = topics.create("transactions")
-        producer = _producer(target, {"transactional.id": topic, "linger.ms": 0})
+        made = records.varied(100)
+        producer = ClientLoad(target.settings, topic, 1, made).producer({"transactional.id": topic, "linger.ms": 0})
         producer.init_transactions(30)
-        count = max(50, int(400 * scale))
         latencies = []
-        for _ in range(count):
+        for key, value, timestamp, _headers in made[: max(50, int(400 * scale))]:
             began = time.perf_counter()
             producer.begin_transaction()
-            producer.produce(topic, b"x" * 100)
+            producer.produce(topic, value, key=key, timestamp=timestamp)
             producer.commit_transaction(30)
             latencies.append(time.perf_counter() - began)
     yield Figure("transactions of one record", 1 / statistics.median(latencies), "1/s")
     yield Figure("one transaction, p99", _percentile(latencies, 99) * 1_000, "ms")
 
 
-def client_throughput(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
-    """Yield the throughput of confluent-kafka: idempotent produce, then read_committed consume, of 1 KB records."""
+def client(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
+    """Yield what confluent-kafka gets by record size and codec: idempotent produce with the brokers' CPU time,
+    ``read_committed`` consume, and the latency of acknowledgements under a steady load.
+
+    A topic has a partition for each broker.
+    """
     with target.topics() as topics:
-        yield from _client_throughput(target, topics.create("client"), max(5_000, int(100_000 * scale)))
+        brokers = topics.brokers()
+        for size in reversed(RECORD_SIZES):
+            made = records.varied(size)
+            for codec in filter(confluent.supports, CODECS):
+                topic = topics.create(f"client-{size}-{codec}", len(brokers))
+                clients = ClientLoad(target.settings, topic, len(brokers), made)
+                for figure in _client(clients, size, codec, brokers, scale):
+                    yield replace(figure, name=f"{size} B, {codec}: {figure.name}")
 
 
-def _client_throughput(target: MeasuredBroker, topic: str, count: int) -> Iterator[Figure]:
-    from confluent_kafka import Consumer, TopicPartition
+def _client(
+    clients: ClientLoad, size: int, codec: str, brokers: list[tuple[str, int]], scale: float
+) -> Iterator[Figure]:
+    # Only here: the extra may be missing.
+    from einmal.bench.usage import cpu_seconds, listening_processes
 
-    producer = _producer(target, {"enable.idempotence": True})
-    seconds = _produce(producer, topic, count, 1_000)
-    yield Figure("confluent-kafka produce, 1 KB records", count / seconds, "records/s")
-    consumer = Consumer(
-        {
-            "bootstrap.servers": target.bootstrap,
-            **target.security,
-            "group.id": "bench",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    began = time.perf_counter()
-    seen = 0
-    while seen < count and time.perf_counter() - began < 60:
-        seen += sum(1 for message in consumer.consume(5_000, 1.0) if message.error() is None)
-    yield Figure("confluent-kafka consume, 1 KB records", seen / (time.perf_counter() - began), "records/s")
-    consumer.close()
+    options = {"enable.idempotence": True, "compression.type": codec}
+    count = max(5_000, int(scale * min(_CLIENT_RECORDS_MAX, _CLIENT_BYTES // size)))
+    producer = clients.producer(options)
+    clients.produce_all(producer, _WARM_UP)
+    processes = listening_processes(brokers)
+    before = cpu_seconds(processes)
+    yield Figure("produce", count / clients.produce_all(producer, count), "records/s")
+    if processes:
+        yield Figure("broker CPU", (cpu_seconds(processes) - before) / count * 1_000_000, "s per million records")
+    yield Figure("consume", count / clients.consume_all(_WARM_UP + count), "records/s")
+    producer = clients.producer({**options, "linger.ms": 0})
+    clients.produce_all(producer, _WARM_UP)
+    latencies = clients.produce_at_rate(producer, _STEADY[size], max(0.5, 2 * scale))
+    for percent in (50, 99):
+        yield Figure(f"latency at {_STEADY[size]:,}/s, p{percent}", _percentile(latencies, percent) * 1_000, "ms")
 
 
 def price(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
@@ -167,70 +211,38 @@ def _price_rates(target: MeasuredBroker, topic: str, round_seconds: float) -> di
         "exactly-once": {"transactional.id": topic},
     }
     rates: dict[str, list[float]] = {name: [] for name in settings}
+    clients = ClientLoad(target.settings, topic, 1, records.varied(1_000))
     producers = {
-        name: _producer(target, {"queue.buffering.max.kbytes": 4_096, **extra}) for name, extra in settings.items()
+        name: clients.producer({"queue.buffering.max.kbytes": 4_096, **extra}) for name, extra in settings.items()
     }
     producers["exactly-once"].init_transactions(30)
     for _ in range(5):
         for name, producer in producers.items():
-            rates[name].append(_produce_for(producer, topic, round_seconds, name == "exactly-once"))
+            is_exact = name == "exactly-once"
+            rates[name].append(clients.produce_for(producer, round_seconds, in_transactions=is_exact))
     return {name: statistics.median(values) for name, values in rates.items()}
 
 
 def batch_overhead(_target: MeasuredBroker, _scale: float) -> Iterator[Figure]:
-    """Bytes that record batch v2 adds to 100 B values, by records per batch (F18)."""
+    """Bytes that record batch v2 adds to keys and 100 B values, by records per batch (F18)."""
     for count in (1, 10, 100, 1_000):
-        size = len(encode_batch([NewRecord(None, b"x" * 100, 1_700_000_000_000)] * count))
-        yield Figure(f"batch overhead, {count} records of 100 B", (size / (100 * count) - 1) * 100, "%")
+        made = records.varied(100)[:count]
+        size = sum(len(each.key or b"") + len(each.value or b"") for each in made)
+        overhead = (len(encode_batch(made)) / size - 1) * 100
+        yield Figure(f"batch overhead, {count} records of 100 B", overhead, "%")
 
 
 CASES: Final[dict[str, Case]] = {
     "throughput": throughput,
     "single": single_records,
     "transactions": transactions,
-    "client": client_throughput,
+    "client": client,
     "price": price,
     "overhead": batch_overhead,
+    "equal": equal,
 }
-
-
-def _producer(target: MeasuredBroker, extra: dict[str, Any]) -> Any:
-    from confluent_kafka import Producer
-
-    settings = {"bootstrap.servers": target.bootstrap, **target.security, "linger.ms": 5, "batch.size": 100_000}
-    return Producer({**settings, **extra})
-
-
-def _produce(producer: Any, topic: str, count: int, size: int) -> float:
-    """Seconds until every record is acknowledged (``acks=0``: handed to the socket)."""
-    value = b"x" * size
-    began = time.perf_counter()
-    for _ in range(count):
-        hand_over(producer, topic, value, partition=0)
-    producer.flush(120)
-    return time.perf_counter() - began
-
-
-def _produce_for(producer: Any, topic: str, seconds: float, in_transactions: bool) -> float:
-    """Records per second, up to the last acknowledgement (``acks=0``: handed to the socket), or the last commit."""
-    value = b"x" * 1_000
-    count = 0
-    began = time.perf_counter()
-    commit_at = began + COMMIT_SECONDS
-    if in_transactions:
-        producer.begin_transaction()
-    while (now := time.perf_counter()) < began + seconds:
-        hand_over(producer, topic, value, partition=0)
-        count += 1
-        if in_transactions and now >= commit_at:
-            producer.commit_transaction(60)
-            producer.begin_transaction()
-            commit_at = time.perf_counter() + COMMIT_SECONDS
-    if in_transactions:
-        producer.commit_transaction(60)
-    else:
-        producer.flush(60)
-    return count / (time.perf_counter() - began)
+DEFAULT: Final = tuple(name for name in CASES if name != "equal")
+"""The cases that are measured unless others are named."""
 
 
 def _cost(rate: float, against: float) -> float:

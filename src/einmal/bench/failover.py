@@ -7,19 +7,17 @@ in sync. In a third of the trials the victim is the active controller too: then 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from einmal.bench.cases import Figure
 from einmal.bench.load import BenchRefused, Connection
+from einmal.bench.server import FreshBrokers
 from einmal.bench.topics import BenchTopics
 from einmal.client import Producer
-from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_quorum import API as DESCRIBE_QUORUM
@@ -35,7 +33,7 @@ _PARTITIONS: Final = 3
 _TRANSACTION: Final = 1
 _CALL_S: Final = 60.0
 _PAUSE_S: Final = 0.02
-_SETTINGS: Final = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "3"}
+_SETTINGS: Final = ("transaction.state.log.num.partitions=3", "offsets.topic.num.partitions=3")
 
 T = TypeVar("T")
 
@@ -115,26 +113,18 @@ class Victims:
 def failover(scale: float, properties: Sequence[str], say: Callable[[str], None]) -> Iterator[Figure]:
     """Figures of ``TRIALS`` kills of each part, times ``scale``."""
     count = max(1, int(TRIALS * scale))
-    settings = _SETTINGS | dict(item.partition("=")[::2] for item in properties)
-    with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
-        plans = plan_cluster(Path(folder), BROKERS, host="127.0.0.1", first_port=0)
-        write_properties(plans, settings)
-        cluster = LocalCluster(plans)
-        cluster.start()
-        try:
-            # Not deleted: the cluster ends with the measurement.
-            topic = BenchTopics(cluster.bootstrap_servers).create("failover", _PARTITIONS)
-            victims = Victims(cluster)
-            say(f"{count} kills of a partition's leader")
-            yield from _figures(
-                "leader kill to the next acknowledged write", 0.5, 1.5, _writes(cluster, victims, topic, count)
-            )
-            say(f"{count} kills of the transaction coordinator")
-            yield from _figures(
-                "coordinator kill to the commit's answer", None, 2.0, _commits(cluster, victims, topic, count)
-            )
-        finally:
-            cluster.kill()
+    with FreshBrokers([*_SETTINGS, *properties], BROKERS).running() as cluster:
+        # Not deleted: the cluster ends with the measurement.
+        topic = BenchTopics(cluster.bootstrap_servers).create("failover", _PARTITIONS)
+        victims = Victims(cluster)
+        say(f"{count} kills of a partition's leader")
+        yield from _figures(
+            "leader kill to the next acknowledged write", 0.5, 1.5, _writes(cluster, victims, topic, count)
+        )
+        say(f"{count} kills of the transaction coordinator")
+        yield from _figures(
+            "coordinator kill to the commit's answer", None, 2.0, _commits(cluster, victims, topic, count)
+        )
 
 
 def _writes(cluster: LocalCluster, victims: Victims, topic: str, count: int) -> Iterator[Trial]:

@@ -6,12 +6,12 @@ counted, and only the first is checked for errors.
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final, cast
 
 from einmal.client.config import ClientSettings, parse
@@ -46,6 +46,12 @@ def tls_of(bootstrap_servers: str, security: Mapping[str, str]) -> ssl.SSLContex
     if found.sasl is not None:
         raise BenchRefused("ready-made requests do not authenticate by SASL: take an SSL listener, or the case client")
     return None if found.tls is None else tls_context(found.tls)
+
+
+def reach(bootstrap_servers: str) -> None:
+    """Raises ConfigError, OSError."""
+    parse(ClientSettings, {"bootstrap.servers": bootstrap_servers}, {})
+    Connection(bootstrap_servers).close()
 
 
 class Connection:
@@ -106,12 +112,11 @@ class Connection:
         return api.decode_response(version, answer, messages.response_body_position(api.key, version, answer))
 
 
-def batch(record_bytes: int, batch_bytes: int) -> tuple[bytes, int]:
-    """A batch of about ``batch_bytes`` with records whose values have ``record_bytes``; it, and its record count."""
-    count = max(1, batch_bytes // record_bytes)
-    value = os.urandom(record_bytes)
-    # Retention deletes records of long ago, on Apache Kafka after half a minute.
-    return encode_batch([NewRecord(None, value, time.time_ns() // 1_000_000)] * count), count
+def batch(records: Sequence[NewRecord], batch_bytes: int) -> tuple[bytes, int]:
+    """A batch of the first records, of about this size before its encoding, and its record count."""
+    sizes = accumulate(len(record.key or b"") + len(record.value or b"") for record in records)
+    count = 1 + sum(1 for size in sizes if size < batch_bytes)
+    return encode_batch(records[:count]), count
 
 
 def produce_request(topic: str, partition: int, records: bytes, acks: int = -1) -> bytes:
@@ -134,8 +139,7 @@ def warm_up(connection: Connection, request: bytes, count: int, in_flight: int) 
         if error not in _NOT_YET_LED:
             break
         if time.monotonic() > deadline:
-            hint = "ready-made requests go to the first bootstrap server alone"
-            raise BenchRefused(f"Produce: {error.name.upper()}\nhint: {hint}")
+            raise BenchRefused(f"Produce: {error.name.upper()}")
         time.sleep(_POLL_S)
     produce_many(connection, request, count, in_flight)
 

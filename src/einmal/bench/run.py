@@ -1,10 +1,10 @@
-"""Run the cases against one broker, one of our own or any that speaks Kafka's protocol; or kill brokers of three."""
+"""Run the cases against brokers, our own or any that speak Kafka's protocol; or kill brokers of three."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -12,11 +12,12 @@ from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker
 from einmal.bench.failover import failover
 from einmal.bench.load import BenchRefused
 from einmal.bench.pipeline_cases import PipelineCases
-from einmal.bench.server import BrokerProcess
+from einmal.bench.server import TLS_CLIENTS, FreshBrokers
+from einmal.local.processes import LocalCluster
 
 STARTS: Final = 5
-ROUNDS_BESIDE: Final = 3
-"""Rounds of each case on each of two brokers, in turn."""
+ROUNDS: Final = 3
+"""Rounds of each case, on two brokers in turn."""
 FAILOVER: Final = "failover"
 PIPELINE: Final = "pipeline"
 
@@ -24,101 +25,98 @@ PIPELINE: Final = "pipeline"
 def run(
     names: Sequence[str],
     *,
-    target: MeasuredBroker,
+    target: MeasuredBroker | FreshBrokers,
     scale: float,
-    properties: Sequence[str],
     pipeline: PipelineCases,
     say: Callable[[str], None],
     beside: MeasuredBroker | None = None,
 ) -> Iterator[Figure]:
-    """The figures, as they come. ``target`` without an address: a fresh broker; its start and memory are measured too,
-    unless another broker is measured ``beside`` it.
+    """The figures, as they come. The start and the memory of one fresh broker are measured too, unless another one is
+    measured ``beside`` it.
 
-    "failover" is measured on a fresh cluster, alone; "pipeline" alone too. Raises BenchRefused, BrokerDidNotStart.
+    "failover" is measured on a fresh cluster, alone; "pipeline" alone too. Raises BenchRefused, BrokerFailed.
     """
     # Only here: the extra may be missing.
     from confluent_kafka import KafkaException
 
     try:
-        yield from _chosen(names, target, scale, properties, pipeline, say, beside)
+        if isinstance(target, MeasuredBroker):
+            yield from _chosen(names, target, scale, pipeline, say, beside)
+        elif list(names) == [FAILOVER]:
+            yield from failover(scale, target.properties, say)
+        else:
+            yield from _on_fresh(names, target, scale, pipeline, say, beside)
     except KafkaException as error:
         raise BenchRefused(f"{error.args[0].name()}: {error.args[0].str()}") from error
+
+
+def _on_fresh(
+    names: Sequence[str],
+    fresh: FreshBrokers,
+    scale: float,
+    pipeline: PipelineCases,
+    say: Callable[[str], None],
+    beside: MeasuredBroker | None,
+) -> Iterator[Figure]:
+    has_usage = beside is None and fresh.count == 1 and list(names) != [PIPELINE]
+    say("starting brokers")
+    if has_usage:
+        yield from _starts(fresh)
+    with fresh.running() as cluster:
+        target = MeasuredBroker(cluster.bootstrap_servers, TLS_CLIENTS if fresh.over_tls else {})
+        yield from _chosen(names, target, scale, pipeline, say, beside)
+        if has_usage:
+            yield Figure("resident memory, after the run", _resident_bytes(cluster) / MEGABYTE, "MB")
+
+
+def _starts(fresh: FreshBrokers) -> Iterator[Figure]:
+    starts = []
+    for _ in range(STARTS):
+        began = time.perf_counter()
+        with fresh.running() as cluster:
+            starts.append(time.perf_counter() - began)
+            idle = _resident_bytes(cluster)
+    yield Figure("start to ready, median", statistics.median(starts), "s", 0.5, at_most=True)
+    yield Figure("resident memory, idle", idle / MEGABYTE, "MB", 100, at_most=True)
+
+
+def _resident_bytes(cluster: LocalCluster) -> int:
+    # Only here: the extra may be missing.
+    import psutil
+
+    return sum(int(psutil.Process(broker.pid).memory_info().rss) for broker in cluster.brokers.values())
 
 
 def _chosen(
     names: Sequence[str],
     target: MeasuredBroker,
     scale: float,
-    properties: Sequence[str],
-    pipeline: PipelineCases,
+    cases: PipelineCases,
     say: Callable[[str], None],
     beside: MeasuredBroker | None,
 ) -> Iterator[Figure]:
-    if list(names) == [FAILOVER]:
-        yield from failover(scale, properties, say)
-        return
     if list(names) == [PIPELINE]:
-        yield from _pipeline(target.bootstrap, scale, properties, pipeline, say)
-        return
-    if beside is not None:
-        with ExitStack() as stack:
-            if not target.bootstrap:
-                fresh = stack.enter_context(BrokerProcess(*properties))
-                target = replace(target, bootstrap=fresh.bootstrap_servers)
-            for name in names:
-                yield from _beside(name, target, beside, scale, say)
-        return
-    if target.bootstrap:
-        yield from _cases(names, target, scale, say)
-        return
-    say("starting brokers")
-    starts = []
-    for _ in range(STARTS):
-        with BrokerProcess(*properties) as broker:
-            starts.append(broker.start_seconds)
-            idle = broker.resident_bytes()
-    yield Figure("start to ready, median", statistics.median(starts), "s", 0.5, at_most=True)
-    yield Figure("resident memory, idle", idle / MEGABYTE, "MB", 100, at_most=True)
-    with BrokerProcess(*properties) as broker:
-        yield from _cases(names, replace(target, bootstrap=broker.bootstrap_servers), scale, say)
-        yield Figure("resident memory, after the run", broker.resident_bytes() / MEGABYTE, "MB")
+        # Only here: Spark is not needed for anything else.
+        from einmal.bench.pipeline import pipeline
 
-
-def _cases(names: Sequence[str], target: MeasuredBroker, scale: float, say: Callable[[str], None]) -> Iterator[Figure]:
+        yield from pipeline(target.bootstrap, scale, cases, say)
+        return
     for name in names:
-        say(f"measuring {name}")
-        yield from CASES[name](target, scale)
+        yield from _medians(name, [target] if beside is None else [target, beside], scale, say)
 
 
-def _beside(
-    name: str, target: MeasuredBroker, beside: MeasuredBroker, scale: float, say: Callable[[str], None]
+def _medians(
+    name: str, brokers: Sequence[MeasuredBroker], scale: float, say: Callable[[str], None]
 ) -> Iterator[Figure]:
-    """Medians; the broker that begins changes with each round."""
-    values: dict[str, tuple[list[float], list[float]]] = {}
-    found: dict[str, Figure] = {}
-    for round_number in range(ROUNDS_BESIDE):
-        for which, broker in ((0, target), (1, beside))[:: -1 if round_number % 2 else 1]:
+    """The broker that begins changes with each round."""
+    found: dict[str, list[list[Figure]]] = {}
+    for round_number in range(ROUNDS):
+        for index, broker in list(enumerate(brokers))[:: -1 if round_number % 2 else 1]:
             say(f"measuring {name}, round {round_number + 1}: {broker.bootstrap}")
             for figure in CASES[name](broker, scale):
-                found.setdefault(figure.name, figure)
-                values.setdefault(figure.name, ([], []))[which].append(figure.value)
-    for label, figure in found.items():
-        ours, theirs = map(statistics.median, values[label])
-        yield Figure(label, ours, figure.unit, beside=theirs)
-
-
-def _pipeline(
-    bootstrap: str,
-    scale: float,
-    properties: Sequence[str],
-    cases: PipelineCases,
-    say: Callable[[str], None],
-) -> Iterator[Figure]:
-    # Only here: Spark is not needed for anything else.
-    from einmal.bench.pipeline import pipeline
-
-    if bootstrap:
-        yield from pipeline(bootstrap, scale, cases, say)
-        return
-    with BrokerProcess(*properties) as broker:
-        yield from pipeline(broker.bootstrap_servers, scale, cases, say)
+                found.setdefault(figure.name, [[] for _ in brokers])[index].append(figure)
+    for rounds in found.values():
+        # A broker on another machine has no figure of its CPU time.
+        if all(rounds):
+            medians = [statistics.median(figure.value for figure in figures) for figures in rounds]
+            yield replace(rounds[0][0], value=medians[0], beside=medians[1] if len(medians) > 1 else None)

@@ -1,58 +1,61 @@
-"""The broker under measurement: a process of its own, with a folder of its own."""
+"""The brokers under measurement: processes of their own, with a folder of their own."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Final
+
+from einmal.bench.load import BenchRefused
+from einmal.local.layout import plan_cluster, write_properties
+from einmal.local.processes import LocalCluster
+
+TLS_CLIENTS: Final[Mapping[str, str]] = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
+"""Settings of clients that trust any certificate: the records of a measurement are no secret."""
 
 
-class BrokerDidNotStart(Exception):
-    pass
+@dataclass(frozen=True, slots=True)
+class FreshBrokers:
+    """Brokers to start for a measurement. ``properties``: KEY=VALUE, for each of them. ``over_tls``: their clients'
+    listener is encrypted, with a certificate of its own."""
+
+    properties: Sequence[str] = ()
+    count: int = 1
+    over_tls: bool = False
+
+    @contextmanager
+    def running(self) -> Iterator[LocalCluster]:
+        """The brokers, ready; their data ends with them. Raises BrokerFailed, BenchRefused."""
+        with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
+            plans = plan_cluster(Path(folder), self.count, host="127.0.0.1", first_port=0)
+            settings = dict(item.partition("=")[::2] for item in self.properties)
+            write_properties(plans, settings | (_tls_settings(Path(folder)) if self.over_tls else {}))
+            cluster = LocalCluster(plans)
+            cluster.start()
+            try:
+                yield cluster
+            finally:
+                cluster.kill()
 
 
-class BrokerProcess:
-    """``einmal start`` on a free port. ``start_seconds``: from the process's first instruction to its ready line."""
-
-    def __init__(self, *properties: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="einmal-bench-")
-        self._properties = properties
-
-    def __enter__(self) -> BrokerProcess:
-        log = Path(self._folder.name, "broker.log")
-        arguments = [sys.executable, "-m", "einmal", "start", "--port", "0", "--data-dir", f"{self._folder.name}/data"]
-        for item in self._properties:
-            arguments += ["-X", item]
-        began = time.perf_counter()
-        with log.open("wb") as errors:
-            self._child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            if "bootstrap.servers=" in line:
-                self.start_seconds = time.perf_counter() - began
-                self.bootstrap_servers = line.rsplit("=", 1)[1].strip()
-                return self
-        raise BrokerDidNotStart(log.read_text(errors="replace")[-2_000:])
-
-    def resident_bytes(self) -> int:
-        """Resident memory now."""
-        output = subprocess.run(
-            ["ps", "-o", "rss=", "-p", str(self._child.pid)], capture_output=True, text=True, check=True
-        ).stdout
-        return int(output) * 1024
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._child.terminate()
-        try:
-            self._child.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-        assert self._child.stdout is not None
-        self._child.stdout.close()
-        self._folder.cleanup()
+def _tls_settings(folder: Path) -> dict[str, str]:
+    """Raises BenchRefused."""
+    file = str(folder / "certificate.pem")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", file]
+    try:
+        subprocess.run(
+            ["openssl", "req", "-x509", *key, "-subj", "/CN=einmal-bench", "-days", "2", "-out", file],
+            check=True,
+            capture_output=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BenchRefused(f"no certificate for --tls: {error}\nhint: install openssl") from error
+    return {
+        "listener.security.protocol.map": "PLAINTEXT:SSL,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": file,
+    }

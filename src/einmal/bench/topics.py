@@ -66,6 +66,17 @@ class BenchTopics:
         self._wait_for_leaders(wanted, partitions)
         return wanted
 
+    def brokers(self) -> list[tuple[str, int]]:
+        """Host and port of each broker."""
+        found = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
+        return [(str(broker.host), broker.port) for _node_id, broker in sorted(found.items())]
+
+    def leader(self, name: str) -> str:
+        """The address of the leader of the first partition of a topic, by its whole name."""
+        found = self._admin.list_topics(name, timeout=_TIMEOUT_S)
+        broker = found.brokers[found.topics[name].partitions[0].leader]
+        return f"{broker.host}:{broker.port}"
+
     def _wait_for_leaders(self, names: list[str], partitions: int) -> None:
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline:

@@ -1,7 +1,8 @@
-"""CPU time and resident memory of the processes of a local Spark application."""
+"""CPU time and resident memory of measured processes: of brokers on this machine, and of a local Spark application."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,23 @@ def spark_usage() -> SparkUsage:
     jvm_s, jvm_bytes = _totals(jvms)
     workers_s, workers_bytes = _totals(workers)
     return SparkUsage(driver_s + jvm_s + workers_s, driver_bytes + jvm_bytes, workers_bytes)
+
+
+def listening_processes(addresses: Iterable[tuple[str, int]]) -> list[psutil.Process]:
+    """Return the processes that listen at host and port. Empty unless all of them are on this machine and visible."""
+    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
+    try:
+        found = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return []
+    listening = {each.laddr.port: each.pid for each in found if each.status == psutil.CONN_LISTEN}
+    pids = [listening.get(port) if socket.getaddrinfo(host, port)[0][4][0] in own else None for host, port in addresses]
+    return [] if None in pids else [psutil.Process(pid) for pid in dict.fromkeys(pids)]
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU time of the processes since they started, in user and kernel mode."""
+    return _totals(processes)[0]
 
 
 def _totals(processes: Iterable[psutil.Process], *, with_ended_children: bool = True) -> tuple[float, int]:

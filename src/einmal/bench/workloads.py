@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.bench.confluent import hand_over
+from einmal.bench.records import texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,7 +17,6 @@ _KEYS: Final = 10_000
 _SEED: Final = 1
 _VALUES: Final = 64
 """Different values, in turn."""
-_WORDS: Final = tuple(f"word-{number}" for number in range(500))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,10 @@ class PipelineWorkload:
 
     def values(self) -> list[bytes]:
         """Return values of the workload's size: random bytes, or text that can be compressed."""
+        if self.is_text:
+            return texts([self.size] * _VALUES)
         chance = random.Random(_SEED)
-        if not self.is_text:
-            return [chance.randbytes(self.size) for _ in range(_VALUES)]
-        count = self.size // 5
-        return [" ".join(chance.choices(_WORDS, k=count)).encode()[: self.size] for _ in range(_VALUES)]
+        return [chance.randbytes(self.size) for _ in range(_VALUES)]
 
 
 _ALL: Final = (

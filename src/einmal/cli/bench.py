@@ -17,6 +17,7 @@ from einmal.cli.formats import Format, Output
 from einmal.cli.run import pipeline_failures_reported, quiet_py4j
 from einmal.compiled import execution
 from einmal.extras import install_command
+from einmal.local.layout import BROKERS_MAX
 
 if TYPE_CHECKING:
     from einmal.bench.cases import Figure
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
 def bench(
     cases: Annotated[
         list[str] | None,
-        typer.Argument(help="Cases to measure. Default: all of one broker. Others: failover, pipeline."),
+        typer.Argument(help="Cases to measure. Default: those of brokers. Others: equal, failover, pipeline."),
     ] = None,
     bootstrap_server: Annotated[
-        str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of a fresh broker.")
+        str | None, typer.Option("--bootstrap-server", "-b", help="Measure this cluster instead of fresh brokers.")
     ] = None,
+    brokers: Annotated[int, typer.Option(min=1, max=BROKERS_MAX, help="Number of fresh brokers, one cluster.")] = 1,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Connect over TLS, to brokers with any certificate; fresh brokers get one.")
+    ] = False,
     beside: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT",
-            help="Measure each case in turn on this broker too, without security, and show the ratio.",
+            metavar="HOST:PORT,...",
+            help="Measure each case in turn on this cluster too, with no security but --tls, and show the ratio.",
         ),
     ] = None,
     command_config: Annotated[
@@ -46,7 +51,7 @@ def bench(
     ] = None,
     scale: Annotated[float, typer.Option(min=0.01, max=100, help="Factor for the length of runs.")] = 1.0,
     properties: Annotated[
-        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Setting of the fresh broker.")
+        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Setting of the fresh brokers.")
     ] = None,
     connector: Annotated[
         Path | None,
@@ -77,9 +82,12 @@ def bench(
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
     from einmal.bench.cases import MeasuredBroker
     from einmal.bench.run import run
+    from einmal.bench.server import TLS_CLIENTS, FreshBrokers
 
     given = {
         "-b": bootstrap_server,
+        "--brokers": brokers > 1,
+        "--tls": tls,
         "--beside": beside,
         "--command-config": command_config,
         "-X": properties,
@@ -90,17 +98,19 @@ def bench(
     }
     chosen = _checked(cases, [option for option, value in given.items() if value])
     measured = _pipeline_cases(connector, triggers, workloads, master)
+    security = TLS_CLIENTS if tls else _security(command_config)
     figures = []
     typer.echo(f"einmal {einmal.__version__} ({execution()})", err=True)
     with _failures_reported():
         for figure in run(
             chosen,
-            target=MeasuredBroker(bootstrap_server or "", _security(command_config)),
+            target=MeasuredBroker(bootstrap_server, security)
+            if bootstrap_server
+            else FreshBrokers(properties or [], brokers, tls),
             scale=scale,
-            properties=properties or [],
             pipeline=measured,
             say=lambda text: typer.echo(text, err=True),
-            beside=None if beside is None else MeasuredBroker(beside),
+            beside=None if beside is None else MeasuredBroker(beside, TLS_CLIENTS if tls else {}),
         ):
             figures.append(figure)
             if output is Format.TEXT:
@@ -111,7 +121,7 @@ def bench(
                 {
                     "version": einmal.__version__,
                     "execution": execution(),
-                    "figures": [asdict(figure) for figure in figures],
+                    "figures": [asdict(figure) | {"ratio": figure.ratio} for figure in figures],
                 }
             )
         )
@@ -119,10 +129,10 @@ def bench(
 
 def _checked(cases: list[str] | None, given: list[str]) -> list[str]:
     """The cases to measure. Raises typer.Exit where an option has no effect on them."""
-    from einmal.bench.cases import CASES
+    from einmal.bench.cases import CASES, DEFAULT
     from einmal.cli.bench_options import wrong_usage_of
 
-    chosen = cases or list(CASES)
+    chosen = cases or list(DEFAULT)
     if (problem := wrong_usage_of(chosen, CASES, given)) is not None:
         typer.echo(f"error: {problem.error}\nhint: {problem.hint}", err=True)
         raise typer.Exit(2)
@@ -146,7 +156,6 @@ def _pipeline_cases(
 def _failures_reported() -> Iterator[None]:
     """As ``pipeline_failures_reported``, and what else a measurement can meet."""
     from einmal.bench.load import BenchRefused
-    from einmal.bench.server import BrokerDidNotStart
     from einmal.local.processes import BrokerFailed
 
     quiet_py4j()
@@ -156,7 +165,7 @@ def _failures_reported() -> Iterator[None]:
         except ModuleNotFoundError as error:
             typer.echo(f"error: {error}\nhint: {install_command('bench', 'spark')}", err=True)
             raise typer.Exit(2) from error
-        except (BenchRefused, BrokerDidNotStart, BrokerFailed) as error:
+        except (BenchRefused, BrokerFailed) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
 
@@ -170,9 +179,8 @@ def _security(command_config: Path | None) -> dict[str, str]:
 def _line(figure: Figure) -> str:
     value = _number(figure.value)
     if figure.beside is not None:
-        # Percentages can be below zero: their ratio has no meaning.
-        ratio = f"{figure.value / figure.beside:8.2f}" if figure.unit != "%" and figure.beside else ""
-        return f"{figure.name:<52} {value:>12} : {_number(figure.beside):>12} {figure.unit:<10}{ratio}".rstrip()
+        ratio = "" if figure.ratio is None else f"{figure.ratio:8.2f}"
+        return f"{figure.name:<52} {value:>12} : {_number(figure.beside):>12} {figure.unit:<21}{ratio}".rstrip()
     budget = ""
     if figure.budget is not None:
         budget = f"   (wanted: {'at most' if figure.at_most else 'at least'} {figure.budget:,.10g} {figure.unit})"

@@ -14,16 +14,23 @@ _ALONE: Final = (FAILOVER, PIPELINE)
 _OPTIONS_OF_PIPELINE: Final = ("--connector", "--trigger", "--workload", "--spark")
 _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     FAILOVER: dict.fromkeys(
-        ("-b", "--beside", "--command-config", *_OPTIONS_OF_PIPELINE),
+        ("-b", "--brokers", "--tls", "--beside", "--command-config", *_OPTIONS_OF_PIPELINE),
         "it starts three brokers of its own; --scale and -X apply",
     ),
     PIPELINE: {
         "--beside": "measure each broker in a run of its own with -b HOST:PORT",
-        "--command-config": "measure a listener without security",
+        **dict.fromkeys(("--tls", "--command-config"), "measure a listener without security"),
     },
     "": dict.fromkeys(_OPTIONS_OF_PIPELINE, f"the option belongs to: einmal bench {PIPELINE}"),
 }
 """For each case that runs alone, and for the others: the options that it does not support, and what to do instead."""
+
+_EXCLUDES: Final = (
+    ("-X", "-b", "-X configures fresh brokers; running ones keep their settings"),
+    ("--brokers", "-b", "--brokers starts fresh brokers; name all of a running cluster in -b"),
+    ("--tls", "--command-config", "--tls is for listeners with any certificate; set security.protocol in the file"),
+)
+"""An option, another that it excludes, and what to do instead."""
 
 
 class WrongUsage(NamedTuple):
@@ -32,7 +39,7 @@ class WrongUsage(NamedTuple):
 
 
 def wrong_usage_of(cases: Sequence[str], known: Collection[str], given: Collection[str]) -> WrongUsage | None:
-    """The first problem. ``known``: the cases of one broker. ``given``: the options, without their values."""
+    """The first problem. ``known``: the cases of brokers. ``given``: the options, without their values."""
     alone = [name for name in cases if name in _ALONE]
     if unknown := [name for name in cases if name not in known and name not in _ALONE]:
         hint = f"there are {', '.join(known)}; and {' and '.join(_ALONE)}, which run alone"
@@ -42,8 +49,9 @@ def wrong_usage_of(cases: Sequence[str], known: Collection[str], given: Collecti
     (kind,) = alone or ("",)
     for option in given:
         if hint := _HINTS[kind].get(option, ""):
-            subject = f"{kind} does" if kind else "the cases of one broker do"
+            subject = f"{kind} does" if kind else "the cases of brokers do"
             return WrongUsage(f"{subject} not support {option}", hint)
-    if "-X" in given and "-b" in given:
-        return WrongUsage("-X excludes -b", "-X configures a fresh broker; a running one keeps its settings")
+    for one, other, hint in _EXCLUDES:
+        if one in given and other in given:
+            return WrongUsage(f"{one} excludes {other}", hint)
     return None
