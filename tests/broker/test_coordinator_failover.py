@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from einmal.broker.coordinators.awaited_ends import WaitLimit
 from einmal.broker.node import Node
 from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
 from einmal.log.producer_state import AppendOrigin
@@ -127,7 +128,7 @@ class Client:
         guard = producers.begin_verification(who, sequence, self.version)  # type: ignore[arg-type]
         if guard is not None:
             request = 12 if self.version is TV_2 else 11
-            errors = await node.transactions.verify_produce(ID, who, [topic_partition], request)
+            errors = await node.transactions.verify_produce(ID, who, [topic_partition], request, WaitLimit(100, None))
             if errors[topic_partition] is not ErrorCode.none:
                 return errors[topic_partition]
         if not partition.has_enough_replicas:
@@ -159,7 +160,9 @@ class Client:
             if isinstance(runtime, ErrorCode):
                 return runtime
             request = 5 if self.version is TV_2 else 4
-            guard = await node.transactions.verify_offset_commit(ID, self.who, runtime.partition, request)
+            guard = await node.transactions.verify_offset_commit(
+                ID, self.who, runtime.partition, request, WaitLimit(100, None)
+            )
             if isinstance(guard, ErrorCode):
                 return guard
             return await runtime.submit(lambda shard, now: shard.txn_offset_commit(commit, now), verification=guard)

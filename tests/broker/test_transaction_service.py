@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from einmal.broker.config import BrokerConfig
+from einmal.broker.coordinators.awaited_ends import WaitLimit
 from einmal.broker.identity import new_uuid
 from einmal.broker.node import Node
 from einmal.log.producer_state import AppendOrigin
@@ -96,7 +97,7 @@ class World:
         """One record to each, as a Produce of version 12 does it."""
 
         async def write() -> None:
-            errors = await self.node.transactions.verify_produce(ID, who, partitions, 12)
+            errors = await self.node.transactions.verify_produce(ID, who, partitions, 12, WaitLimit(100, None))
             for topic_partition in partitions:
                 assert errors[topic_partition] is ErrorCode.none
                 partition = self.node.partitions.get(topic_partition)

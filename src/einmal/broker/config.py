@@ -394,6 +394,12 @@ class BrokerConfig:
     transaction_partition_verification_enable: bool = _setting(
         True, "Refuse transactional writes that are unknown to the coordinator (KIP-890)."
     )
+    add_partitions_to_txn_retry_backoff_max_ms: int = _setting(
+        100, "Longest wait of a request for the markers of the previous transaction of its transactional id.", low=0
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = _setting(
+        20, "Meanwhile, pause before another broker's coordinator is asked again.", low=1
+    )
     transaction_two_phase_commit_enable: bool = _setting(
         False, "Offer InitProducerId 6: transactions of a two-phase commit have no timeout (KIP-939)."
     )

@@ -48,7 +48,6 @@ _HARMLESS: Final[Mapping[str, str]] = {
 """Values without effect. So is an empty one."""
 
 _NAMES_WITHOUT_EFFECT: Final = """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
     alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds background.threads
     compression.gzip.level compression.lz4.level compression.zstd.level
     controller.performance.always.log.threshold.ms controller.performance.sample.period.ms

@@ -126,6 +126,11 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
         return self._shard is not None
 
     @property
+    def shard(self) -> S | None:
+        """As replayed so far, also from records that are not committed; None: it is not loaded."""
+        return self._shard
+
+    @property
     def _is_over(self) -> bool:
         return not self._partition.is_leader or self._partition.leader_epoch != self.leader_epoch
 

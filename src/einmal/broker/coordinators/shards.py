@@ -47,6 +47,11 @@ class Shards(Generic[S, RecordT, ActionT]):
         count = self._partition_count()
         return partition_for_id(key, count) if count else None
 
+    def find(self, key: str) -> ShardRuntime[S, RecordT, ActionT] | None:
+        """The runtime of a group or a transactional id; None: it is not here."""
+        partition = self.partition_of(key)
+        return None if partition is None else self.get(partition)
+
     def get(self, partition: int) -> ShardRuntime[S, RecordT, ActionT] | None:
         """None: it is not led here."""
         return self._runtimes.get(partition)

@@ -3,7 +3,7 @@
 Composes the pure coordinator, its runtime, the marker sender and the producer ids; decides nothing. A shard begins with
 the leadership of its partition, not with the first request: open transactions must time out, decided ones must get
 their markers. For the partitions that this broker leads it asks the coordinators, its own and others', to verify or add
-them (KIP-890).
+them (KIP-890). A request that begins a transaction waits for the end of the previous one of its transactional id.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
+from einmal.broker.coordinators.awaited_ends import AwaitedEnds, WaitLimit
 from einmal.broker.coordinators.marker_sender import Coordinator, MarkerSender, MarkerTarget
 from einmal.broker.coordinators.marker_writer import MarkerWriter
 from einmal.broker.coordinators.producer_ids import ProducerIds
@@ -37,6 +38,7 @@ from einmal.metadata.records import NO_LEADER
 from einmal.seams import Clock
 from einmal.transactions import records
 from einmal.transactions.coordinator import (
+    InitProducerIdResult,
     PartitionErrors,
     TransactionConfig,
     TransactionCoordinator,
@@ -55,6 +57,8 @@ from einmal.types import (
 )
 
 R = TypeVar("R")
+Begun = TypeVar("Begun", ErrorCode, InitProducerIdResult)
+"""An answer to a request that begins a transaction, or prepares for one."""
 TransactionRuntime: TypeAlias = ShardRuntime[TransactionCoordinator, TransactionRecord, WriteMarkers]
 
 
@@ -87,6 +91,7 @@ class TransactionService:
         self._version = TransactionVersion.TV_0
         self._sender = MarkerSender(self._leader_of, self._target)
         self._verifications = VerificationRequests(peers)
+        self.ends = AwaitedEnds(config, self._ending_at)
 
     async def start(self) -> None:
         self._shards.refresh()
@@ -126,15 +131,38 @@ class TransactionService:
         reads_only: bool = False,
     ) -> R | ErrorCode:
         """Ask the coordinator of a transactional id, if it is here. ``reads_only``: see ``ShardRuntime.submit``."""
-        index = self._shards.partition_of(transactional_id)
-        runtime = None if index is None else self._shards.get(index)
+        runtime = self._shards.find(transactional_id)
         if runtime is None:
             return ErrorCode.not_coordinator
         return await runtime.submit(decide, reads_only=reads_only)
 
+    async def submit_next(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionCoordinator, Instant], TransactionDecision[Begun]],
+        limit: WaitLimit,
+    ) -> Begun | ErrorCode:
+        """As ``submit``, for a request that begins a transaction: it waits while the previous one lacks markers."""
+
+        def is_concurrent(answer: Begun | ErrorCode) -> bool:
+            error = answer if isinstance(answer, ErrorCode) else answer.error
+            return error is ErrorCode.concurrent_transactions
+
+        return await self.ends.ask(
+            transactional_id, lambda: self.submit(transactional_id, decide), is_concurrent, limit
+        )
+
+    def _ending_at(self, transactional_id: str) -> Coordinator | None:
+        runtime = self._shards.find(transactional_id)
+        if runtime is None or runtime.shard is None:
+            return None
+        transaction = runtime.shard.transactions.get(transactional_id)
+        is_ending = transaction is not None and transaction.state.is_prepared
+        return _coordinator(runtime) if is_ending else None
+
     def _new_runtime(self, partition: Partition) -> TransactionRuntime:
         def perform(action: WriteMarkers) -> None:
-            self._sender.send(action, _coordinator(runtime), _report(runtime, action))
+            self._sender.send(action, _coordinator(runtime), _report(runtime, action, self.ends))
 
         runtime: TransactionRuntime = ShardRuntime(
             partition,
@@ -147,6 +175,7 @@ class TransactionService:
 
     def _resigned(self, runtime: TransactionRuntime) -> None:
         self._sender.forget(_coordinator(runtime))
+        self.ends.forget(_coordinator(runtime))
 
     def _new_shard(self) -> TransactionCoordinator:
         config = self._config
@@ -187,14 +216,20 @@ class TransactionService:
         producer: ProducerIdAndEpoch,
         partitions: Sequence[TopicPartition],
         version: int,
+        limit: WaitLimit,
     ) -> dict[TopicPartition, ErrorCode]:
         """Before the first batch of a transaction in these partitions. ``version``: of the Produce request."""
         operation = produce_operation(version)
-        errors = await self._ask_coordinator(transactional_id, producer, partitions, operation)
+        errors = await self._ask_coordinator(transactional_id, producer, partitions, operation, limit)
         return {partition: produce_error(errors[partition], operation) for partition in partitions}
 
     async def verify_offset_commit(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: Partition, version: int
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partition: Partition,
+        version: int,
+        limit: WaitLimit,
     ) -> VerificationGuard | ErrorCode:
         """Before a TxnOffsetCommit in that partition of ``__consumer_offsets``. The guard is for the append of it."""
         operation = offset_commit_operation(version)
@@ -203,7 +238,7 @@ class TransactionService:
         if guard is None:
             return CONTINUES
         offsets = partition.topic_partition
-        errors = await self._ask_coordinator(transactional_id, producer, [offsets], operation)
+        errors = await self._ask_coordinator(transactional_id, producer, [offsets], operation, limit)
         error = offset_commit_error(errors[offsets], operation)
         return guard if error is ErrorCode.none else error
 
@@ -213,17 +248,26 @@ class TransactionService:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         operation: Operation,
+        limit: WaitLimit,
     ) -> PartitionErrors:
-        """Ask for the client, wherever the coordinator is."""
+        """Ask for the client, wherever the coordinator is, and wait as ``submit_next``."""
         adds = operation is Operation.ADD
         if not adds and not self._config.transaction_partition_verification_enable:
             return dict.fromkeys(partitions, ErrorCode.none)
-        coordinator = self._coordinator_of(transactional_id)
-        if coordinator == self._config.node_id:
-            return await self.verify_or_add(transactional_id, producer, partitions, adds=adds)
-        if coordinator == NO_LEADER:
-            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
-        return await self._verifications.ask(coordinator, transactional_id, producer, partitions, adds=adds)
+
+        async def ask() -> PartitionErrors:
+            coordinator = self._coordinator_of(transactional_id)
+            if coordinator == self._config.node_id:
+                return await self.verify_or_add(transactional_id, producer, partitions, adds=adds)
+            if coordinator == NO_LEADER:
+                return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+            return await self._verifications.ask(coordinator, transactional_id, producer, partitions, adds=adds)
+
+        def is_concurrent(errors: PartitionErrors) -> bool:
+            # What is only verified belongs to a transaction that was open: its end is no reason to wait.
+            return adds and ErrorCode.concurrent_transactions in errors.values()
+
+        return await self.ends.ask(transactional_id, ask, is_concurrent, limit)
 
     def _coordinator_of(self, transactional_id: str) -> BrokerId:
         index = self._shards.partition_of(transactional_id)
@@ -262,12 +306,15 @@ def _coordinator(runtime: TransactionRuntime) -> Coordinator:
     return Coordinator(runtime.partition.topic_partition.partition, runtime.leader_epoch)
 
 
-def _report(runtime: TransactionRuntime, action: WriteMarkers) -> Callable[[], Awaitable[None]]:
+def _report(runtime: TransactionRuntime, action: WriteMarkers, ends: AwaitedEnds) -> Callable[[], Awaitable[None]]:
     """Report to the leadership that decided the outcome, and to no later one, that all markers are written."""
 
-    async def report() -> None:
-        # If the report never reaches the log, the shard is loaded again, here or elsewhere, and then the markers are
-        # written once more.
-        await runtime.insist(lambda shard, now: shard.markers_written(action.transactional_id, action.producer, now))
+    def decide(shard: TransactionCoordinator, now: Instant) -> TransactionDecision[ErrorCode]:
+        # Those that wait are awake in the loop's next turn, when this is replayed; as every answer, theirs is held back
+        # until it is committed.
+        ends.come(_coordinator(runtime), action.transactional_id)
+        return shard.markers_written(action.transactional_id, action.producer, now)
 
-    return report
+    # If the report never reaches the log, the shard is loaded again, here or elsewhere, and then the markers are
+    # written once more.
+    return lambda: runtime.insist(decide)

@@ -2,7 +2,8 @@
 
 API: 25. Versions: 0-4.
 Access: WRITE on TransactionalId, READ on Group.
-Behaviour: adds the group's partition of ``__consumer_offsets`` to the transaction.
+Behaviour: adds the group's partition of ``__consumer_offsets`` to the transaction, once the previous one has its
+markers.
 Version notes: v2 knows PRODUCER_FENCED. Clients of TV2 do not send it: TxnOffsetCommit 5 does this too.
 """
 
@@ -49,21 +50,22 @@ class AddOffsetsToTxnHandler:
         # The first transaction of a cluster may come before the first group.
         error = await self.topic_creation.ensure(CONSUMER_OFFSETS)
         if error is ErrorCode.none:
-            error = await self._add(request)
+            error = await self._add(context, request)
         else:
             error = ErrorCode.coordinator_not_available
         if error is ErrorCode.producer_fenced and context.api_version < _KNOWS_FENCED:
             error = ErrorCode.invalid_producer_epoch
         return AddOffsetsToTxnResponse(error_code=error)
 
-    async def _add(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
+    async def _add(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> ErrorCode:
         count = len(self.metadata.image.topics[CONSUMER_OFFSETS].partitions)
         offsets = TopicPartition(CONSUMER_OFFSETS, partition_for_id(request.group_id, count))
         transactional_id = request.transactional_id
         producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
-        return await self.transactions.submit(
+        return await self.transactions.submit_next(
             transactional_id,
             lambda shard, now: shard.add_partitions_to_txn(
                 transactional_id, producer, (offsets,), TransactionVersion.TV_0, now
             ),
+            self.transactions.ends.limit(context),
         )

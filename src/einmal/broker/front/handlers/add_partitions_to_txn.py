@@ -6,8 +6,9 @@ cluster.
 Behaviour: all partitions of one transaction or none of them: where one does not exist, the others are
 OPERATION_NOT_ATTEMPTED. Coordinators' own topics are TOPIC_AUTHORIZATION_FAILED, as in Kafka: a marker in the
 transaction log is nothing that its coordinator could load. A group's offsets have APIs of their own.
-Version notes: 0-3 are clients' (TV0, TV1); v2 knows PRODUCER_FENCED. 4-5 are for leaders of partitions: many
-transactions in one request, to be verified or added (KIP-890).
+Version notes: 0-3 are clients' (TV0, TV1), and wait for the markers of the previous transaction; v2 knows
+PRODUCER_FENCED. 4-5 are for leaders of partitions: many transactions in one request, to be verified or added (KIP-890),
+all answered at once.
 """
 
 from __future__ import annotations
@@ -69,11 +70,12 @@ class AddPartitionsToTxnHandler:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(dict.fromkeys(partitions, refused)))
         errors = self._refused(partitions, await self._closed(context, request.v3_and_below_topics))
         if not errors:
-            error = await self.transactions.submit(
+            error = await self.transactions.submit_next(
                 transactional_id,
                 lambda shard, now: shard.add_partitions_to_txn(
                     transactional_id, producer, partitions, TransactionVersion.TV_0, now
                 ),
+                self.transactions.ends.limit(context),
             )
             if error is ErrorCode.producer_fenced and context.api_version < _KNOWS_FENCED:
                 error = ErrorCode.invalid_producer_epoch

@@ -2,8 +2,8 @@
 
 API: 26. Versions: 0-5.
 Access: WRITE on TransactionalId.
-Behaviour: answers when the outcome is committed; its markers are written after that, and until then the next request of
-this transactional id gets CONCURRENT_TRANSACTIONS.
+Behaviour: answers when the outcome is committed; its markers are written after that; a request that begins the next
+transaction of this transactional id waits for them, any other gets CONCURRENT_TRANSACTIONS until then.
 Version notes: v2 knows PRODUCER_FENCED; v5 is TV2: the epoch is bumped, and the answer has the producer's new identity.
 """
 

@@ -4,8 +4,8 @@ API: 22. Versions: 0-6.
 Access: WRITE on TransactionalId, and TWO_PHASE_COMMIT where it is asked for (KIP-939); without an id IDEMPOTENT_WRITE
 on Cluster, or WRITE on any Topic (KIP-679).
 Behaviour: without a transactional id any broker gives a fresh producer id. With one, its coordinator moves the epoch,
-so that every instance before is fenced; over an open transaction it first aborts that one and answers
-CONCURRENT_TRANSACTIONS until its markers are written.
+so that every instance before is fenced; over an open transaction it first aborts that one and waits for its markers;
+CONCURRENT_TRANSACTIONS while they are not written.
 Version notes: v3 brings the producer's own id and epoch (KIP-360); v4 knows PRODUCER_FENCED; v6 takes part in two-phase
 commits: no timeout, and an open transaction may be kept for its new owner (KIP-939). It is offered only with
 ``transaction.two.phase.commit.enable``.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from einmal.broker.coordinators.awaited_ends import WaitLimit
 from einmal.broker.coordinators.transaction_service import TransactionService
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
@@ -52,11 +53,12 @@ class InitProducerIdHandler:
             await producer_ids.ready()
             return _response(context, _idempotent(producer_ids.take()))
         owner = None if producer.producer_id == NO_PRODUCER_ID else producer
-        result = await self._initialise(transactional_id, request, owner)
+        limit = self.transactions.ends.limit(context)
+        result = await self._initialise(transactional_id, request, owner, limit)
         if result.error is ErrorCode.coordinator_load_in_progress and not producer_ids.has_any:
             # Only an id that is new, or whose epochs are at their end, has to wait for the controller.
             await producer_ids.ready()
-            result = await self._initialise(transactional_id, request, owner)
+            result = await self._initialise(transactional_id, request, owner, limit)
         return _response(context, result)
 
     def _refusal(self, context: RequestContext, request: InitProducerIdRequest) -> ErrorCode | None:
@@ -73,13 +75,18 @@ class InitProducerIdHandler:
         return None if writes_any else ErrorCode.cluster_authorization_failed
 
     async def _initialise(
-        self, transactional_id: str, request: InitProducerIdRequest, owner: ProducerIdAndEpoch | None
+        self,
+        transactional_id: str,
+        request: InitProducerIdRequest,
+        owner: ProducerIdAndEpoch | None,
+        limit: WaitLimit,
     ) -> InitProducerIdResult:
         timeout_ms = request.transaction_timeout
         two_phase = TwoPhase(request.enable2_pc, request.keep_prepared_txn)
-        outcome = await self.transactions.submit(
+        outcome = await self.transactions.submit_next(
             transactional_id,
             lambda shard, now: shard.init_producer_id(transactional_id, timeout_ms, owner, now, two_phase),
+            limit,
         )
         return InitProducerIdResult(outcome) if isinstance(outcome, ErrorCode) else outcome
 

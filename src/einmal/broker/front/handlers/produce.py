@@ -5,8 +5,9 @@ Access: WRITE on Topic; for transactional batches WRITE on TransactionalId, else
 Behaviour: each partition is decided alone. Answers when acks is met: 0 not at all (a refused batch closes the
 connection), 1 when the leader has the batches (flushed, where each write is), all when they are below the high
 watermark. The first transactional batch of a transaction in a partition is first verified at, or from v12 on added
-by, the transaction coordinator (KIP-890). A batch with very many records, or bytes once it is decompressed, is
-checked in the background while other connections are served. All others are appended before this call returns.
+by, the transaction coordinator (KIP-890); before it adds, the previous transaction gets its last marker. A batch with
+very many records, or bytes once it is decompressed, is checked in the background while other connections are served.
+All others are appended before this call returns.
 Version notes: v10 names the leader, where it is another broker; v13 has topic ids; the coordinators map errors that old
 versions do not know.
 """
@@ -109,10 +110,15 @@ class ProduceHandler:
     ) -> Body | Parked:
         """Append batches that must be verified first, or that take longer to check. The connection's next request waits
         meanwhile: batches stay in order."""
+        limit = self.transactions.ends.limit(context, request.timeout_ms)
         for producer, items in batches.unverified.items():
             assert request.transactional_id is not None, "transactional batches without an id are refused"
             errors = await self.transactions.verify_produce(
-                request.transactional_id, producer, [item.topic_partition for item in items], context.api_version
+                request.transactional_id,
+                producer,
+                [item.topic_partition for item in items],
+                context.api_version,
+                limit,
             )
             async for item in context.paced(items):
                 # The permission may have been withdrawn meanwhile.

@@ -62,7 +62,11 @@ class TxnOffsetCommitHandler:
         if isinstance(runtime, ErrorCode):
             return await _response(request, topics, runtime)
         guard = await self.transactions.verify_offset_commit(
-            request.transactional_id, commit.producer, runtime.partition, context.api_version
+            request.transactional_id,
+            commit.producer,
+            runtime.partition,
+            context.api_version,
+            self.transactions.ends.limit(context),
         )
         if isinstance(guard, ErrorCode):
             return await _response(request, topics, guard)
