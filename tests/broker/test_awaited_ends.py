@@ -149,11 +149,16 @@ async def test_a_produce_waits_no_longer_than_its_own_timeout(monkeypatch: pytes
 
 
 @virtual_time
-async def test_init_producer_id_over_an_open_transaction_waits_for_its_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_init_producer_id_that_aborts_a_transaction_waits_when_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with ending(monkeypatch) as (transaction, held):
         held.are_free.set()
         assert await transaction.produce() is ErrorCode.none
         held.are_free.clear()
+        error, seconds = await timed(transaction.init())
+        assert error is CONCURRENT
+        assert seconds < 0.01
         held.free_after(0.02)
         error, seconds = await timed(transaction.init())
         assert error is ErrorCode.none

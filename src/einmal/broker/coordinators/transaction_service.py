@@ -142,14 +142,24 @@ class TransactionService:
         decide: Callable[[TransactionCoordinator, Instant], TransactionDecision[Begun]],
         limit: WaitLimit,
     ) -> Begun | ErrorCode:
-        """As ``submit``, for a request that begins a transaction: it waits while the previous one lacks markers."""
+        """As ``submit``, for a request that begins a transaction: it waits while the previous one lacks markers.
+
+        An InitProducerId that itself ends the previous one is answered at once, as by Apache Kafka.
+        """
+        has_ended = False
+
+        def decide_next(shard: TransactionCoordinator, now: Instant) -> TransactionDecision[Begun]:
+            nonlocal has_ended
+            decision = decide(shard, now)
+            has_ended = bool(decision.records)
+            return decision
 
         def is_concurrent(answer: Begun | ErrorCode) -> bool:
             error = answer if isinstance(answer, ErrorCode) else answer.error
-            return error is ErrorCode.concurrent_transactions
+            return error is ErrorCode.concurrent_transactions and not has_ended
 
         return await self.ends.ask(
-            transactional_id, lambda: self.submit(transactional_id, decide), is_concurrent, limit
+            transactional_id, lambda: self.submit(transactional_id, decide_next), is_concurrent, limit
         )
 
     def _ending_at(self, transactional_id: str) -> Coordinator | None:

@@ -4,8 +4,8 @@ API: 22. Versions: 0-6.
 Access: WRITE on TransactionalId, and TWO_PHASE_COMMIT where it is asked for (KIP-939); without an id IDEMPOTENT_WRITE
 on Cluster, or WRITE on any Topic (KIP-679).
 Behaviour: without a transactional id any broker gives a fresh producer id. With one, its coordinator moves the epoch,
-so that every instance before is fenced; over an open transaction it first aborts that one and waits for its markers;
-CONCURRENT_TRANSACTIONS while they are not written.
+so that every instance before is fenced; over an open transaction it first aborts that one and answers
+CONCURRENT_TRANSACTIONS; over one that lacks markers it waits for them.
 Version notes: v3 brings the producer's own id and epoch (KIP-360); v4 knows PRODUCER_FENCED; v6 takes part in two-phase
 commits: no timeout, and an open transaction may be kept for its new owner (KIP-939). It is offered only with
 ``transaction.two.phase.commit.enable``.
