@@ -25,6 +25,7 @@ def tree(tmp_path: Path) -> Path:
     for source in (*sources, "src/einmal/__init__.py", "src/einmal/compiled.py", "src/einmal/wire/__init__.py"):
         (tmp_path / source).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / source, tmp_path / source)
+    (tmp_path / "pyproject.toml").touch()
     (folder / SOURCES).write_text("\n".join(map(stamp_of, sources)))
     (folder / f"einmal.wire.record_scan{SUFFIX}").touch()
     return tmp_path
@@ -63,6 +64,23 @@ def test_an_edit_of_what_a_compiled_module_imports_counts_at_once(tree: Path) ->
 def test_a_source_that_is_gone_leaves_the_others_interpreted(tree: Path) -> None:
     sources = tree / FOLDER.relative_to(ROOT) / SOURCES
     sources.write_text(f"{sources.read_text()}\n0 0 src/einmal/wire/gone.py")
+    assert origin(tree).endswith(".py")
+
+
+@pytest.mark.parametrize("content", ["", "0 0", "\n"])
+def test_a_list_that_is_cut_off_leaves_all_interpreted(tree: Path, content: str) -> None:
+    (tree / FOLDER.relative_to(ROOT) / SOURCES).write_text(content)
+    assert origin(tree).endswith(".py")
+
+
+def test_a_file_in_place_of_the_folder_leaves_all_interpreted(tree: Path) -> None:
+    shutil.rmtree(tree / "build")
+    (tree / "build").write_text("")
+    assert origin(tree).endswith(".py")
+
+
+def test_an_installation_takes_nothing_from_a_folder_above_it(tree: Path) -> None:
+    (tree / "pyproject.toml").unlink()
     assert origin(tree).endswith(".py")
 
 

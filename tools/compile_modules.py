@@ -31,11 +31,14 @@ def main() -> None:
     if into is not None:
         compile_modules(into)
         return
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    # As they are before they are read, and written last: what changes meanwhile counts as changed.
+    new = FOLDER.with_name(f"{FOLDER.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    # As they are before they are read: what changes meanwhile counts as changed.
     stamps = [stamp_of(source) for source in sorted(sources_of(MODULES))]
-    compile_modules(FOLDER)
-    (FOLDER / SOURCES).write_text("\n".join(stamps))
+    compile_modules(new)
+    (new / SOURCES).write_text("\n".join(stamps))
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    new.rename(FOLDER)
 
 
 def compile_modules(into: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
@@ -49,16 +50,20 @@ def stamp_of(source: str) -> str:
 
 def find_compiled(folder: Path = FOLDER) -> None:
     """Let imports find the compiled modules of the source tree, if it has any, and they are not older than it."""
-    if not is_pure() and _is_current(folder):
-        sys.meta_path.insert(0, _Finder(dict(_modules(folder))))
+    if is_pure() or not (ROOT / "pyproject.toml").is_file() or Path(__file__).parents[1] != ROOT / "src":
+        # Installed, the folder would be anybody's.
+        return
+    # Whoever compiles again replaces the folder at this moment.
+    with suppress(OSError):
+        if _is_current(folder):
+            sys.meta_path.insert(0, _Finder(dict(_modules(folder))))
 
 
 def _is_current(folder: Path) -> bool:
-    try:
-        stamps = (folder / SOURCES).read_text().splitlines()
-        return all(stamp == stamp_of(stamp.split(" ", 2)[2]) for stamp in stamps)
-    except FileNotFoundError:
-        return False
+    """Raises OSError."""
+    stamps = (folder / SOURCES).read_text().splitlines()
+    paths = [stamp.split(" ", 2)[2:] for stamp in stamps]
+    return bool(stamps) and all(path and stamp == stamp_of(*path) for stamp, path in zip(stamps, paths, strict=True))
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, str]]:

@@ -37,12 +37,10 @@ def test_values_may_be_text_as_in_a_properties_file() -> None:
     assert (settings.enable_auto_commit, settings.fetch_min_bytes) == (False, 3)
 
 
-@pytest.mark.parametrize("name", ["transactional.id", "client.id", "sasl.username"])
-def test_names_stand_as_they_are_and_words_are_trimmed(name: str) -> None:
-    given = {"bootstrap.servers": " h:1 ", "compression.type": " zstd ", name: " a b "}
+def test_the_name_of_transactions_stands_as_it_is_and_other_text_is_trimmed() -> None:
+    given = {"bootstrap.servers": " h:1 ", "client.id": " c ", "transactional.id": " a b "}
     settings = parse(ProducerSettings, given, {})
-    assert getattr(settings, name.replace(".", "_")) == " a b "
-    assert settings.compression_type == "zstd"
+    assert (settings.transactional_id, settings.client_id) == (" a b ", "c")
 
 
 def test_several_servers_are_a_list_or_one_text() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from einmal.spark.environment import cache
+from einmal.spark.environment.temporary_folder import temporary_folder
 
 STRANGER = 4321
 """A user id that nobody here runs under."""
@@ -24,7 +25,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     # No directory can be made there.
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    cache._of_this_process.cache_clear()
+    temporary_folder.cache_clear()
     assert cache.cache_directory().is_relative_to(place)
     return place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -58,10 +59,33 @@ def test_the_folder_of_a_killed_driver_is_removed_by_the_next_and_that_of_a_runn
     killed.kill()
     killed.wait()
     assert abandoned.is_dir()
-    mine = temporary_folder()
+    mine = temporary_folder.__wrapped__()
     assert {*temporary.iterdir()} == {mine, in_use}
     ended(running)
     assert not in_use.exists() and mine.is_dir()
+
+
+def test_the_folder_of_a_driver_of_another_machine_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, abandoned = driver()
+    killed.kill()
+    killed.wait()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "another")
+        temporary_folder.__wrapped__()
+    assert abandoned.is_dir()
+    temporary_folder.__wrapped__()
+    assert not abandoned.exists()
+
+
+def test_a_file_system_without_locks_leaves_folders_and_starts(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuses)
+    first, second = (temporary_folder.__wrapped__() for _ in range(2))
+    assert first.is_dir() and second.is_dir()
 
 
 def test_what_is_not_a_folder_of_a_session_stays(temporary: Path) -> None:
@@ -72,15 +96,18 @@ def test_what_is_not_a_folder_of_a_session_stays(temporary: Path) -> None:
     (other / "driver.lock").touch()
     (temporary / "einmal-spark-link").symlink_to(other)
     before = {*temporary.iterdir()}
-    assert {*temporary.iterdir()} - {temporary_folder()} == before
+    assert {*temporary.iterdir()} - {temporary_folder.__wrapped__()} == before
     assert (other / "driver.lock").exists()
 
 
 @pytest.mark.spark
-def test_all_that_a_killed_session_leaves_is_in_its_folder(temporary: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED], env=os.environ | {"TMPDIR": str(temporary)}, timeout=300)
+def test_all_that_a_killed_session_leaves_is_in_its_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spaced = temporary / "with a blank"
+    spaced.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spaced))
+    done = subprocess.run([sys.executable, "-c", _KILLED], env=os.environ | {"TMPDIR": str(spaced)}, timeout=300)
     assert done.returncode == -signal.SIGKILL
-    (folder,) = temporary.iterdir()
+    (folder,) = spaced.iterdir()
     assert [*folder.glob("spark-*")]
-    temporary_folder()
+    temporary_folder.__wrapped__()
     assert not folder.exists()

@@ -239,8 +239,8 @@ def _convert(field: dataclasses.Field[Any], annotation: Any, value: Any) -> Any:
     return _to_text(field, value)
 
 
-_NAMES: Final = frozenset({"transactional_id", "group_id", "group_instance_id", "client_id", "sasl_username"})
-"""Kept as they stand: who uses one elsewhere, in a request or for a record of its own, means the same."""
+_NAMES: Final = frozenset({"transactional_id"})
+"""Kept as they stand: a pipeline's tasks and its commit record use the same name. Others are trimmed, as in Java."""
 
 
 def _to_text(field: dataclasses.Field[Any], value: Any) -> str:

@@ -63,5 +63,6 @@ def _prepared(rows: Any) -> Any:
     column = rows.schema.get_field_index("timestamp")
     if column < 0:
         return rows
-    times = pc.floor_temporal(rows.column(column), unit="millisecond").cast(pyarrow.timestamp("ms", "UTC"))
-    return rows.set_column(column, "timestamp", times.cast(pyarrow.int64()))
+    # In UTC: another zone's clock shows some instants twice, which cannot be rounded there.
+    times = pc.floor_temporal(rows.column(column).cast(pyarrow.timestamp("us", "UTC")), unit="millisecond")
+    return rows.set_column(column, "timestamp", times.cast(pyarrow.timestamp("ms", "UTC")).cast(pyarrow.int64()))

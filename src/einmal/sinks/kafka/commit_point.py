@@ -173,7 +173,11 @@ class KafkaCommitPoint(CommitPoint):
             write_as = WriteAs(self._id, identity, self._transactions.version)
             # A task that is fenced has failed: the coordinator has the last word.
             with _errors(_failed):
-                outputs = claims.close(run(claims, write_as))
+                try:
+                    outputs = claims.close(run(claims, write_as))
+                except UnknownOutcome as error:
+                    # Of a write: nothing is committed before EndTxn, and the batch can be aborted.
+                    raise SinkFailed(str(error)) from error
         finally:
             if service is None:
                 claims.close(())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import stat
@@ -26,7 +25,7 @@ def cache_directory() -> Path:
         platformdirs.user_cache_path("einmal", appauthor=False),
         Path(tempfile.gettempdir(), f"einmal-{os.geteuid()}"),
     )
-    return next(filter(_is_made, known), None) or _of_this_process()
+    return next(filter(_is_made, known), None) or temporary_folder()
 
 
 def is_private(path: Path) -> bool:
@@ -72,8 +71,3 @@ def _is_safe(path: Path) -> bool:
     if found.st_uid not in (os.geteuid(), 0):
         return False
     return stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS or bool(found.st_mode & stat.S_ISVTX)
-
-
-@functools.cache
-def _of_this_process() -> Path:
-    return temporary_folder()

@@ -151,11 +151,10 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
     if local:
         settings |= _LOCAL_DEFAULTS
         folder = temporary_folder()
-        settings["spark.local.dir"] = str(folder)
         if os.environ["PYSPARK_PYTHON"] == python != sys.executable:
             settings |= _unix_sockets(folder)
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
-        options = [*JVM_LOG, *class_archive.options(), f"-Djava.io.tmpdir={folder}"]
+        options = [*JVM_LOG, *class_archive.options(), f'-Djava.io.tmpdir="{folder}"']
         if quiet:
             options.append(f"-Dlog4j2.configurationFile={kept('spark-log4j2-{}.properties', _LOG4J).as_uri()}")
         if quick:

@@ -1,19 +1,23 @@
-"""One temporary folder for all that a session leaves on this machine, also where its driver was killed.
+"""One temporary folder for all that sessions leave on this machine, also where its driver was killed.
 
 Spark, the JVM and its libraries remove their temporary files when they end, not when they are killed: a program that is
-killed again and again would fill the disk. So all of them get one folder, which its driver keeps locked. The system
-unlocks it when the process ends, in whatever way, and the next session removes the folders that nobody has locked.
+killed again and again would fill the disk. So all of them get one folder of the driver's process, which keeps it
+locked. The system unlocks it when the process ends, in whatever way, and the next driver removes the folders that
+nobody has locked.
 """
 
 from __future__ import annotations
 
 import atexit
 import fcntl
+import functools
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,22 +25,31 @@ _PREFIX: Final = "einmal-spark-"
 _LOCK: Final = "driver.lock"
 
 
+@functools.cache
 def temporary_folder() -> Path:
-    """Make a folder for one session of this process, which is removed when the process ends. Raises OSError."""
+    """The folder of this process, which is made at the first call and removed when the process ends. Raises OSError."""
     for abandoned in _abandoned(Path(tempfile.gettempdir())):
         shutil.rmtree(abandoned, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    atexit.register(_remove, folder, os.getpid())
     # Locked before it has its name: no other session finds it unlocked.
     unnamed = folder / f"{_LOCK}.new"
     lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    unnamed.rename(folder / _LOCK)
-    atexit.register(_remove, folder, os.getpid())
+    os.write(lock, _host())
+    # A file system without locks: the folder stays when its driver is killed.
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(folder / _LOCK)
     return folder
 
 
+def _host() -> bytes:
+    """This machine's name: on a shared file system, locks of another machine may not be seen."""
+    return socket.gethostname().encode()
+
+
 def _abandoned(directory: Path) -> Iterator[Path]:
-    """This user's folders whose drivers have ended. One without a lock is being made, or is not ours."""
+    """This user's folders whose drivers have ended here. One without a lock is being made, or is not ours."""
     for folder in directory.glob(f"{_PREFIX}*"):
         try:
             found = folder.lstat()
@@ -47,8 +60,9 @@ def _abandoned(directory: Path) -> Iterator[Path]:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
-        except BlockingIOError:
+            if os.read(lock, 256) == _host():
+                yield folder
+        except OSError:
             continue
         finally:
             os.close(lock)
