@@ -312,21 +312,6 @@ def test_duplicates_are_still_found_when_every_derived_file_is_gone() -> None:
     assert append(log, batch(of=producer(5), sequence=24)).error is ErrorCode.out_of_order_sequence_number
 
 
-def test_a_snapshot_of_later_offsets_is_not_used() -> None:
-    """Files of one directory that were copied at different times, without the checkpoint that vouches for them."""
-    machine = Machine()
-    log = open_log(machine.process())
-    fill(log)
-    before = essence(log)
-    log.close(clean=True)
-    disk = machine.process()
-    first, *_, last = sorted(name for name in disk.list_directory(FOLDER) if name.endswith(".snapshot"))
-    overwrite(disk, FOLDER / first, disk.read_file(FOLDER / last))
-    for name in (last, "recovery-checkpoint"):
-        disk.remove(FOLDER / name)
-    assert essence(open_log(disk)) == before
-
-
 @each_case(("clean", "count"), product([True, False], range(30, 45)))
 def test_the_whole_window_of_five_is_known_after_a_restart(clean: bool, count: int) -> None:
     machine = Machine()

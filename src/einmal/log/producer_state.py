@@ -500,12 +500,6 @@ class ProducerStates:
         states._open = dict(sorted(states._open.items()))
         return states
 
-    @property
-    def known_end(self) -> Offset:
-        """The offset behind every batch, and the beginning of every open transaction, that is known."""
-        lasts = (entry.batches[-1].last_offset for entry in self._entries.values() if entry.batches)
-        return Offset(max((*lasts, *self._open), default=NO_OFFSET) + 1)
-
     def _load(self, fields: tuple[int, ...], now: Instant, expiration_ms: int) -> None:
         producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first = fields
         idle_ms = max(0, now.wall_ms - timestamp)

@@ -430,10 +430,7 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
                 found = Stored.of(data)
                 if stored not in (None, found):
                     raise ValueError(f"expected the producer snapshot {stored} of the checkpoint, found {found}")
-                producers = ProducerStates.decode_snapshot(data, now, config.producer_id_expiration_ms)
-                if producers.known_end > offset:
-                    raise ValueError(f"expected offsets below {offset}, found {producers.known_end - 1}")
-                recovered.producers = producers
+                recovered.producers = ProducerStates.decode_snapshot(data, now, config.producer_id_expiration_ms)
                 start, is_loaded = offset, True
             except (OSError, ValueError) as error:
                 is_usable = False
