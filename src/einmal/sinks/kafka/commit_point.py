@@ -173,11 +173,7 @@ class KafkaCommitPoint(CommitPoint):
             write_as = WriteAs(self._id, identity, self._transactions.version)
             # A task that is fenced has failed: the coordinator has the last word.
             with _errors(_failed):
-                try:
-                    outputs = claims.close(run(claims, write_as))
-                except UnknownOutcome as error:
-                    # Of a write: nothing is committed before EndTxn, and the batch can be aborted.
-                    raise SinkFailed(str(error)) from error
+                outputs = claims.close(run(claims, write_as))
         finally:
             if service is None:
                 claims.close(())
@@ -318,8 +314,6 @@ def _errors(meaning: Meaning | None = None) -> Iterator[None]:
         yield
     except Uncertain as error:
         raise SinkFailed(str(error)) from error
-    except UnknownOutcome as error:
-        raise OutcomeUnknown(str(error)) from error
     except KafkaError as error:
         raise (None if meaning is None else meaning(error)) or _meaning(error) from error
 
@@ -329,11 +323,14 @@ def _meaning(error: KafkaError) -> SinkError:
         return SinkFenced(str(error))
     if error.code is ErrorCode.invalid_producer_id_mapping:
         return IdentityExpired(str(error))
+    if isinstance(error, UnknownOutcome):
+        return OutcomeUnknown(str(error))
     return SinkFailed(str(error))
 
 
 def _failed(error: KafkaError) -> SinkError | None:
-    return SinkFailed(str(error)) if isinstance(error, ProducerFenced) else None
+    """A write: whatever became of it, nothing is committed before EndTxn."""
+    return SinkFailed(str(error)) if isinstance(error, (ProducerFenced, UnknownOutcome)) else None
 
 
 def _refused_at_first(error: KafkaError) -> SinkError | None:
