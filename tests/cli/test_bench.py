@@ -43,6 +43,13 @@ REFUSED = [
     (["single", "-b", BROKER, "--beside", BROKER, "-X", "num.partitions=1"], "-X excludes -b", "fresh brokers"),
     (["client", "-b", BROKER, "--brokers", "3"], "--brokers excludes -b", "fresh brokers"),
     (["client", "--tls", "--command-config", "f"], "--tls excludes --command-config", "in the file"),
+    (["single", "--java", "."], "--java belongs to the case price", "einmal bench price --java FOLDER"),
+    (["price", "single", "--java", "."], "--java belongs to the case price", "einmal bench price --java FOLDER"),
+    (["price", "--java", ".", "--tls"], "--java excludes --tls", "without security"),
+    (["price", "--java", ".", "--command-config", "f"], "--java excludes --command-config", "without security"),
+    (["pipeline", "--java", "."], "pipeline does not support --java", "einmal bench price"),
+    (["failover", "--java", "."], "failover does not support --java", "brokers of its own"),
+    (["price", "--java", "empty"], "no kafka-tools-*.jar in empty", "make bench-price"),
 ]
 
 
@@ -76,7 +83,7 @@ def test_an_option_without_effect_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("error", "status", "text"),
     [
-        (JavaMissing("Spark needs Java 17 or newer; found: none"), 1, "error: Spark needs Java 17"),
+        (JavaMissing("Java 17 or newer is needed; found: none"), 1, "error: Java 17 or newer"),
         (SparkUnsupported("found 3.5.0"), 1, "error: found 3.5.0"),
         (BenchRefused("Spark did not start on spark://h:7077: no"), 1, "error: Spark did not start on spark://h:7077"),
         (ModuleNotFoundError("No module named 'psutil'", name="psutil"), 2, "hint: pip install '.[bench,spark]'"),

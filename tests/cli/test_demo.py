@@ -42,7 +42,7 @@ def test_without_spark_the_demo_reports_what_to_install(monkeypatch: pytest.Monk
 def test_without_java_the_demo_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(java, "_candidates", list)
     failed = CLI("demo", "--output", str(tmp_path / "out"), status=2)
-    assert failed.errors[0].startswith("error: Spark needs Java 17 or newer; found: none")
+    assert failed.errors[0].startswith("error: Java 17 or newer is needed; found: none")
     assert failed.errors[1].startswith("hint: pip install '.[spark]'")
 
 

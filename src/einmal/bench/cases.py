@@ -197,9 +197,9 @@ def price(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     for name, rate in medians.items():
         yield Figure(f"{name}, 1 KB records", rate, "records/s")
     exact = medians["exactly-once"]
-    yield Figure("exactly-once against at-least-once", _cost(exact, medians["at-least-once, ordered"]), "%", 3, True)
-    yield Figure("exactly-once against idempotent", _cost(exact, medians["at-least-once, idempotent"]), "%")
-    yield Figure("exactly-once against at-most-once", _cost(exact, medians["at-most-once"]), "%", 20, True)
+    yield Figure("exactly-once against at-least-once", cost(exact, medians["at-least-once, ordered"]), "%", 3, True)
+    yield Figure("exactly-once against idempotent", cost(exact, medians["at-least-once, idempotent"]), "%")
+    yield Figure("exactly-once against at-most-once", cost(exact, medians["at-most-once"]), "%", 20, True)
 
 
 def _price_rates(target: MeasuredBroker, topic: str, round_seconds: float) -> dict[str, float]:
@@ -245,7 +245,7 @@ DEFAULT: Final = tuple(name for name in CASES if name != "equal")
 """The cases that are measured unless others are named."""
 
 
-def _cost(rate: float, against: float) -> float:
+def cost(rate: float, against: float) -> float:
     """How much slower, in per cent."""
     return (1 - rate / against) * 100
 

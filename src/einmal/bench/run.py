@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from einmal.bench.cases import CASES, MEGABYTE, Figure, MeasuredBroker
+from einmal.bench.cases import CASES, MEGABYTE, Case, Figure, MeasuredBroker
 from einmal.bench.failover import failover
 from einmal.bench.load import BenchRefused
 from einmal.bench.pipeline_cases import PipelineCases
@@ -20,6 +20,7 @@ ROUNDS: Final = 3
 """Rounds of each case, on two brokers in turn."""
 FAILOVER: Final = "failover"
 PIPELINE: Final = "pipeline"
+PRICE: Final = "price"
 
 
 def run(
@@ -30,6 +31,7 @@ def run(
     pipeline: PipelineCases,
     say: Callable[[str], None],
     beside: MeasuredBroker | None = None,
+    cases: Mapping[str, Case] = CASES,
 ) -> Iterator[Figure]:
     """The figures, as they come. The start and the memory of one fresh broker are measured too, unless another one is
     measured ``beside`` it.
@@ -41,11 +43,11 @@ def run(
 
     try:
         if isinstance(target, MeasuredBroker):
-            yield from _chosen(names, target, scale, pipeline, say, beside)
+            yield from _chosen(names, target, scale, pipeline, say, beside, cases)
         elif list(names) == [FAILOVER]:
             yield from failover(scale, target.properties, say)
         else:
-            yield from _on_fresh(names, target, scale, pipeline, say, beside)
+            yield from _on_fresh(names, target, scale, pipeline, say, beside, cases)
     except KafkaException as error:
         raise BenchRefused(f"{error.args[0].name()}: {error.args[0].str()}") from error
 
@@ -57,6 +59,7 @@ def _on_fresh(
     pipeline: PipelineCases,
     say: Callable[[str], None],
     beside: MeasuredBroker | None,
+    cases: Mapping[str, Case],
 ) -> Iterator[Figure]:
     has_usage = beside is None and fresh.count == 1 and list(names) != [PIPELINE]
     say("starting brokers")
@@ -64,7 +67,7 @@ def _on_fresh(
         yield from _starts(fresh)
     with fresh.running() as cluster:
         target = MeasuredBroker(cluster.bootstrap_servers, TLS_CLIENTS if fresh.over_tls else {})
-        yield from _chosen(names, target, scale, pipeline, say, beside)
+        yield from _chosen(names, target, scale, pipeline, say, beside, cases)
         if has_usage:
             yield Figure("resident memory, after the run", _resident_bytes(cluster) / MEGABYTE, "MB")
 
@@ -91,29 +94,30 @@ def _chosen(
     names: Sequence[str],
     target: MeasuredBroker,
     scale: float,
-    cases: PipelineCases,
+    pipeline_cases: PipelineCases,
     say: Callable[[str], None],
     beside: MeasuredBroker | None,
+    cases: Mapping[str, Case],
 ) -> Iterator[Figure]:
     if list(names) == [PIPELINE]:
         # Only here: Spark is not needed for anything else.
         from einmal.bench.pipeline import pipeline
 
-        yield from pipeline(target.bootstrap, scale, cases, say)
+        yield from pipeline(target.bootstrap, scale, pipeline_cases, say)
         return
     for name in names:
-        yield from _medians(name, [target] if beside is None else [target, beside], scale, say)
+        yield from _medians(name, cases[name], [target] if beside is None else [target, beside], scale, say)
 
 
 def _medians(
-    name: str, brokers: Sequence[MeasuredBroker], scale: float, say: Callable[[str], None]
+    name: str, case: Case, brokers: Sequence[MeasuredBroker], scale: float, say: Callable[[str], None]
 ) -> Iterator[Figure]:
     """The broker that begins changes with each round."""
     found: dict[str, list[list[Figure]]] = {}
     for round_number in range(ROUNDS):
         for index, broker in list(enumerate(brokers))[:: -1 if round_number % 2 else 1]:
             say(f"measuring {name}, round {round_number + 1}: {broker.bootstrap}")
-            for figure in CASES[name](broker, scale):
+            for figure in case(broker, scale):
                 found.setdefault(figure.name, [[] for _ in brokers])[index].append(figure)
     for rounds in found.values():
         # A broker on another machine has no figure of its CPU time.

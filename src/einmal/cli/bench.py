@@ -21,6 +21,7 @@ from einmal.local.layout import BROKERS_MAX
 
 if TYPE_CHECKING:
     from einmal.bench.cases import Figure
+    from einmal.bench.java import JavaPrice
     from einmal.bench.pipeline_cases import PipelineCases
 
 
@@ -74,13 +75,20 @@ def bench(
             "KB', and the latency.",
         ),
     ] = None,
+    java: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="price: measure Kafka's Java producer instead, with the jars of Apache Kafka's tools in it.",
+        ),
+    ] = None,
     master: Annotated[
         str | None, typer.Option("--spark", metavar="MASTER", help="pipeline: Spark's master. Default: this machine.")
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Measure a broker. Figures are printed and never checked: machines differ, so compare within one run."""
-    from einmal.bench.cases import MeasuredBroker
+    from einmal.bench.cases import CASES, MeasuredBroker
     from einmal.bench.run import run
     from einmal.bench.server import TLS_CLIENTS, FreshBrokers
 
@@ -94,10 +102,12 @@ def bench(
         "--connector": connector,
         "--trigger": triggers,
         "--workload": workloads,
+        "--java": java,
         "--spark": master,
     }
     chosen = _checked(cases, [option for option, value in given.items() if value])
     measured = _pipeline_cases(connector, triggers, workloads, master)
+    variants = {} if java is None else {"price": _java_price(java)}
     security = TLS_CLIENTS if tls else _security(command_config)
     figures = []
     typer.echo(f"einmal {einmal.__version__} ({execution()})", err=True)
@@ -111,6 +121,7 @@ def bench(
             pipeline=measured,
             say=lambda text: typer.echo(text, err=True),
             beside=None if beside is None else MeasuredBroker(beside, TLS_CLIENTS if tls else {}),
+            cases={**CASES, **variants},
         ):
             figures.append(figure)
             if output is Format.TEXT:
@@ -148,6 +159,18 @@ def _pipeline_cases(
     try:
         return PipelineCases(connector, tuple(triggers or ()), tuple(workloads or ()), master)
     except BenchRefused as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _java_price(jars: Path) -> JavaPrice:
+    from einmal.bench.java import JavaPrice
+    from einmal.bench.load import BenchRefused
+    from einmal.spark.environment.java import JavaMissing, use_java
+
+    try:
+        return JavaPrice(use_java() / "bin" / "java", jars)
+    except (BenchRefused, JavaMissing) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
 

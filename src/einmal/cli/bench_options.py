@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from einmal.bench.run import FAILOVER, PIPELINE
+from einmal.bench.run import FAILOVER, PIPELINE, PRICE
 
 _ALONE: Final = (FAILOVER, PIPELINE)
 _OPTIONS_OF_PIPELINE: Final = ("--connector", "--trigger", "--workload", "--spark")
 _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     FAILOVER: dict.fromkeys(
-        ("-b", "--brokers", "--tls", "--beside", "--command-config", *_OPTIONS_OF_PIPELINE),
+        ("-b", "--brokers", "--tls", "--beside", "--command-config", "--java", *_OPTIONS_OF_PIPELINE),
         "it starts three brokers of its own; --scale and -X apply",
     ),
     PIPELINE: {
         "--beside": "measure each broker in a run of its own with -b HOST:PORT",
         **dict.fromkeys(("--tls", "--command-config"), "measure a listener without security"),
+        "--java": "the Java producer's price: einmal bench price --java FOLDER",
     },
     "": dict.fromkeys(_OPTIONS_OF_PIPELINE, f"the option belongs to: einmal bench {PIPELINE}"),
 }
@@ -28,6 +29,7 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
 _EXCLUDES: Final = (
     ("-X", "-b", "-X configures fresh brokers; running ones keep their settings"),
     ("--brokers", "-b", "--brokers starts fresh brokers; name all of a running cluster in -b"),
+    *(("--java", other, "measure a listener without security") for other in ("--tls", "--command-config")),
     ("--tls", "--command-config", "--tls is for listeners with any certificate; set security.protocol in the file"),
 )
 """An option, another that it excludes, and what to do instead."""
@@ -51,6 +53,8 @@ def wrong_usage_of(cases: Sequence[str], known: Collection[str], given: Collecti
         if hint := _HINTS[kind].get(option, ""):
             subject = f"{kind} does" if kind else "the cases of brokers do"
             return WrongUsage(f"{subject} not support {option}", hint)
+    if "--java" in given and list(cases) != [PRICE]:
+        return WrongUsage(f"--java belongs to the case {PRICE}", f"einmal bench {PRICE} --java FOLDER")
     for one, other, hint in _EXCLUDES:
         if one in given and other in given:
             return WrongUsage(f"{one} excludes {other}", hint)

@@ -68,7 +68,7 @@ def use_java(*, vector_module: bool = True) -> Path:
             return home
         looked_at.append(f"{java} ({'does not run' if runtime is None else f'Java {runtime.version}'})")
     raise JavaMissing(
-        f"Spark needs Java {JAVA_MINIMUM} or newer; found: {', '.join(looked_at) or 'none'}. "
+        f"Java {JAVA_MINIMUM} or newer is needed; found: {', '.join(looked_at) or 'none'}. "
         f"hint: {install_command('spark')} brings one along, or install a JDK and set JAVA_HOME"
     )
 
