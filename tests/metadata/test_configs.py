@@ -45,18 +45,18 @@ def test_settings_of_all_brokers_are_inherited_by_topics_until_they_are_taken_ba
         return cluster.done(decision).error
 
     assert change(SET, "log.retention.ms", "7") is ErrorCode.none
-    assert cluster.image.setting("t", "retention.ms") == "7"
+    assert cluster.image.effective_configs("t").get("retention.ms") == "7"
     assert change(SET, "log.retention.ms", "x") is ErrorCode.invalid_config
     assert change(SET, "num.partitions", "7") is ErrorCode.invalid_config
     assert change(SET, "retention.ms", "7") is ErrorCode.invalid_config
     assert change(SET, "min.insync.replicas", "2") is ErrorCode.invalid_config
     assert change(DELETE, "num.partitions", None) is ErrorCode.none
     assert change(DELETE, "log.retention.ms", None) is ErrorCode.none
-    assert cluster.image.setting("t", "retention.ms") is None
+    assert cluster.image.effective_configs("t").get("retention.ms") is None
     cluster.done(cluster.controller.replace_cluster_configs({"log.segment.bytes": "5000000"}))
     cluster.done(cluster.controller.replace_cluster_configs({"log.retention.ms": "5"}))
-    assert cluster.image.setting("t", "segment.bytes") is None
-    assert cluster.image.setting("t", "retention.ms") == "5"
+    assert cluster.image.effective_configs("t").get("segment.bytes") is None
+    assert cluster.image.effective_configs("t").get("retention.ms") == "5"
 
 
 def test_lags_of_compaction_that_contradict_each_other_are_refused() -> None:

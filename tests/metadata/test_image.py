@@ -143,7 +143,7 @@ def test_a_copy_of_an_image_has_users_of_its_own() -> None:
 
 def test_a_topics_own_setting_comes_before_that_of_all_brokers() -> None:
     image = image_of(BEGINNING)
-    assert image.setting("a", "min.insync.replicas") == "2"
+    assert image.effective_configs("a").get("min.insync.replicas") == "2"
     image.apply([ConfigRecord(TOPIC_RESOURCE, "a", "min.insync.replicas", "1")])
-    assert image.setting("a", "min.insync.replicas") == "1"
-    assert image.setting("a", "segment.bytes") is None
+    assert image.effective_configs("a").get("min.insync.replicas") == "1"
+    assert image.effective_configs("a").get("segment.bytes") is None

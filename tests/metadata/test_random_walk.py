@@ -258,7 +258,7 @@ class _Walk:
                 assert (topic.name, old.topic_id) in delta.deleted
                 old = None
             assert old == topic or topic.name in delta.topics
-            min_isr = int(self.image.setting(topic.name, "min.insync.replicas") or 0)
+            min_isr = int(self.image.effective_configs(topic.name).get("min.insync.replicas") or 0)
             for partition_id, partition in enumerate(topic.partitions):
                 self.check_partition(partition, min_isr)
                 is_flagged = (topic.name, partition_id) in flagged

@@ -55,6 +55,9 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 """Kafka's fixed id of the metadata topic."""
 INTERNAL_TOPICS: Final = (CONSUMER_OFFSETS, TRANSACTION_STATE)
 
+_INHERITED: Final = {each.broker_key: name for name, each in TOPIC_SETTINGS.items() if each.broker_key is not None}
+"""Settings of topics by the brokers' setting that applies where a topic has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
@@ -230,11 +233,11 @@ class ClusterImage:
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
 
-    def setting(self, topic: str, name: str) -> str | None:
-        """The topic's own value, else that of all brokers; None: the one in a broker's file applies."""
-        own = self.topic_configs(topic).get(name)
-        broker_key = TOPIC_SETTINGS[name].broker_key
-        return self.cluster_setting(broker_key) if own is None and broker_key is not None else own
+    def effective_configs(self, topic: str) -> Mapping[str, str]:
+        """The topic's own settings, else those of all brokers; where one is missing, a broker's file applies."""
+        inherited = {_INHERITED[key]: value for key, value in self.cluster_configs.items() if key in _INHERITED}
+        own = self.topic_configs(topic)
+        return inherited | {name: value for name, value in own.items() if name in TOPIC_SETTINGS}
 
     def cluster_setting(self, name: str) -> str | None:
         """The value for all brokers, by the broker-level name of the setting."""

@@ -19,7 +19,7 @@ from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partition_folders import PartitionFolders
 from einmal.broker.replicas.partition_opener import PartitionOpener
 from einmal.broker.replicas.partition_removals import PartitionRemovals
-from einmal.broker.replicas.topic_settings import log_config, setting, settings_of
+from einmal.broker.replicas.topic_settings import log_config, setting
 from einmal.broker.resources.supervision import Supervisor
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption, SyncFailed
@@ -116,12 +116,14 @@ class Partitions:
             self.delete(name, topic_id)
         # First the settings: the present replicas commit by the present min.insync.replicas.
         for name in image.topics if delta.cluster_configs else delta.configs:
-            self.reconfigure(image.topics[name], settings_of(image, name))
+            self.reconfigure(image.topics[name], image.effective_configs(name))
         room = _OPENED_AT_ONCE if self._has_applied else sys.maxsize
         self._has_applied = True
         for name in delta.topics:
             topic = image.topics[name]
-            room -= self._open_replicas(topic, settings_of(image, name), sys.maxsize if topic.is_internal else room)
+            room -= self._open_replicas(
+                topic, image.effective_configs(name), sys.maxsize if topic.is_internal else room
+            )
 
     @property
     def has_put_off(self) -> bool:
@@ -136,7 +138,7 @@ class Partitions:
             del self._unopened[topic_partition]
             topic = image.topics.get(topic_partition.topic)
             if topic is not None and topic_partition.partition < len(topic.partitions):
-                self._bring_in_line(topic, topic_partition, settings_of(image, topic.name))
+                self._bring_in_line(topic, topic_partition, image.effective_configs(topic.name))
 
     def _brokers_changed(self, image: ClusterImage) -> None:
         self._eligible = {
@@ -185,7 +187,7 @@ class Partitions:
     def open_all(self, image: ClusterImage) -> None:
         """Retry opening the failed replicas."""
         for topic in list(image.topics.values()):
-            self._open_replicas(topic, settings_of(image, topic.name), sys.maxsize)
+            self._open_replicas(topic, image.effective_configs(topic.name), sys.maxsize)
 
     def _opened(
         self, topic_partition: TopicPartition, topic_id: UUID, configs: Mapping[str, str], leader_epoch: LeaderEpoch

@@ -7,17 +7,11 @@ from typing import Final
 
 from einmal.broker.config import BrokerConfig
 from einmal.log.config import LogConfig
-from einmal.metadata.image import ClusterImage
 from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, TOPIC_SETTINGS
 
 INDEX_INTERVAL_BYTES_MAX: Final = 64 * 1024
 """Upper bound for any log: a lookup walks the batches of one interval on the event loop, and a batch may have 70
 bytes."""
-
-
-def settings_of(image: ClusterImage, topic: str) -> Mapping[str, str]:
-    """The settings of the topic, and the dynamic defaults of all brokers."""
-    return {name: value for name in TOPIC_SETTINGS if (value := image.setting(topic, name)) is not None}
 
 
 def setting(config: BrokerConfig, configs: Mapping[str, str], name: str) -> str:

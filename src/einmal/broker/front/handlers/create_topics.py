@@ -9,7 +9,7 @@ beyond a quota; v7 topic ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, Final
 from uuid import UUID
 
@@ -33,7 +33,6 @@ from einmal.wire.api.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from einmal.wire.api.describe_configs import DescribeConfigsResourceResult
 
 _FIRST_STRICT: Final = 6
 """From this version on topics beyond a quota are refused with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
@@ -73,22 +72,40 @@ class CreateTopicsHandler:
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=topic.name, error=results) for topic in topics]
         results = asked.merge(results, lambda topic, refused: TopicResult(name=topic.name, error=refused))
-        answers = [self._result(context, result) async for result in context.paced(made.results(results))]
+        shown = _ShownSettings(self.settings)
+        answers = [self._result(context, result, shown) async for result in context.paced(made.results(results))]
         return CreateTopicsResponse(quota.throttle_ms, answers)
 
     def _refusal(self, context: RequestContext, name: str) -> ErrorCode | None:
         return self.access.refusal(context, AclOperation.CREATE, ResourceType.TOPIC, name)
 
-    def _result(self, context: RequestContext, result: TopicResult) -> CreatableTopicResult:
+    def _result(self, context: RequestContext, result: TopicResult, shown: _ShownSettings) -> CreatableTopicResult:
         if result.error is not ErrorCode.none:
-            return _described(result, ())
+            return _described(result, [])
         name = result.name or ""
         if refused := self.access.refusal(context, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
             return CreatableTopicResult(name=name, topic_id=result.topic_id, topic_config_error_code=refused)
-        return _described(result, self.settings.of_topic(name, None))
+        return _described(result, shown.of_topic(name))
 
 
-def _described(result: TopicResult, settings: Sequence[DescribeConfigsResourceResult]) -> CreatableTopicResult:
+class _ShownSettings:
+    """Settings of the topics of one answer: most have none of their own, and share one list of those that hold."""
+
+    def __init__(self, settings: SettingDescriptions) -> None:
+        self._settings = settings
+        self._shown: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+
+    def of_topic(self, name: str) -> list[CreatableTopicConfigs]:
+        own = frozenset(self._settings.metadata.image.topic_configs(name).items())
+        if own not in self._shown:
+            self._shown[own] = [
+                CreatableTopicConfigs(each.name, each.value, each.read_only, each.config_source, each.is_sensitive)
+                for each in self._settings.of_topic(name, None)
+            ]
+        return self._shown[own]
+
+
+def _described(result: TopicResult, settings: list[CreatableTopicConfigs]) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=result.name or "",
         topic_id=result.topic_id,
@@ -96,8 +113,5 @@ def _described(result: TopicResult, settings: Sequence[DescribeConfigsResourceRe
         error_message=result.message,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        configs=[
-            CreatableTopicConfigs(each.name, each.value, each.read_only, each.config_source, each.is_sensitive)
-            for each in settings
-        ],
+        configs=settings,
     )
