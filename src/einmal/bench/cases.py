@@ -146,6 +146,24 @@ def transactions(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     yield Figure("one transaction, p99", _percentile(latencies, 99) * 1_000, "ms")
 
 
+def creation(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
+    """Seconds from CreateTopics until every partition has a leader: one topic of many partitions, and many topics.
+
+    Apache Kafka holds three files of each partition open, of deleted ones for a minute longer: more than these, in all
+    rounds, and it ends where a process may open 20,000.
+    """
+    count = max(100, int(500 * scale))
+    with target.topics() as topics:
+        # Connected.
+        topics.brokers()
+        began = time.perf_counter()
+        topics.create("wide", count)
+        yield Figure(f"create one topic of {count:,} partitions", time.perf_counter() - began, "s", at_most=True)
+        began = time.perf_counter()
+        topics.create_all([f"narrow-{number}" for number in range(count)], 1)
+        yield Figure(f"create {count:,} topics of one partition", time.perf_counter() - began, "s", at_most=True)
+
+
 def client(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
     """Yield what confluent-kafka gets by record size and codec: idempotent produce with the brokers' CPU time,
     ``read_committed`` consume, and the latency of acknowledgements under a steady load.
@@ -236,6 +254,7 @@ CASES: Final[dict[str, Case]] = {
     "throughput": throughput,
     "single": single_records,
     "transactions": transactions,
+    "creation": creation,
     "client": client,
     "price": price,
     "overhead": batch_overhead,

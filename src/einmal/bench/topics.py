@@ -85,7 +85,8 @@ class BenchTopics:
             if led == [partitions] * len(names):
                 return
             time.sleep(0.05)
-        raise BenchRefused(f"{', '.join(names)}: without leaders after {_TIMEOUT_S:.0f} s")
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        raise BenchRefused(f"{listed}: without leaders after {_TIMEOUT_S:.0f} s")
 
 
 def _wait(answers: Mapping[str, Future[None]], call: str) -> None:
