@@ -18,10 +18,10 @@ def __getattr__(name: str) -> Any:
         from einmal.spark.environment.spark_version import require_spark
 
         require_spark()
-        from einmal.spark.source.source import KafkaDataSource
+        from einmal.spark.writer.data_source import EinmalDataSource
     except ImportError as error:
         return _unavailable(str(error))
-    return KafkaDataSource
+    return EinmalDataSource
 
 
 def _unavailable(reason: str) -> type[Any]:

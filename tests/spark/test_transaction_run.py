@@ -14,7 +14,7 @@ from einmal.options.values import Options
 from einmal.pipeline.errors import PipelineFenced
 from einmal.sinks.sink import Opening
 from einmal.sinks.sqlite import SQLiteSink
-from einmal.spark.protocol.run import CurrentBatch
+from einmal.spark.protocol.run import SinkBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
 from einmal.spark.sinks.kafka.commit_point import KafkaFrameCommitPoint
 
@@ -30,7 +30,7 @@ def test_a_run_that_a_database_has_fenced_does_not_hear_of_the_brokers_timeouts(
         newer.acquire(None)
     with pytest.raises(PipelineFenced) as caught:
         # It is fenced before it looks at the rows.
-        older.write(CurrentBatch(1, cast(Any, None)))
+        older.write(SinkBatch(1, cast(Any, None)))
     older.close()
     assert "use one per pipeline" in caught.value.hint
     assert "transaction.timeout.ms" not in caught.value.hint

@@ -35,7 +35,7 @@ from einmal.commit_protocol.effects import (
     WriteCommitRecord,
     WriteOnce,
 )
-from einmal.commit_protocol.run_state import WRITE_ATTEMPTS_MAX, RunState
+from einmal.commit_protocol.run_state import RunState
 from einmal.types import ProducerIdAndEpoch
 
 # --- the start ----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def finish_batch(state: RunState, event: Ended) -> Ready:
 
 def abort(state: RunState, event: Failed) -> EndTxn:
     if event.will_again:
-        state.attempts = WRITE_ATTEMPTS_MAX
+        state.attempts = state.query.attempts
     state.failure = event.reason
     return EndTxn(_identity(state), committed=False)
 

@@ -31,7 +31,7 @@ WRITE_ATTEMPTS_MAX: Final = 4
 class Query:
     """Facts that are known when the query starts. ``query_id`` as in the checkpoint's ``metadata``; ``is_fresh``: the
     checkpoint has no batch yet. ``next_batch_id`` and ``others``: see ``QueryStart``. ``version``: not a query at all,
-    but one batch write with this number."""
+    but one batch write with this number. ``attempts``: to write a batch, without a restart."""
 
     transactional_id: str
     query_id: str
@@ -42,6 +42,7 @@ class Query:
     others: str = ""
     adopt: bool = False
     version: int | None = None
+    attempts: int = WRITE_ATTEMPTS_MAX
 
     @property
     def start(self) -> QueryStart:
@@ -173,4 +174,4 @@ def query_is_stateful(state: RunState, _event: object) -> bool:
 
 
 def attempts_are_used_up(state: RunState, _event: object) -> bool:
-    return state.attempts >= WRITE_ATTEMPTS_MAX
+    return state.attempts >= state.query.attempts

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from einmal.spark.environment.spark_session import session
     from einmal.spark.errors import SparkUnsupported
     from einmal.spark.protocol.query import PipelineQuery
-    from einmal.spark.source.source import register
+    from einmal.spark.writer.data_source import register
 
 __all__ = [
     "BatchWriter",
@@ -67,7 +67,7 @@ _LATER: Final = {
     "SparkUnsupported": "spark.errors",
     "decode": "spark.decoding.decode",
     "pipeline": "spark.api.program",
-    "register": "spark.source.source",
+    "register": "spark.writer.data_source",
     "session": "spark.environment.spark_session",
     "write_stream": "spark.api.sink",
 }

@@ -45,7 +45,7 @@ class ArrowJob:
             turn = OwnTurn(transaction, Task(0, attempt.part), attempt.attempt)
             choose = chooser(BatchRoute(self._topic, count, turn, batch_id), columns)
             encoding = encoding_of(self._client, self._topic, choose, now_ms)
-            sections = encoded(encoding, attempt.part, map(_prepared, batches))
+            sections = encoded(encoding, attempt.part, map(prepared_rows, batches))
             task = WriteTask(write_as, encoding.compression, is_shared=False)
             assert write_as.identity is not None, "only in a transaction"
             with turn.claims() as claims, self._writer.begun(write_as.identity, write_as.transaction_version) as writer:
@@ -57,7 +57,7 @@ class ArrowJob:
         return [output for each in reports for output in written[TaskAttempt(each.part, each.attempt)]]
 
 
-def _prepared(rows: Any) -> Any:
+def prepared_rows(rows: Any) -> Any:
     """The columns that a record is made of, with timestamps in ms."""
     rows = rows.select([name for name in rows.schema.names if name in _COLUMNS])
     column = rows.schema.get_field_index("timestamp")

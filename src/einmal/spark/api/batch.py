@@ -28,8 +28,9 @@ from einmal.sinks.sink import Opening, RowSink
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.environment.spark_session import require_classic_session
-from einmal.spark.protocol.run import CurrentBatch
+from einmal.spark.protocol.run import SinkBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
+from einmal.spark.sinks.frame_rows import FrameRows
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 
 _RUNS_MAX: Final = 3
@@ -155,7 +156,7 @@ class BatchWriter:
     def _run(self, run: TransactionRun, version: int) -> Ready:
         """Acquire the transactional.id, and write the batch unless its version is committed. Raises PipelineError."""
         ready = run.start()
-        return ready if ready.already_in else run.write(CurrentBatch(version, self._frame))
+        return ready if ready.already_in else run.write(SinkBatch(version, FrameRows(self._frame)))
 
     def _written(self, options: VersionOptions, records: int, already_in: bool) -> Written:
         if already_in:

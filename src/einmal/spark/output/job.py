@@ -48,7 +48,7 @@ class Job:
     def __init__(self, cluster: KafkaCluster, client: Mapping[str, str], topic: str | None, address: Address) -> None:
         self._cluster = cluster
         # Its repr hides secrets: it is part of every task.
-        self._client = RedactedDict({name: value for name, value in client.items() if name not in _NOT_FOR_TASKS})
+        self._client = RedactedDict(for_tasks(client))
         self._topic = topic
         self._address = address
         # A column object is several calls to the JVM; these serve every batch.
@@ -91,6 +91,11 @@ def prepared(frame: DataFrame, topic: str | None) -> DataFrame:
         return frame
     # As text: every column object is several calls to the JVM, in every batch.
     return frame.selectExpr(*(f"{expression} as {name}" for name, expression in selected.items()))
+
+
+def for_tasks(client: Mapping[str, str]) -> dict[str, str]:
+    """The settings that tasks write with."""
+    return {name: value for name, value in client.items() if name not in _NOT_FOR_TASKS}
 
 
 _NOT_FOR_TASKS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})

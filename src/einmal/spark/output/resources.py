@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.security.ephemeral_identity import ephemeral_identity
 from einmal.sinks.kafka.claim_service import ClaimService
-from einmal.spark.environment.ephemeral_identity import ephemeral_identity
 from einmal.spark.output.job import Job
 
 CLAIMS_PORT: Final = "spark.einmal.claims.port"
@@ -38,5 +38,4 @@ def claim_service(spark: SparkSession) -> ClaimService:
     context = spark.sparkContext.getConf()
     advertised = context.get("spark.driver.host") or "127.0.0.1"
     port = int(context.get(CLAIMS_PORT) or 0)
-    identity = ephemeral_identity(spark)
-    return ClaimService(identity, context.get("spark.driver.bindAddress") or advertised, advertised, port)
+    return ClaimService(ephemeral_identity(), context.get("spark.driver.bindAddress") or advertised, advertised, port)

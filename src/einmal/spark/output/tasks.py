@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from einmal.commit_protocol.claims import Task
+from einmal.commit_protocol.claims import Output, Task
 from einmal.sinks.kafka.claim_client import Address, ClaimClient
 from einmal.sinks.kafka.encoding import Encoding, encoded
 from einmal.sinks.kafka.writer import WriteTask, write_sections
@@ -66,16 +66,7 @@ def writes(task: WriteTask, turn: TaskTurn, client: Mapping[str, str]) -> Callab
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
 
-        write_as = task.write_as
-        with turn.claims() as claims, partition_writer(client) as writer:
-            writer.begin(
-                write_as.identity,
-                write_as.transactional_id,
-                write_as.transaction_version,
-                sends_once=write_as.sends_once,
-            )
-            settle()
-            outputs = write_sections(task, _context().partitionId(), claims, writer, batches)
+        outputs = written(task, turn, client, batches)
         names = OUTPUT_SCHEMA.names
         kinds = (pyarrow.string(), pyarrow.int32(), *(pyarrow.int64(),) * 4)
         yield pyarrow.RecordBatch.from_arrays(
@@ -87,6 +78,20 @@ def writes(task: WriteTask, turn: TaskTurn, client: Mapping[str, str]) -> Callab
         )
 
     return write
+
+
+def written(task: WriteTask, turn: TaskTurn, client: Mapping[str, str], batches: Iterator[Any]) -> list[Output]:
+    """Write the sections of the task that runs here; one output for each claim. Raises KafkaError, ClaimRefused."""
+    write_as = task.write_as
+    with turn.claims() as claims, partition_writer(client) as writer:
+        writer.begin(
+            write_as.identity,
+            write_as.transactional_id,
+            write_as.transaction_version,
+            sends_once=write_as.sends_once,
+        )
+        settle()
+        return write_sections(task, _context().partitionId(), claims, writer, batches)
 
 
 def _context() -> TaskContext:

@@ -9,10 +9,9 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from einmal.spark.environment.hadoop_files import HadoopFiles
+from einmal.commit_protocol.batch_plan import Batch
 
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""
@@ -56,10 +55,23 @@ def parse_offset_log(text: str, name: str) -> OffsetLogEntry:
     return OffsetLogEntry(tuple(_parse(line) for line in sources))
 
 
+class Files(Protocol):
+    """The files of a directory: see ``environment.hadoop_files``, which raises the same errors."""
+
+    @property
+    def uri(self) -> str: ...
+    def exists(self, name: str) -> bool: ...
+    def read(self, name: str) -> str | None: ...
+    def names(self, directory: str) -> list[str]: ...
+    def names_below(self, directory: str) -> list[str]: ...
+    def delete(self, name: str) -> None: ...
+    def create(self, name: str, text: str) -> None: ...
+
+
 class Checkpoint:
     """The directory of one query."""
 
-    def __init__(self, files: HadoopFiles) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
 
     @property
@@ -111,6 +123,29 @@ class Checkpoint:
                 f"{self.name}/{_RUNS}/{last.number}.{last.token} cannot be read: {error!r}\n"
                 "hint: restore it, or delete it if the checkpoint was never copied"
             ) from error
+
+    def used_by_others(self, transactional_id: str, cluster_id: str | None) -> str:
+        """Who ran on the checkpoint last, where that was not this pipeline; else nothing."""
+        last = self.last_run()
+        if last is None:
+            return ""
+        if last.transactional_id != transactional_id:
+            return f"under transactional.id {last.transactional_id!r}"
+        if None not in (last.cluster_id, cluster_id) and last.cluster_id != cluster_id:
+            return f"in cluster or database {last.cluster_id}, not in {cluster_id}"
+        return ""
+
+    def planned(self, batch_id: int, run: str, *, begins_empty: bool = False) -> Batch:
+        """The batch as the checkpoint describes it. ``run``: see ``CommitRecord.run``; ``begins_empty``: batch 0 has
+        no rows. Raises CheckpointError."""
+        query_id, end = self.query_id(), self.offsets(batch_id)
+        before = self.offsets(batch_id - 1) if batch_id > 0 else None
+        if query_id is None or end is None:
+            raise CheckpointError(f"{self.name} has no batch {batch_id}")
+        start = None if before is None else before.end
+        if batch_id == 0 and begins_empty:
+            start = end.end
+        return Batch(query_id=query_id, checkpoint=self.name, batch_id=batch_id, start=start, end=end.end, run=run)
 
     def keep_commit_text(self, batch_id: int, text: str) -> str:
         """Keep the text of a commit file that is too large for a commit record; its name, with a digest."""

@@ -34,9 +34,10 @@ from einmal.sinks.sink import Opening
 from einmal.spark.environment.streaming_query import offset_metadata
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import Execution, empty_commit_file, sources, state_format
-from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
+from einmal.spark.protocol.run import CurrentBatch, Kept, Setting, SinkBatch
 from einmal.spark.protocol.spark_commit import SparkCommit
 from einmal.spark.protocol.transaction_run import Additions, NoAdditions, TransactionRun
+from einmal.spark.sinks.frame_rows import FrameRows
 
 
 class ExactlyOnce:
@@ -63,7 +64,7 @@ class ExactlyOnce:
             is_fresh=checkpoint.latest_batch_id() is None,
             stateful=setting.stateful,
             next_batch_id=checkpoint.next_batch_id(),
-            others=self._others(),
+            others=checkpoint.used_by_others(self._id, self._cluster_id),
             adopt=options.adopt,
         )
         self._runs: list[TransactionRun] = []
@@ -160,7 +161,7 @@ class ExactlyOnce:
         already_in = []
         try:
             for part, run in zip(parts, self._runs, strict=True):
-                ready = run.batch(planned, CurrentBatch(batch.batch_id, part.rows(frame), batch.execution))
+                ready = run.batch(planned, SinkBatch(batch.batch_id, FrameRows(part.rows(frame)), batch.execution))
                 already_in.append(ready.already_in)
         finally:
             if frame is not batch.frame:
@@ -180,7 +181,7 @@ class ExactlyOnce:
         batch_id = planned.batch_id
         rejected = {number: self._runs[number].rejected(batch_id) for number in letters.sinks}
         frame = letters.frame(self._setting.spark, planned.end, rejected)
-        if self._letters.batch(planned, CurrentBatch(batch_id, frame, execution)).already_in:
+        if self._letters.batch(planned, SinkBatch(batch_id, FrameRows(frame), execution)).already_in:
             return False
         for event in letters.written(batch_id, rejected):
             self._setting.notify(event)
@@ -193,33 +194,7 @@ class ExactlyOnce:
             self._write_letters(self._planned(record.batch_id), None)
 
     def _planned(self, batch_id: int) -> Batch:
-        """The batch as the checkpoint describes it."""
-        checkpoint = self._setting.checkpoint
-        end = checkpoint.offsets(batch_id)
-        before = checkpoint.offsets(batch_id - 1) if batch_id > 0 else None
-        assert end is not None, f"Spark runs batch {batch_id} without having written its offsets"
-        start = None if before is None else before.end
-        if batch_id == 0 and self._begins_empty():
-            start = end.end
-        return Batch(
-            query_id=self._query_id,
-            checkpoint=checkpoint.name,
-            batch_id=batch_id,
-            start=start,
-            end=end.end,
-            run=self._token,
-        )
-
-    def _others(self) -> str:
-        """Who ran on the checkpoint last, where that was not this pipeline."""
-        last = self._setting.checkpoint.last_run()
-        if last is None:
-            return ""
-        if last.transactional_id != self._id:
-            return f"under transactional.id {last.transactional_id!r}"
-        if None not in (last.cluster_id, self._cluster_id) and last.cluster_id != self._cluster_id:
-            return f"in cluster or database {last.cluster_id}, not in {self._cluster_id}"
-        return ""
+        return self._setting.checkpoint.planned(batch_id, self._token, begins_empty=self._begins_empty())
 
     def _resume(self, end: tuple[Any, ...]) -> None:
         """Let a fresh checkpoint begin where the committed output ends."""
@@ -259,5 +234,5 @@ class _LettersFirst:
         self._complete(record)
         return self._commit.finish_spark_commit(record)
 
-    def commit_text(self, batch: CurrentBatch) -> str | None:
+    def commit_text(self, batch: SinkBatch) -> str | None:
         return self._commit.commit_text(batch)

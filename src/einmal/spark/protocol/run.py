@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from einmal.commit_protocol.run_state import Held
 from einmal.options.sink import QueryOptions
 from einmal.pipeline import events
+from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.sink import RowSink
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.execution import Execution
@@ -51,6 +52,15 @@ class CurrentBatch:
 
     batch_id: int
     frame: DataFrame
+    execution: Execution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """The rows of the batch that are for one sink. ``execution``: see ``CurrentBatch``."""
+
+    batch_id: int
+    rows: BatchRows
     execution: Execution | None = None
 
 

@@ -16,7 +16,7 @@ from einmal.commit_protocol.effects import Failed, Finished
 from einmal.commit_protocol.positions import are_same
 from einmal.pipeline.errors import PipelineRefused
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError, CheckpointTaken
-from einmal.spark.protocol.run import CurrentBatch
+from einmal.spark.protocol.run import SinkBatch
 
 IN_RECORD_MAX: Final = 256 * 1024
 """Characters of Spark's commit file that go into the commit record: some 6,500 state ids. Brokers refuse a record of
@@ -30,7 +30,7 @@ class SparkCommit:
         self._checkpoint = checkpoint
         self._stateful = stateful
 
-    def commit_text(self, batch: CurrentBatch) -> str | None:
+    def commit_text(self, batch: SinkBatch) -> str | None:
         """For the commit record, of the batch that was just written; None without state. Raises StateInDoubt."""
         assert batch.execution is not None
         if self._stateful:

@@ -32,8 +32,7 @@ from einmal.sinks.commit_point import (
 from einmal.sinks.perform import perform
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import StateInDoubt
-from einmal.spark.protocol.run import CurrentBatch
-from einmal.spark.sinks.frame_rows import FrameRows
+from einmal.spark.protocol.run import SinkBatch
 from einmal.types import ProducerIdAndEpoch
 
 _logger = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class Additions(Protocol):
     def finish_spark_commit(self, record: CommitRecord) -> protocol.Finished | protocol.Failed:
         """Spark's own commit file of the record's batch, so that a stateful batch never runs again."""
 
-    def commit_text(self, batch: CurrentBatch) -> str | None:
+    def commit_text(self, batch: SinkBatch) -> str | None:
         """Spark's own commit file, if the batch that was just written has state. Raises StateInDoubt."""
 
 
@@ -70,7 +69,7 @@ class NoAdditions:
     def finish_spark_commit(self, record: CommitRecord) -> protocol.Finished | protocol.Failed:
         raise AssertionError(f"no state, no commit file: {record}")
 
-    def commit_text(self, _batch: CurrentBatch) -> str | None:
+    def commit_text(self, _batch: SinkBatch) -> str | None:
         return None
 
 
@@ -117,7 +116,7 @@ class TransactionRun:
         """See ``Committer.resume_from``."""
         return self._committer.resume_from()
 
-    def batch(self, planned: Batch, batch: CurrentBatch) -> protocol.Ready:
+    def batch(self, planned: Batch, batch: SinkBatch) -> protocol.Ready:
         """Write one micro-batch, unless it is committed already."""
         return self._converse(self._committer.batch(planned), batch)
 
@@ -143,7 +142,7 @@ class TransactionRun:
             self._is_undecided = True
             raise PipelineFailed(str(error), "the next start reads the rejected rows again") from error
 
-    def write(self, batch: CurrentBatch) -> protocol.Ready:
+    def write(self, batch: SinkBatch) -> protocol.Ready:
         """Write the one batch of a batch write."""
         return self._converse(self._committer.write(), batch)
 
@@ -160,7 +159,7 @@ class TransactionRun:
 
     # --- the conversation ---------------------------------------------------------------------------------------
 
-    def _converse(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Ready:
+    def _converse(self, effect: protocol.Effect, batch: SinkBatch | None) -> protocol.Ready:
         cause: BaseException | None = None
         while True:
             match effect:
@@ -185,7 +184,7 @@ class TransactionRun:
         reason = self._commit_point.overdue()
         return protocol.Fenced(reason, self._commit_point.fenced_hint) if reason else event
 
-    def _perform(self, effect: protocol.Effect, batch: CurrentBatch | None) -> _Answer:
+    def _perform(self, effect: protocol.Effect, batch: SinkBatch | None) -> _Answer:
         try:
             return _Answer(self._event(effect, batch))
         except PipelineRefused:
@@ -198,7 +197,7 @@ class TransactionRun:
         except SinkError as error:
             return _Answer(event_of(error, effect, self._commit_point.fenced_hint), error.__cause__ or error)
 
-    def _event(self, effect: protocol.Effect, batch: CurrentBatch | None) -> protocol.Event:
+    def _event(self, effect: protocol.Effect, batch: SinkBatch | None) -> protocol.Event:
         match effect:
             case protocol.FinishSparkCommit(record):
                 return self._additions.finish_spark_commit(record)
@@ -215,7 +214,7 @@ class TransactionRun:
         self._report(effect, event, batch)
         return event
 
-    def _report(self, effect: protocol.Effect, event: protocol.Event, batch: CurrentBatch | None) -> None:
+    def _report(self, effect: protocol.Effect, event: protocol.Event, batch: SinkBatch | None) -> None:
         """Report what listeners want to know of a verb that has happened."""
         match effect, event:
             case protocol.InitProducerId(None), protocol.IdentityGranted(identity):
@@ -225,8 +224,8 @@ class TransactionRun:
             case protocol.EndTxn(_, committed), _ if batch is not None:
                 self._notify(events.TransactionEnded(batch.batch_id, committed))
 
-    def _stage(self, identity: ProducerIdAndEpoch, batch: CurrentBatch) -> protocol.Acknowledged:
-        outputs = self._commit_point.stage(identity, batch.batch_id, FrameRows(batch.frame))
+    def _stage(self, identity: ProducerIdAndEpoch, batch: SinkBatch) -> protocol.Acknowledged:
+        outputs = self._commit_point.stage(identity, batch.batch_id, batch.rows)
         self._notify(events.OutputWritten(batch.batch_id))
         return protocol.Acknowledged(outputs, self._additions.commit_text(batch))
 

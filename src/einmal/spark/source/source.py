@@ -21,13 +21,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -48,9 +45,7 @@ from einmal.commit_protocol.source_offsets import (
 )
 from einmal.options.source import SourceOptions, source_options
 from einmal.options.values import OptionError
-from einmal.security.redaction import is_secret
 from einmal.spark.environment.python_worker import answered, range_reader, settle
-from einmal.spark.environment.source_environment import share_environment
 from einmal.spark.source.arrow import RowBuilder
 from einmal.spark.source.data_loss import DataLoss, expired_records, unreadable
 from einmal.spark.source.planner import SourcePlanner
@@ -71,22 +66,9 @@ class RangeUnknown(Exception):
     """A batch query whose range could not be found out when it was loaded."""
 
 
-class NotASink(Exception):
-    """Spark's interface for data sources is asked to write."""
-
-    def __init__(self, spark: str, ours: str, last: str, options: Mapping[str, str]) -> None:
-        given = ", ".join(
-            f"{name!r}: {'...' if is_secret(name) else value!r}" for name, value in options.items() if name != "path"
-        )
-        super().__init__(
-            f'df.{spark}.format("einmal") cannot write exactly once: in Spark\'s interface for data sources several '
-            "tasks write one partition, and no transaction can hold output, positions and state together\n"
-            f"hint: from einmal.spark import {ours}; {ours}(df).options(**{{{given}}}).{last}()"
-        )
-
-
 class KafkaDataSource(DataSource):
-    """Options: those of Spark's Kafka source; ``kafka.isolation.level`` is ``read_committed`` unless set."""
+    """The part of ``format("einmal")`` that reads; ``writer.data_source`` adds the sink. Options: those of Spark's
+    Kafka source; ``kafka.isolation.level`` is ``read_committed`` unless set."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -115,28 +97,6 @@ class KafkaDataSource(DataSource):
         if isinstance(self._range, str):
             raise RangeUnknown(self._range)
         return KafkaReader(options, self._range)
-
-    @answered(NotASink)
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise NotASink("write", "write", "save", self.options)
-
-    @answered(NotASink)
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        raise NotASink("writeStream", "write_stream", "start", self.options)
-
-
-def register(spark: SparkSession) -> None:
-    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session.
-
-    Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions,
-    and for programs that start queries again after errors. Spark looks once per JVM: if the Python worker that looks is
-    killed, ``load`` answers DATA_SOURCE_NOT_FOUND for as long as the JVM lives, except for what is registered.
-
-    Without it, queries of Spark's own ``writeStream`` that start at the same instant may break the JVM
-    (``einmal.spark.environment.source_environment``); those of ``write_stream`` do not need it.
-    """
-    spark.dataSource.register(KafkaDataSource)
-    share_environment(spark, KafkaDataSource.name())
 
 
 class Piece(InputPartition):

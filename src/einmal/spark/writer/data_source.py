@@ -1,0 +1,54 @@
+"""``format("einmal")`` as Spark finds it: the source, and the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from einmal.options.values import OptionError
+from einmal.security.redaction import is_secret
+from einmal.spark.environment.python_worker import answered
+from einmal.spark.environment.source_environment import share_environment
+from einmal.spark.source.source import KafkaDataSource
+from einmal.spark.writer.writer import KafkaStreamWriter
+
+
+class NotASink(Exception):
+    """Spark's interface for data sources is asked to write."""
+
+    def __init__(self, spark: str, ours: str, last: str, options: Mapping[str, str]) -> None:
+        given = ", ".join(
+            f"{name!r}: {'...' if is_secret(name) else value!r}" for name, value in options.items() if name != "path"
+        )
+        super().__init__(
+            f'df.{spark}.format("einmal") does not write batches\n'
+            f"hint: from einmal.spark import {ours}; {ours}(df).options(**{{{given}}}).{last}()"
+        )
+
+
+class EinmalDataSource(KafkaDataSource):
+    @answered(NotASink)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise NotASink("write", "write", "save", self.options)
+
+    @answered(OptionError)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """``overwrite``: in the output mode "complete", whose rows are written as those of every other."""
+        return KafkaStreamWriter(self.options, schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session.
+
+    Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions,
+    and for programs that start queries again after errors. Spark looks once per JVM: if the Python worker that looks is
+    killed, ``load`` answers DATA_SOURCE_NOT_FOUND for as long as the JVM lives, except for what is registered.
+
+    Without it, queries of Spark's own ``writeStream`` that start at the same instant may break the JVM
+    (``einmal.spark.environment.source_environment``); those of ``write_stream`` do not need it.
+    """
+    spark.dataSource.register(EinmalDataSource)
+    share_environment(spark, EinmalDataSource.name())

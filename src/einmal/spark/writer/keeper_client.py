@@ -1,0 +1,94 @@
+"""How Spark's workers reach the keeper of their query: it is found by its socket, and started where there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Client
+from pathlib import Path
+
+from einmal.pipeline.errors import PipelineFailed, PipelineRefused
+from einmal.spark.writer.messages import READY, Answer, PlanBatch, Question, Refusal, Work
+
+
+def plan_batch(given: Mapping[str, str]) -> Work:
+    """The work of the batch that Spark is about to run. ``given``: the options of the query. Raises PipelineError."""
+    home = _home(given)
+    if (answer := _asked(home, PlanBatch())) is None:
+        _start(given, home)
+        answer = _asked(home, PlanBatch())
+    if isinstance(answer, Refusal):
+        raise answer.error()
+    if not isinstance(answer, Work):
+        raise _gone()
+    return answer
+
+
+def ask(home: Path, question: Question) -> None:
+    """From a commit worker. Raises PipelineError."""
+    answer = _asked(home, question)
+    if answer is None:
+        raise _gone()
+    if isinstance(answer, Refusal):
+        raise answer.error()
+
+
+def _gone() -> PipelineFailed:
+    return PipelineFailed(
+        "the process that has the query's transaction has ended",
+        "start the query again: the next start reads from the commit record what is committed",
+    )
+
+
+def _asked(home: Path, question: Question) -> Answer | None:
+    """None: nobody listens there. Raises PipelineFailed where the answer does not come."""
+    try:
+        connection = Client(str(home), "AF_UNIX")
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    with connection:
+        try:
+            connection.send(question)
+            answer: Answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise _gone() from error
+    return answer
+
+
+def _home(given: Mapping[str, str]) -> Path:
+    """Return the socket of the query with these options. In its name is the daemon that has forked this worker, which
+    belongs to one driver. Raises PipelineRefused."""
+    # Not in Spark's own directory: the path of a socket has at most some hundred characters.
+    directory = Path(tempfile.gettempdir()) / f"einmal-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    status = directory.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PipelineRefused(f"{directory} is open to other users", "remove it, or set TMPDIR")
+    digest = hashlib.sha256(json.dumps(sorted(given.items())).encode()).hexdigest()
+    return directory / f"{os.getppid()}-{digest[:16]}"
+
+
+def _start(given: Mapping[str, str], home: Path) -> None:
+    """Raises PipelineRefused."""
+    home.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "einmal.spark.writer.keeper", str(home), str(os.getppid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # What Spark has added to the path of this worker.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdin, process.stdout:
+        process.stdin.write(json.dumps(dict(given)))
+        process.stdin.close()
+        answer = process.stdout.read().strip()
+        if answer != READY:
+            process.wait()
+            raise PipelineRefused(answer or f"no keeper starts with {sys.executable}")
