@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from einmal.spark import StreamWriter, write_stream
@@ -63,6 +64,14 @@ class Pipeline:
         writer = writer.option("checkpointLocation", str(self.checkpoint)).option("transactional.id", self.name)
         writer = writer.option("processing.guarantee", self.guarantee)
         return writer.outputMode("append" if self.kind == "copy" else "update").trigger(availableNow=True)
+
+
+def format_writer(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None) -> DataStreamWriter:
+    """Spark's own writer with our format, for the same pipeline."""
+    writer = (pipeline.frame(spark) if frame is None else frame).writeStream.format("einmal")
+    writer = writer.options(**pipeline.client_options).option("topic", pipeline.topic)
+    writer = writer.option("checkpointLocation", str(pipeline.checkpoint)).option("transactional.id", pipeline.name)
+    return writer.trigger(availableNow=True)
 
 
 def random_state(source: DataFrame) -> DataFrame:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.spark.conftest import on_both_brokers
-from tests.spark.pipelines import BATCH, Pipeline
+from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import commit_record, create, fill, numbers
 from tests.suite.shared import unique
 
@@ -34,16 +33,8 @@ def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
     return make
 
 
-def writer(pipeline: Pipeline, spark: SparkSession, frame: DataFrame | None = None) -> DataStreamWriter:
-    """Spark's own writer, with our format."""
-    found = (pipeline.frame(spark) if frame is None else frame).writeStream.format("einmal")
-    found = found.options(**pipeline.client_options).option("topic", pipeline.topic)
-    found = found.option("checkpointLocation", str(pipeline.checkpoint)).option("transactional.id", pipeline.name)
-    return found.trigger(availableNow=True)
-
-
 def run(pipeline: Pipeline, spark: SparkSession, **options: str) -> StreamingQuery:
-    query = writer(pipeline, spark).options(**options).start()
+    query = format_writer(pipeline, spark).options(**options).start()
     query.awaitTermination()
     return query
 
