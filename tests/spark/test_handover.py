@@ -68,12 +68,12 @@ def test_the_first_verdict_counts() -> None:
     assert attempt.verdict is AttemptEnd.COMMIT
 
 
-def test_spark_gives_up_its_own_attempt_only() -> None:
+def test_spark_gives_up_the_batch_that_it_names() -> None:
     handover = Handover()
     attempt = handover.open(3, "b")
-    handover.give_up("aborted", "a")
+    handover.give_up("aborted", 2)
     assert attempt.verdict is None
-    handover.give_up("aborted", "b")
+    handover.give_up("aborted", 3)
     assert attempt.verdict is AttemptEnd.GIVE_UP
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.conftest import on_both_brokers
@@ -52,3 +58,153 @@ def test_every_batch_is_one_transaction_with_its_commit_record(spark: SparkSessi
     fill(pipeline.bootstrap, pipeline.source_topic, range(3 * BATCH, 4 * BATCH))
     run(pipeline, spark)
     assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(4 * BATCH))
+
+
+def keepers() -> dict[int, psutil.Process]:
+    """The keepers of this machine's drivers, by pid."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        if "einmal.spark.writer.keeper" in (process.info["cmdline"] or ()):
+            found[process.pid] = process
+    return found
+
+
+def daemons_children(spark: SparkSession) -> list[psutil.Process]:
+    """Spark's Python workers that a daemon has forked: of planning, of tasks, of commits."""
+    jvm: Any = spark._jvm
+    driver = psutil.Process(jvm.java.lang.ProcessHandle.current().pid())
+    daemons = [each for each in driver.children() if any(part.endswith(".daemon") for part in each.cmdline())]
+    kept = keepers()
+    return [child for daemon in daemons for child in daemon.children() if child.pid not in kept]
+
+
+def failure(query: StreamingQuery) -> str:
+    """Why it ends."""
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination(120)
+    return str(raised.value)
+
+
+def test_processes_that_die_between_two_batches_are_replaced(spark: SparkSession, new_pipeline: NewPipeline) -> None:
+    pipeline = new_pipeline()
+    before = keepers()
+    query = format_writer(pipeline, spark).trigger(processingTime="0 seconds").start()
+    try:
+        query.processAllAvailable()
+        for process in daemons_children(spark):
+            process.kill()
+        fill(pipeline.bootstrap, pipeline.source_topic, range(BATCH, 2 * BATCH))
+        query.processAllAvailable()
+        assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH))
+        (keeper,) = (process for pid, process in keepers().items() if pid not in before)
+        keeper.kill()
+        fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH, 3 * BATCH))
+        query.processAllAvailable()
+        assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(3 * BATCH))
+    finally:
+        query.stop()
+
+
+def test_a_batch_whose_keeper_dies_is_aborted_and_written_by_the_next_start(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline()
+    started, go = tmp_path / "started", tmp_path / "go"
+
+    @F.udf("string", useArrow=False)
+    def waiting(value: bytes) -> str:
+        started.touch()
+        deadline = time.monotonic() + 60
+        while not go.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return value.decode()
+
+    frame = pipeline.source(spark).select("key", waiting("value").alias("value"))
+    before = keepers()
+    query = format_writer(pipeline, spark, frame).start()
+    while not started.exists():
+        assert query.isActive
+        time.sleep(0.05)
+    (keeper,) = (process for pid, process in keepers().items() if pid not in before)
+    keeper.kill()
+    go.touch()
+    failure(query)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == []
+    run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(BATCH))
+
+
+def test_a_batch_with_a_failed_task_is_written_by_the_next_start(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(2 * BATCH)
+
+    @F.udf("string", useArrow=False)
+    def failing(value: bytes) -> str:
+        if int(value) == BATCH + 1:
+            raise ValueError("not this one")
+        return value.decode()
+
+    frame = pipeline.source(spark).select("key", failing("value").alias("value"))
+    assert "not this one" in failure(format_writer(pipeline, spark, frame).start())
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(BATCH))
+    run(pipeline, spark)
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH))
+
+
+def test_a_second_query_of_a_name_is_refused_or_fences_the_first(
+    spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
+) -> None:
+    pipeline = new_pipeline()
+    first = format_writer(pipeline, spark).trigger(processingTime="0 seconds").start()
+    try:
+        first.processAllAvailable()
+        second = replace(pipeline, directory=str(tmp_path / "second"))
+        assert "belongs to the query with checkpoint" in failure(format_writer(second, spark).start())
+        fill(pipeline.bootstrap, pipeline.source_topic, range(BATCH, 2 * BATCH))
+        first.processAllAvailable()
+        third = replace(pipeline, directory=str(tmp_path / "third"), starting="latest")
+        run(third, spark, **{"einmal.adopt": "true"})
+        fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH, 3 * BATCH))
+        assert "PRODUCER" in failure(first)
+        run(third, spark)
+        assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(3 * BATCH))
+    finally:
+        first.stop()
+
+
+def test_a_new_checkpoint_is_refused_unless_its_owner_adopts_the_record(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline()
+    run(pipeline, spark)
+    shutil.rmtree(pipeline.checkpoint)
+    refused = failure(format_writer(pipeline, spark).start())
+    assert "to resume would lose or repeat records" in refused
+    assert "einmal.adopt=true" in refused
+    assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(BATCH))
+    run(pipeline, spark, **{"einmal.adopt": "true"})
+    assert numbers(pipeline.bootstrap, pipeline.topic) == sorted([*range(BATCH)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"processing.guarantee": "at_least_once"}, "write_stream(df) of einmal.spark has every guarantee"),
+        ({"transactional.id": ""}, 'option "transactional.id" is missing'),
+        ({"topik": "a"}, "topik"),
+        ({"checkpointLocation": "hdfs://nowhere/a"}, "hdfs"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused(
+    spark: SparkSession, new_pipeline: NewPipeline, options: dict[str, str], why: str
+) -> None:
+    pipeline = new_pipeline()
+    try:
+        query = format_writer(pipeline, spark).options(**options).start()
+    except Exception as error:  # noqa: BLE001 - Spark itself looks at some
+        assert why in str(error)
+        return
+    found = failure(query)
+    assert why in found
+    assert "Traceback" not in found

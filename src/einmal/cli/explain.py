@@ -58,10 +58,11 @@ def explain(
         from einmal.spark.declare.guarantees import explain as hops_of
         from einmal.spark.declare.guarantees import overall
         from einmal.spark.declare.plan import plan_facts
+        from einmal.spark.writer.handover import STATE_CAVEAT
 
         kind, overrides = kind_of(file), dict(map(key_and_value, settings or ()))
         if kind is ProgramKind.WHOLE:
-            raise typer.BadParameter(f"{file} is {kind}: only what is declared can be explained")
+            raise typer.BadParameter(f"{file} is {kind}: only what is declared can be explained\nhint: {STATE_CAVEAT}")
         program = load(file, overrides) if kind is ProgramKind.TABLES else None
         spark, problem = _session(file, program, master or "local[1]", confs, overrides)
         program = program or load(file, overrides)

@@ -24,12 +24,13 @@ def _nobody_listens(_event: events.Event) -> None:
 class Opening:
     """Who writes to a sink. ``name``: of the pipeline, its transactional.id. ``runtime``: what runs the tasks that
     write, for a sink that needs it before the first rows come (Spark's session). ``sources``: formats and options of
-    the query's sources, in the order of its positions. ``is_new``: nobody can have used the name before."""
+    the query's sources, in the order of its positions; None: they are not known. ``is_new``: nobody can have used the
+    name before."""
 
     name: str
     runtime: object = None
     notify: events.Listener = _nobody_listens
-    sources: Sequence[tuple[str, Mapping[str, str]]] = ()
+    sources: Sequence[tuple[str, Mapping[str, str]]] | None = ()
     is_new: bool = False
 
 

@@ -31,7 +31,9 @@ def main(plan: list[dict[str, Any]], directory: Path) -> int:
     while not all(each.exists() for each in reached):
         ended = [query for query in queries if not query.isActive]
         if ended or time.monotonic() > deadline:
-            sys.stdout.write(f"{[query.exception() for query in ended]} {[each for each in reached if not each.exists()]}")
+            sys.stdout.write(
+                f"{[query.exception() for query in ended]} {[each for each in reached if not each.exists()]}"
+            )
             return 1
         time.sleep(0.05)
     jvm: Any = spark._jvm

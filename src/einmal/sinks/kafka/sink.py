@@ -51,7 +51,7 @@ class KafkaSink(Sink):
 
     def opened(self, opening: Opening) -> KafkaOpening:
         positions = None
-        if opening.sources:
+        if opening.sources is None or opening.sources:
             positions = SourcePositions(opening.sources, self.cluster, self._group_id or opening.name)
         return KafkaOpening(
             transactional_id=opening.name,

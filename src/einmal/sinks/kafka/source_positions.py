@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from einmal.client.errors import KafkaError, RetriableError
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.positions import cluster_id
 from einmal.commit_protocol.source_offsets import from_json
 from einmal.sinks.kafka.transactions import KafkaTransactions
 from einmal.types import ErrorCode, ProducerIdAndEpoch
@@ -43,8 +44,11 @@ _logger = logging.getLogger(__name__)
 
 
 class SourcePositions:
-    def __init__(self, sources: Sequence[tuple[str, Mapping[str, str]]], cluster: KafkaCluster, group_id: str) -> None:
-        """``sources``: formats and options as in ``execution.sources``. ``cluster``: that is written to."""
+    def __init__(
+        self, sources: Sequence[tuple[str, Mapping[str, str]]] | None, cluster: KafkaCluster, group_id: str
+    ) -> None:
+        """``sources``: formats and options as in ``execution.sources``; None: they are not known, and only positions
+        that name their cluster count. ``cluster``: that is written to."""
         self._sources = sources
         self._cluster = cluster
         self._group_id = group_id
@@ -58,8 +62,8 @@ class SourcePositions:
     ) -> None:
         """Raises KafkaError if the transaction is concerned."""
         positions = {}
-        for (kind, options), offsets in zip(self._sources, end, strict=False):
-            if kind in SELF_CONTAINED and isinstance(offsets, dict) and self._is_here(options):
+        for number, offsets in enumerate(end):
+            if isinstance(offsets, dict) and self._is_here(number, offsets):
                 positions.update(from_json(offsets))
         try:
             transactions.commit_offsets(identity, self._group_id, positions)
@@ -75,8 +79,13 @@ class SourcePositions:
                     error,
                 )
 
-    def _is_here(self, options: Mapping[str, str]) -> bool:
+    def _is_here(self, number: int, position: Mapping[str, Any]) -> bool:
         """Whether a source reads from the cluster that is written to."""
+        if self._sources is None:
+            return cluster_id(position) == self._cluster.cluster_id()
+        kind, options = self._sources[number]
+        if kind not in SELF_CONTAINED:
+            return False
         servers = options.get("kafka.bootstrap.servers", "")
         if servers not in self._same_cluster:
             self._same_cluster[servers] = bool(servers) and self._cluster.is_reached_by(servers)

@@ -37,8 +37,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 from einmal.commit_protocol.claims import Denied, Output
+
+STATE_CAVEAT: Final = (
+    'Spark\'s commit of the state is not in the transaction of format("einmal"): if the driver dies between the two, '
+    "state is computed again, and agrees with the committed output only where the query is deterministic; "
+    "write_stream(df) has no such gap"
+)
+"""Limit of the promise, for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +119,10 @@ class Handover:
         attempt.verdict, attempt.outputs = AttemptEnd.COMMIT, proof.outputs
         return attempt
 
-    def give_up(self, reason: str, token: str | None = None) -> None:
-        """Give the open batch up, unless it is being committed. ``token``: only if it is this one."""
+    def give_up(self, reason: str, batch_id: int | None = None) -> None:
+        """Give the open batch up, unless it is being committed. ``batch_id``: only if it is this one."""
         attempt = self.attempt
-        if attempt is not None and attempt.verdict is None and token in (None, attempt.token):
+        if attempt is not None and attempt.verdict is None and batch_id in (None, attempt.batch_id):
             attempt.verdict, attempt.reason = AttemptEnd.GIVE_UP, reason
 
     def close(self, query_id: str, batch_id: int, *, committed: bool) -> None:
@@ -123,4 +131,4 @@ class Handover:
         self._last = (query_id, batch_id) if committed else None
 
 
-_VERDICTS = {AttemptEnd.COMMIT: "being committed", AttemptEnd.GIVE_UP: "given up"}
+_VERDICTS: Final = {AttemptEnd.COMMIT: "being committed", AttemptEnd.GIVE_UP: "given up"}

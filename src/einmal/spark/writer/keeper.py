@@ -1,8 +1,8 @@
 """The process on the driver's machine that has a query's transaction, from batch to batch (``handover`` explains why).
 
 It is started by a planning worker with the query's options, and listens on a Unix domain socket in a directory of this
-user's alone. It ends with Spark's daemon that has forked the worker (which ends with the driver's JVM), or when nobody
-has asked anything for a while. Run as a program: ``python -m einmal.spark.writer.keeper SOCKET PID``.
+user's alone. It ends with the driver's JVM, or when nobody has asked anything for a while. Run as a program:
+``python -m einmal.spark.writer.keeper SOCKET PID``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from einmal.spark.output.job import for_tasks
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.run import SinkBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
-from einmal.spark.writer.handover import Attempt, AttemptEnd, Handover
+from einmal.spark.writer.handover import STATE_CAVEAT, Attempt, AttemptEnd, Handover
 from einmal.spark.writer.messages import (
     READY,
     Answer,
@@ -94,14 +94,13 @@ class TaskCommitPoint(KafkaRowCommitPoint):
 
 
 class Keeper:
-    """``home``: where it listens."""
+    """The run of one query, and whoever asks for it."""
 
-    def __init__(self, options: SinkOptions, home: Path) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         """Raises PipelineRefused."""
         assert options.transactional_id is not None
         self._options = options
         self._id = options.transactional_id
-        self._home = home
         try:
             self._checkpoint = Checkpoint(LocalFiles(options.checkpoint))
         except RemoteLocation as error:
@@ -119,6 +118,7 @@ class Keeper:
         """Held from a batch's plan to its outcome."""
         self._run: TransactionRun | None = None
         self._token = ""
+        self._has_warned = False
         self._failure: PipelineError | None = None
         """Why the last batch was not committed."""
         self._asked = time.monotonic()
@@ -135,9 +135,9 @@ class Keeper:
                     self._plan(send)
                 case CommitBatch():
                     send(self._commit(question))
-                case GiveUp(token):
+                case GiveUp(batch_id):
                     with self._changed:
-                        self._handover.give_up("Spark has given the batch up", token)
+                        self._handover.give_up("Spark has given the batch up", batch_id)
                         self._changed.notify_all()
                     send(Settled())
                 case _:
@@ -160,6 +160,7 @@ class Keeper:
                 batch = self._next_batch()
                 if self._run is None or not self._handover.continues(batch.query_id, batch.batch_id):
                     self._start(batch)
+                self._warn_of_state()
                 self._write(batch, answers)
             except PipelineError as found:
                 error = found
@@ -197,7 +198,9 @@ class Keeper:
             raise PipelineRefused(str(error)) from error
         if missing:
             raise PreflightFailed(missing)
-        commit_point = TaskCommitPoint(self._sink.opened(Opening(name=self._id)), self._options.topic, lambda _: None)
+        commit_point = TaskCommitPoint(
+            self._sink.opened(Opening(name=self._id, sources=None)), self._options.topic, lambda _: None
+        )
         commit_point.service = self._service
         query = Query(
             transactional_id=self._id,
@@ -217,6 +220,12 @@ class Keeper:
         if record is not None and record.run:
             self._checkpoint.forget_runs_before(record.run)
 
+    def _warn_of_state(self) -> None:
+        """Once, when the checkpoint has state."""
+        if not self._has_warned and self._checkpoint.has_state():
+            self._has_warned = True
+            _logger.warning("%s keeps state. %s", self._id, STATE_CAVEAT)
+
     def _write(self, batch: Batch, send: Send) -> None:
         assert self._run is not None
         rows = TaskRows(lambda claims, write_as: self._written(batch.batch_id, claims, write_as, send))
@@ -231,7 +240,7 @@ class Keeper:
         with self._changed:
             attempt = self._handover.open(batch_id, claims.token)
         now_ms = time.time_ns() // 1_000_000
-        grant = WriteGrant(claims.token, write_as, self._service.address, partitions, now_ms, self._home)
+        grant = WriteGrant(claims.token, write_as, self._service.address, partitions, now_ms)
         try:
             send(Work(batch_id, grant, topic, RedactedDict(for_tasks(self._options.client))))
         except OSError as error:
@@ -318,9 +327,9 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def main(home: Path, parent: int) -> None:
-    """Until ``parent`` has ended, or nobody has asked anything for a while. The options come by standard input."""
-    home_text = str(home)
+def main(home: Path, driver: int) -> None:
+    """Until the process ``driver`` has ended, or nobody has asked anything for a while. Standard input has the
+    options."""
 
     def end(*_: object) -> None:
         home.unlink(missing_ok=True)
@@ -329,14 +338,14 @@ def main(home: Path, parent: int) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     try:
-        keeper = Keeper(sink_options(json.load(sys.stdin)), home)
-        listener = Listener(home_text, "AF_UNIX", backlog=16)
+        keeper = Keeper(sink_options(json.load(sys.stdin)))
+        listener = Listener(str(home), "AF_UNIX", backlog=16)
     except (PipelineError, OSError) as error:
         _answer(str(error))
         return
     threading.Thread(target=_serve, args=(keeper, listener), daemon=True).start()
     _answer(READY)
-    while _is_alive(parent) and not keeper.is_idle:
+    while _is_alive(driver) and not keeper.is_idle:
         time.sleep(_WATCH_S)
     end()
 

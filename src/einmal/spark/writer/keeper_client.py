@@ -29,9 +29,9 @@ def plan_batch(given: Mapping[str, str]) -> Work:
     return answer
 
 
-def ask(home: Path, question: Question) -> None:
+def ask(given: Mapping[str, str], question: Question) -> None:
     """From a commit worker. Raises PipelineError."""
-    answer = _asked(home, question)
+    answer = _asked(_home(given), question)
     if answer is None:
         raise _gone()
     if isinstance(answer, Refusal):
@@ -61,8 +61,7 @@ def _asked(home: Path, question: Question) -> Answer | None:
 
 
 def _home(given: Mapping[str, str]) -> Path:
-    """Return the socket of the query with these options. In its name is the daemon that has forked this worker, which
-    belongs to one driver. Raises PipelineRefused."""
+    """Return the socket of the query with these options in this driver. Raises PipelineRefused."""
     # Not in Spark's own directory: the path of a socket has at most some hundred characters.
     directory = Path(tempfile.gettempdir()) / f"einmal-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -70,14 +69,30 @@ def _home(given: Mapping[str, str]) -> Path:
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PipelineRefused(f"{directory} is open to other users", "remove it, or set TMPDIR")
     digest = hashlib.sha256(json.dumps(sorted(given.items())).encode()).hexdigest()
-    return directory / f"{os.getppid()}-{digest[:16]}"
+    return directory / f"{_driver()}-{digest[:16]}"
+
+
+def _driver() -> int:
+    """The process of Spark's driver: this worker was forked by a daemon, which the driver has started."""
+    parent = os.getppid()
+    main = sys.modules["__main__"].__spec__
+    return _parent_of(parent) if main is not None and main.name.endswith(".daemon") else parent
+
+
+def _parent_of(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.exists():
+        # The name, in parentheses, may have spaces.
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    found = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
+    return int(found.stdout)
 
 
 def _start(given: Mapping[str, str], home: Path) -> None:
     """Raises PipelineRefused."""
     home.unlink(missing_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "einmal.spark.writer.keeper", str(home), str(os.getppid())],
+        [sys.executable, "-m", "einmal.spark.writer.keeper", str(home), str(_driver())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # What Spark has added to the path of this worker.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from einmal.pipeline.errors import BatchLost, PipelineError, PipelineFailed, PipelineFenced, PipelineRefused
@@ -30,9 +29,9 @@ class CommitBatch:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Spark has given the batch up. Answer: Settled, which means nothing."""
+    """Spark has given the batch up. Answer: Settled."""
 
-    token: str
+    batch_id: int
 
 
 Question = PlanBatch | CommitBatch | GiveUp
@@ -40,15 +39,13 @@ Question = PlanBatch | CommitBatch | GiveUp
 
 @dataclass(frozen=True, slots=True)
 class WriteGrant:
-    """How tasks write. ``partitions``: of the topic, 0 where each row names its own; ``now_ms``: see ``Encoding``;
-    ``home``: where the keeper listens, for the commit worker."""
+    """How tasks write. ``partitions``: of the topic, 0 where each row names its own; ``now_ms``: see ``Encoding``."""
 
     token: str
     write_as: WriteAs
     address: Address
     partitions: int
     now_ms: int
-    home: Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ begins. In the commit worker another one is made, which knows only the messages 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark import TaskContext
@@ -32,10 +32,9 @@ _SPARKS_OWN: Final = ("queryname", "path")
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage(WriterCommitMessage):
-    """``home``: where the keeper of the query listens; None where nothing was written."""
+    """Answer of a task."""
 
     proof: Proof
-    home: Path | None
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -69,34 +68,22 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             for _ in iterator:
                 # A query with state takes the batch in.
                 pass
-            return TaskMessage(Proof(work.batch_id, ""), None)
+            return TaskMessage(Proof(work.batch_id, ""))
         outputs = _written(work, work.grant, self._columns, iterator)
-        return TaskMessage(Proof(work.batch_id, work.grant.token, tuple(outputs)), work.grant.home)
+        return TaskMessage(Proof(work.batch_id, work.grant.token, tuple(outputs)))
 
     @answered(PipelineError)
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        proofs = [each.proof if isinstance(each, TaskMessage) else None for each in messages]
-        proof = proof_of(batchId, proofs)
+        proof = proof_of(batchId, [each.proof if isinstance(each, TaskMessage) else None for each in messages])
         if isinstance(proof, Denied):
-            self.abort(messages, batchId)
             raise PipelineFailed(proof.reason, "start the query again")
-        if (home := _home(messages)) is not None:
-            ask(home, CommitBatch(proof))
+        if proof.token:
+            ask(self._given, CommitBatch(proof))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Let the batch be aborted now; the next plan would do it, too."""
-        for each in messages:
-            if isinstance(each, TaskMessage) and each.home is not None:
-                try:
-                    ask(each.home, GiveUp(each.proof.token))
-                except PipelineError:
-                    # Nothing is open any more.
-                    return
-                return
-
-
-def _home(messages: list[WriterCommitMessage | None]) -> Path | None:
-    return next((each.home for each in messages if isinstance(each, TaskMessage)), None)
+        # Nobody may ask again: until the transaction ends, readers of its partitions wait.
+        with suppress(PipelineError):
+            ask(self._given, GiveUp(batchId))
 
 
 def _written(work: Work, grant: WriteGrant, columns: list[str], rows: Iterator[Any]) -> list[Output]:

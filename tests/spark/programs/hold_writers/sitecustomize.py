@@ -1,4 +1,4 @@
-"""Holds keepers and commit workers at moments of the protocol: on the path of a driver whose processes are to die there.
+"""Holds keepers and commit workers at moments of the protocol: on the path of a driver that is to die there.
 
 Python imports this module at its start, in every process of the driver. ``EINMAL_HOLD`` names a directory; a file
 ``<transactional.id>`` in it has the moment and the batch at which that query is held. ``<transactional.id>.reached``
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+Call = Callable[[], Any]
+
 _DIRECTORY = Path(os.environ["EINMAL_HOLD"])
 
 
@@ -26,71 +28,59 @@ def _reach(name: str, moment: str, batch_id: int) -> None:
 
 
 def _hold_keeper() -> None:
+    from einmal.sinks.kafka.claim_messages import ClaimPartitions, ReportOutputs
     from einmal.sinks.kafka.claim_service import ClaimService
     from einmal.sinks.kafka.commit_point import KafkaCommitPoint
     from einmal.spark.protocol.transaction_run import TransactionRun
 
     current: dict[str, int] = {}
 
-    def before(owner: type, method: str, moment: str) -> None:
-        _wrap(owner, method, lambda call, name: (_reach(name, moment, current.get(name, -1)), call())[1])
+    def planned(call: Call, run: Any, batch: Any, _rows: Any) -> Any:
+        current[run._id] = batch.batch_id
+        _reach(run._id, "planned", batch.batch_id)
+        return call()
 
-    def after(owner: type, method: str, moment: str) -> None:
-        def act(call: Callable[[], Any], name: str) -> Any:
-            result = call()
-            _reach(name, moment, current.get(name, -1))
-            return result
-
-        _wrap(owner, method, act)
-
-    batch = TransactionRun.batch
-
-    def known(self: Any, planned: Any, rows: Any) -> Any:
-        current[self._id] = planned.batch_id
-        _reach(self._id, "planned", planned.batch_id)
-        return batch(self, planned, rows)
-
-    TransactionRun.batch = known
-    before(KafkaCommitPoint, "commit", "written")
-    after(KafkaCommitPoint, "commit", "committed")
-    after(KafkaCommitPoint, "acquire", "acquired")
-    answer = ClaimService.answer
-
-    def claimed(self: Any, question: Any, connection: Any) -> Any:
-        kind = type(question).__name__
-        for name, batch_id in current.items():
-            if kind == "ClaimPartitions":
-                _reach(name, "claiming", batch_id)
-        result = answer(self, question, connection)
-        for name, batch_id in current.items():
-            if kind == "ReportOutputs":
-                _reach(name, "reported", batch_id)
+    def committed(call: Call, point: Any, *_: Any) -> Any:
+        _reach(point._id, "written", current[point._id])
+        result = call()
+        _reach(point._id, "committed", current[point._id])
         return result
 
-    ClaimService.answer = claimed
+    def acquired(call: Call, point: Any, *_: Any) -> Any:
+        result = call()
+        _reach(point._id, "acquired", -1)
+        return result
+
+    def claimed(call: Call, _service: Any, question: Any, _connection: Any) -> Any:
+        ((name, batch_id),) = current.items()
+        if isinstance(question, ClaimPartitions):
+            _reach(name, "claiming", batch_id)
+        result = call()
+        if isinstance(question, ReportOutputs):
+            _reach(name, "reported", batch_id)
+        return result
+
+    _wrap(TransactionRun, "batch", planned)
+    _wrap(KafkaCommitPoint, "commit", committed)
+    _wrap(KafkaCommitPoint, "acquire", acquired)
+    _wrap(ClaimService, "answer", claimed)
 
 
-def _wrap(owner: Any, method: str, act: Callable[[Callable[[], Any], str], Any]) -> None:
+def _wrap(owner: Any, method: str, around: Callable[..., Any]) -> None:
     inner = getattr(owner, method)
-
-    def wrapped(self: Any, *arguments: Any) -> Any:
-        return act(lambda: inner(self, *arguments), self._id)
-
-    setattr(owner, method, wrapped)
+    setattr(owner, method, lambda *arguments: around(lambda: inner(*arguments), *arguments))
 
 
 def _hold_commit_worker() -> None:
     from einmal.spark.writer.writer import KafkaStreamWriter
 
-    commit = KafkaStreamWriter.commit
-
-    def held(self: Any, messages: Any, batch_id: int) -> None:
-        name = self._given["transactional.id"]
+    def held(call: Call, writer: Any, _messages: Any, batch_id: int) -> None:
+        name = writer._given["transactional.id"]
         _reach(name, "committing", batch_id)
-        commit(self, messages, batch_id)
+        call()
         _reach(name, "answered", batch_id)
 
-    KafkaStreamWriter.commit = held
+    _wrap(KafkaStreamWriter, "commit", held)
 
 
 if "einmal.spark.writer.keeper" in sys.orig_argv:
