@@ -3,5 +3,5 @@
 ``processes`` starts, finds and kills processes by pid, ``instances`` manages those of one program, and
 ``reporting`` those that exchange JSON lines with their campaign. ``campaign`` has the phases of a campaign and draws
 its faults from a seed, ``report`` counts the faults and collects what is wrong, ``waiting`` awaits conditions with a
-deadline.
+deadline. ``proxy`` injects faults into single requests of a client.
 """
