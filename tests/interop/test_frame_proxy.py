@@ -1,4 +1,4 @@
-"""Clients behind the proxy, in front of Apache Kafka and of our broker: a lost answer to EndTxn commits exactly once."""
+"""Clients behind the proxy, in front of both brokers: a lost answer to EndTxn commits exactly once."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def inflict(disk: SimulatedDisk, view: HostDisk, directory: PurePosixPath, sourc
             return None
         del data[source.randrange(promised) :]
     else:
-        positions = _checked_positions(data) if is_log else range(len(data))
+        positions = checked_positions(data) if is_log else range(len(data))
         if not positions:
             return None
         data[source.choice(positions)] ^= 1 << source.randrange(8)
@@ -94,7 +94,8 @@ def _promised(view: HostDisk, path: PurePosixPath) -> int:
     return min(sizes.get(path.name, 0), len(view.read_file(path)))
 
 
-def _checked_positions(data: bytearray) -> list[int]:
+def checked_positions(data: bytes | bytearray) -> list[int]:
+    """The positions of a log's bytes that a checksum covers."""
     positions: list[int] = []
     try:
         for position, header in iter_headers(data):
