@@ -1,0 +1,65 @@
+"""``KafkaContainer`` with the methods of testcontainers' class of this name, and a broker process in place of Docker.
+
+A test that uses it changes one import.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from einmal.testing.own_brokers import OwnBrokers
+
+_PREFIX: Final = "KAFKA_"
+
+
+class KafkaContainer:
+    """A broker of einmal from entering to leaving, or from ``start`` to ``stop``.
+
+    ``image`` and ``port`` are accepted and not used: there is no image, and the broker listens on a free port.
+    """
+
+    def __init__(self, image: str = "", port: int = 9093) -> None:
+        self._settings: dict[str, str] = {}
+        self._brokers: OwnBrokers | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def with_kraft(self) -> Self:
+        """Change nothing: there is no ZooKeeper."""
+        return self
+
+    def with_env(self, key: str, value: str) -> Self:
+        """Set a broker setting by its variable: ``KAFKA_AUTO_CREATE_TOPICS_ENABLE`` is auto.create.topics.enable."""
+        if key.startswith(_PREFIX):
+            self._settings[key.removeprefix(_PREFIX).lower().replace("_", ".")] = value
+        return self
+
+    def start(self) -> Self:
+        """Start the broker, and wait until it serves. Raises BrokerFailed."""
+        self._brokers = OwnBrokers(1, self._settings)
+        self._brokers.wait_until_ready()
+        return self
+
+    def stop(self) -> None:
+        """End the broker and remove its data."""
+        if self._brokers is not None:
+            self._brokers.close()
+            self._brokers = None
+
+    def get_bootstrap_server(self) -> str:
+        """Raises RuntimeError before ``start``."""
+        if self._brokers is None:
+            raise RuntimeError("the broker does not run; call start() or use a with statement")
+        return self._brokers.cluster.bootstrap_servers
+
+    def get_container_host_ip(self) -> str:
+        """Raises RuntimeError before ``start``."""
+        return self.get_bootstrap_server().rpartition(":")[0]
+
+    def get_exposed_port(self, port: int) -> str:
+        """The port of the broker, whatever ``port`` is. Raises RuntimeError before ``start``."""
+        return self.get_bootstrap_server().rpartition(":")[2]

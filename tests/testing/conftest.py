@@ -1,0 +1,3 @@
+"""The project of a user is run by ``test_pytest_plugin.py`` in a process of its own."""
+
+collect_ignore = ["user_project"]
