@@ -25,7 +25,7 @@ that the page is up to date.
 | exit status | meaning |
 |---|---|
 | 0 | success; `simulate`: no anomaly; `demo`: the verdict is exactly-once |
-| 1 | failure, or an anomaly was found; stderr has the cause and the next step |
+| 1 | failure, or an anomaly was found; stderr has the cause and the next step; `txn doctor`: a reader is held back |
 | 2 | wrong usage: an invalid option, argument or declaration; the `demo` could not run |
 | 3 | `run`, `ingest`, `mirror`: refused, and a restart does not help; stderr names the reason |
 | 4 | `run`: fenced, another instance runs under the name; do not restart this one |

@@ -37,6 +37,7 @@ class Cli:
     """Runs commands against one cluster, which they find through the environment."""
 
     def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
         self._environment = {"KAFKA_BROKERS": bootstrap}
 
     def __call__(self, *arguments: str, stdin: str | bytes = "", status: int = 0) -> Result:

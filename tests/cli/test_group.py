@@ -1,13 +1,16 @@
-"""Claims about ``einmal group``."""
+"""Claims about ``einmal group``. Lag is tried on Apache Kafka, too."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from einmal.client import Consumer, Producer, TopicPartition
+from einmal.inspection.document import schema
 from tests.cli.running import Cli
+from tests.suite.shared import shared, unique
 
 pytestmark = pytest.mark.system
 
@@ -69,3 +72,57 @@ def test_a_deleted_topic_and_an_undecided_offset_hide_nothing_else_of_a_group(cl
     assert (rows["kept"]["current_offset"], rows["kept"]["log_end_offset"], rows["kept"]["lag"]) == (1, 2, 1)
     assert (rows["gone"]["log_end_offset"], rows["gone"]["lag"]) == (None, None)
     assert [each for each in done.errors if each.startswith("warning: gone-0 has no offsets now")]
+
+
+@pytest.fixture(params=["einmal-commands", pytest.param("apache", marks=pytest.mark.interop)])
+def both(request: pytest.FixtureRequest) -> Cli:
+    return Cli(shared(request.param).bootstrap)
+
+
+def lag(cli: Cli, group: str) -> dict[str, Any]:
+    found: dict[str, Any] = cli("group", "lag", group, "--format", "json").document
+    jsonschema_rs.validate(schema("GroupLag"), found)
+    return found
+
+
+def test_lag_counts_records_that_readers_will_get_and_reaches_0(both: Cli) -> None:
+    topic, group = unique("lag"), unique("lag-group")
+    both("topic", "create", topic, "-p", "1")
+    both("topic", "produce", topic, "--transactional-id", topic, stdin="0\n1\n")
+    both("topic", "consume", topic, "-g", group, "-n", "1")
+    found = lag(both, group)
+    (partition,) = found["partitions"]
+    assert (found["unread"], partition["markers"], partition["aborted"], partition["behind"]) == (1, 1, 0, 0)
+    with Consumer(bootstrap_servers=both.bootstrap, group_id=group) as consumer:
+        # The position that any client commits: after its last record, before the marker.
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.commit({TopicPartition(topic, 0): 2})
+    found = lag(both, group)
+    assert (found["unread"], found["is_upper_bound"]) == (0, False)
+    (described,) = both("group", "describe", group, "--format", "json").document["partitions"]
+    assert (described["current_offset"], described["log_end_offset"]) == (2, 3)
+
+
+def test_lag_counts_aborted_records_and_those_behind_an_open_transaction_apart(both: Cli) -> None:
+    topic, group = unique("lag"), unique("lag-group")
+    both("topic", "create", topic, "-p", "1")
+    both("topic", "produce", topic, stdin="0\n")
+    both("topic", "consume", topic, "-g", group, "-n", "1")
+    with Producer(bootstrap_servers=both.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.send(topic, "aborted").result()
+        producer.abort_transaction()
+        both("topic", "produce", topic, stdin="1\n2\n")
+        producer.begin_transaction()
+        producer.send(topic, "open").result()
+        both("topic", "produce", topic, stdin="behind\n")
+        (partition,) = lag(both, group)["partitions"]
+        producer.abort_transaction()
+    counts = {name: partition[name] for name in ("unread", "aborted", "markers", "behind")}
+    assert counts == {"unread": 2, "aborted": 3, "markers": 1, "behind": 2}
+
+
+def test_lag_of_a_missing_group_is_an_error(cli: Cli) -> None:
+    assert cli("group", "lag", "nobody", status=1).errors[0].startswith("error: GROUP_ID_NOT_FOUND (69)")

@@ -171,9 +171,26 @@ def _(stage: Stage) -> None:
     assert "GROUP_ID_NOT_FOUND" in stage.run("group", "describe", "nobody", status=1)
 
 
+@shows("group lag")
+def _(stage: Stage) -> None:
+    assert "UNREAD" in stage.run("group", "lag", group_of(stage))
+
+
 @shows("group delete")
 def _(stage: Stage) -> None:
     assert "deleted" in stage.run("group", "delete", group_of(stage))
+
+
+@shows("txn doctor")
+def _(stage: Stage) -> None:
+    with stage.open_transaction() as name:
+        assert f"einmal txn abort {name}" in stage.run("txn", "doctor", "--topic", stage.name, status=1)
+
+
+@shows("txn show")
+def _(stage: Stage) -> None:
+    with stage.open_transaction() as name:
+        assert "Ongoing" in stage.run("txn", "show", name)
 
 
 @shows("txn list")

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from einmal.cli.formats import Format
 from einmal.cli.output import print_rows, printable
 
 if TYPE_CHECKING:
-    from einmal.client import Admin, IsolationLevel, TopicPartition
+    from einmal.client import Admin, IsolationLevel, RangeReader, TopicPartition
     from einmal.client.errors import KafkaError
 
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
@@ -76,6 +77,20 @@ def config_of(
     if brokers:
         config["bootstrap.servers"] = brokers
     return config
+
+
+@contextmanager
+def inspecting(config: Mapping[str, Any]) -> Iterator[tuple[Admin, RangeReader]]:
+    """The clients that the read model (``einmal.inspection``) asks: the reader sees what is uncommitted, too."""
+    from einmal.client import Admin, RangeReader
+
+    with Admin(config) as admin, RangeReader({**config, "isolation.level": "read_uncommitted"}) as reader:
+        yield admin, reader
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def _from_environment() -> dict[str, str]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Annotated
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, LogOffsets, Settings, config_of, failures_reported, for_each
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    LogOffsets,
+    Settings,
+    config_of,
+    failures_reported,
+    for_each,
+    inspecting,
+)
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows, print_sections
+from einmal.cli.output import print_rows, print_sections, printable
 
-group = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_help=True)
+group = typer.Typer(help="Consumer groups: list, describe, lag, delete.", no_args_is_help=True)
 
 
 @group.command("list")
@@ -86,6 +97,49 @@ def describe(
         },
         output,
     )
+
+
+@group.command()
+def lag(
+    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Count the committed records that a group has not read, and those behind an open transaction.
+
+    Markers and aborted records are counted apart: no reader gets them. A partition that is more than 100,000 offsets
+    behind has an upper bound instead: its number of offsets.
+    """
+    from einmal.client.errors import error_for
+    from einmal.inspection.document import document
+    from einmal.inspection.lag import lag_of
+    from einmal.types import ErrorCode
+
+    with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
+        if admin.describe_groups([name])[name].state == "Dead":
+            raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
+        found = lag_of(admin, reader, name)
+    if output is Format.JSON:
+        print(json.dumps(document(found)))
+        return
+    offsets = ("topic", "partition", "current_offset", "last_stable_offset", "high_watermark")
+    columns = (*offsets, "unread", "aborted", "markers", "behind", "is_upper_bound")
+    total = ("group_id", "unread", "behind", "is_upper_bound")
+    print_sections(
+        {
+            "group": ([{column: getattr(found, column) for column in total}], total),
+            "partitions": (
+                [{column: getattr(each, column) for column in columns} for each in found.partitions],
+                columns,
+            ),
+        },
+        output,
+    )
+    for each in found.partitions:
+        for why in dict.fromkeys(each.unknown.values()):
+            print(f"note: {each.topic}-{each.partition}: {printable(why)}", file=sys.stderr)
 
 
 @group.command()

@@ -2,29 +2,108 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, for_each
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    Settings,
+    config_of,
+    failures_reported,
+    for_each,
+    inspecting,
+    now_ms,
+)
+from einmal.cli.diagnosis import HIDDEN, print_diagnosis
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows, printable
+from einmal.cli.output import print_rows, print_sections, printable
 
 if TYPE_CHECKING:
     from einmal.client import TopicPartition
     from einmal.client.errors import KafkaError
 
-txn = typer.Typer(help="Transactions: list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True)
+txn = typer.Typer(
+    help="Transactions: doctor, show, list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True
+)
 
 Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.")]
 
 Partition = Annotated[
     int | None, typer.Option("--partition", min=0, help="Number of the partition. Default: all of the topic.")
 ]
+
+
+@txn.command()
+def doctor(
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only these topics. Default: all, internal ones too.")
+    ] = None,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Find what holds back readers of committed records: which transaction, since when, why, and the safe way out.
+
+    Status 0: every reader can read to the end; 1: something is held back, past its time-out, or could not be examined.
+    """
+    from einmal.inspection.doctor import examine
+    from einmal.inspection.document import document
+
+    with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
+        found = examine(admin, reader, topics, now_ms())
+    if output is Format.JSON:
+        print(json.dumps(document(found)))
+    else:
+        print_diagnosis(found, _same_cluster(brokers, command_config))
+    if not found.is_quiet:
+        raise typer.Exit(1)
+
+
+def _same_cluster(brokers: str | None, command_config: Path | None) -> str:
+    """The options with which a command that is printed finds the same cluster."""
+    options = {"--brokers": brokers, "--command-config": command_config}
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in options.items() if value)
+
+
+@txn.command()
+def show(
+    transactional_id: Annotated[str, typer.Argument()],
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show an open transaction's records: partitions, first and last offset, and how many."""
+    from einmal.inspection.document import document
+    from einmal.inspection.transaction import show as show_transaction
+
+    with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
+        found = show_transaction(admin, reader, transactional_id, now_ms())
+    if output is Format.JSON:
+        print(json.dumps(document(found)))
+        return
+    of = ("transactional_id", "state", "coordinator", "producer_id", "producer_epoch", "timeout_ms", "age_ms")
+    parts = ("topic", "partition", "first_offset", "last_offset", "records")
+    print_sections(
+        {
+            "transaction": ([{name: getattr(found.transaction, name) for name in of}], of),
+            "records": ([{name: getattr(each, name) for name in parts} for each in found.parts], parts),
+        },
+        output,
+    )
+    if not found.parts:
+        print("note: no transaction is open; coordinators forget the partitions of one that is ended", file=sys.stderr)
+    for each in found.parts:
+        for why in dict.fromkeys(each.unknown.values()):
+            print(f"note: {each.topic}-{each.partition}: {printable(why)}", file=sys.stderr)
 
 
 @txn.command("list")
@@ -73,7 +152,7 @@ def describe(
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         outcomes = for_each(names, lambda name: admin.describe_transactions([name])[name])
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     rows = [
         {
             "coordinator": each.coordinator_id,
@@ -164,8 +243,7 @@ def find_hanging(
     from einmal.client import Admin
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        before = time.time_ns() // 1_000_000 - max_timeout_ms
-        hanging = admin.find_hanging_transactions(topics, last_timestamp_before=before)
+        hanging = admin.find_hanging_transactions(topics, last_timestamp_before=now_ms() - max_timeout_ms)
     rows = [
         {
             "topic": each.topic_partition.topic,
@@ -180,6 +258,10 @@ def find_hanging(
     ]
     columns = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
     print_rows(rows, (*columns, "last_timestamp"), output)
+    unseen = f"transactions that began or wrote within {max_timeout_ms:,} ms, and open ones of their coordinators"
+    print(f"note: not looked for: {unseen} (einmal txn doctor shows these)", file=sys.stderr)
+    if rows:
+        print(f"note: {HIDDEN}", file=sys.stderr)
     _report_unseen(hanging.unseen)
 
 

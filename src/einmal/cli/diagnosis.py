@@ -1,0 +1,75 @@
+"""The text of ``einmal txn doctor``: a verdict, then a paragraph for each open transaction of a partition."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from einmal.cli.output import printable
+
+if TYPE_CHECKING:
+    from einmal.inspection.diagnosis import Diagnosis, HeldPartition
+
+HIDDEN: Final = (
+    "a transactional id without the permission DESCRIBE is hidden: its transaction looks as if no coordinator knew it"
+)
+
+
+def print_diagnosis(found: Diagnosis, options: str) -> None:
+    """``options``: those with which a printed command finds the same cluster."""
+    from einmal.inspection.diagnosis import Cause
+
+    print(found.verdict)
+    for each in found.held:
+        print()
+        print("\n".join(_paragraph(each, found.time, options)))
+    # A transaction that holds a partition back has its paragraph already.
+    shown = {each.holder.transactional_id for each in found.held if each.holder is not None}
+    for name in found.overdue:
+        if name not in shown:
+            print(f"\n{printable(name)}: past its time-out, with no records that hold a reader back")
+    for partition, why in found.unseen.items():
+        print(f"warning: {partition} was not examined: {printable(why)}", file=sys.stderr)
+    if any(each.cause is Cause.HANGING for each in found.held):
+        print(f"note: {HIDDEN}", file=sys.stderr)
+
+
+def _paragraph(held: HeldPartition, now: int, options: str) -> list[str]:
+    from einmal.inspection.diagnosis import MEANINGS
+
+    lines = [f"{held.topic}-{held.partition}: {_holds(held, now)}", f"  why      {MEANINGS[held.cause]}"]
+    if held.holder is not None:
+        lines.append(f"  who      {_who(held)}")
+    bound = "up to " if held.is_upper_bound else ""
+    groups = "groups are not known" if held.waiting_groups is None else _groups(held)
+    lines.append(f"  waiting  {bound}{held.records_waiting:,} records; {groups}")
+    lines.append(f"  way out  {held.way_out.advice}")
+    if held.way_out.command is not None:
+        lines.append(f"           {held.way_out.command}{options}")
+    return lines
+
+
+def _holds(held: HeldPartition, now: int) -> str:
+    offset = held.last_stable_offset if held.holder is None else held.holder.start_offset
+    since = None if held.holder is None else held.holder.since
+    what = "readers stop" if held.is_first else "an open transaction begins, behind the first,"
+    if since is None:
+        return f"{what} at offset {offset}"
+    begun = datetime.fromtimestamp(since / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
+    return f"{what} at offset {offset} since {begun}, {max(0, now - since) / 1000:,.0f} s"
+
+
+def _who(held: HeldPartition) -> str:
+    holder = held.holder
+    assert holder is not None, "the caller has looked"
+    name = holder.transactional_id
+    known = "transactional id not known" if name is None else f"transactional id {printable(name)!r}"
+    client = f"client id and host {holder.unknown['client_id']}"
+    return f"{known}, producer id {holder.producer_id}, epoch {holder.producer_epoch}; {client}"
+
+
+def _groups(held: HeldPartition) -> str:
+    groups = held.waiting_groups or ()
+    names = [f"{printable(each.group_id)}{' (at the end)' if each.is_at_the_end else ''}" for each in groups]
+    return f"groups: {', '.join(names)}" if names else "no group has an offset here"

@@ -1,0 +1,1 @@
+"""The read model of any Kafka cluster, read through its public protocol: for commands, metrics, tests and programs."""

@@ -1,0 +1,142 @@
+"""A look at a whole cluster: the read model's values from what its brokers report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from einmal.client.errors import KafkaError
+from einmal.inspection.model import (
+    NOT_REPORTED,
+    BrokerView,
+    ClusterView,
+    GroupOffsetView,
+    GroupView,
+    MemberView,
+    PartitionView,
+    ProducerView,
+    TransactionView,
+)
+from einmal.inspection.reading import Bounds, bounds_of, producers_of, reason, transactions_of
+from einmal.types import TopicPartition
+
+if TYPE_CHECKING:
+    from einmal.client.blocking.admin import AdminCalls
+    from einmal.client.descriptions import GroupListing, MemberDescription
+    from einmal.client.metadata_cache import PartitionMetadata
+
+
+def look(admin: AdminCalls, now: int) -> ClusterView:
+    """Read everything. ``now`` in ms since 1970. Raises KafkaError where not even metadata is to be had."""
+    described = admin.describe_cluster()
+    unknown: dict[str, str] = {}
+    partitions = partitions_of(admin)
+    bounds = {TopicPartition(each.topic, each.partition): each for each in partitions}
+    return ClusterView(
+        now,
+        described.cluster_id,
+        described.controller_id if described.controller_id >= 0 else None,
+        described.transaction_version,
+        tuple(BrokerView(each.node_id, each.host, each.port, each.rack) for each in described.brokers),
+        partitions,
+        _transactions(admin, now, unknown),
+        _groups(admin, bounds, unknown),
+        unknown=unknown,
+    )
+
+
+def partitions_of(admin: AdminCalls, topics: Iterable[str] | None = None) -> tuple[PartitionView, ...]:
+    """The partitions of these topics, or of all, with offsets and producers. Raises KafkaError."""
+    described = admin.describe_topics(topics)
+    metadata = {
+        TopicPartition(name, index): each
+        for name, topic in described.items()
+        for index, each in topic.partitions.items()
+    }
+    bounds, no_bounds = bounds_of(admin, metadata)
+    producers, no_producers = producers_of(admin, metadata)
+    return tuple(
+        _partition(at, each, bounds.get(at), producers.get(at), _unknown(at, no_bounds, no_producers))
+        for at, each in metadata.items()
+    )
+
+
+def _unknown(
+    at: TopicPartition, no_bounds: Mapping[TopicPartition, str], no_producers: Mapping[TopicPartition, str]
+) -> dict[str, str]:
+    unknown = {"log_end_offset": NOT_REPORTED}
+    if at in no_bounds:
+        unknown |= dict.fromkeys(("log_start_offset", "last_stable_offset", "high_watermark"), no_bounds[at])
+    if at in no_producers:
+        unknown["producers"] = no_producers[at]
+    return unknown
+
+
+def _partition(
+    at: TopicPartition,
+    metadata: PartitionMetadata,
+    bounds: Bounds | None,
+    producers: tuple[ProducerView, ...] | None,
+    unknown: Mapping[str, str],
+) -> PartitionView:
+    start, stable, high = bounds or (None, None, None)
+    return PartitionView(
+        at.topic,
+        at.partition,
+        metadata.leader if metadata.leader >= 0 else None,
+        metadata.leader_epoch,
+        metadata.replicas,
+        metadata.isr,
+        start,
+        stable,
+        high,
+        producers,
+        unknown=unknown,
+    )
+
+
+def _transactions(admin: AdminCalls, now: int, unknown: dict[str, str]) -> tuple[TransactionView, ...] | None:
+    try:
+        return transactions_of(admin, admin.list_transactions(), now)
+    except KafkaError as error:
+        unknown["transactions"] = reason(error)
+        return None
+
+
+def _groups(
+    admin: AdminCalls, partitions: Mapping[TopicPartition, PartitionView], unknown: dict[str, str]
+) -> tuple[GroupView, ...] | None:
+    try:
+        return tuple(_group(admin, each, partitions) for each in admin.list_groups())
+    except KafkaError as error:
+        unknown["groups"] = reason(error)
+        return None
+
+
+def _group(admin: AdminCalls, listed: GroupListing, partitions: Mapping[TopicPartition, PartitionView]) -> GroupView:
+    members, offsets, unknown = None, None, {}
+    try:
+        described = admin.describe_groups([listed.group_id])[listed.group_id]
+        members = tuple(map(_member, described.members))
+    except KafkaError as error:
+        unknown["members"] = reason(error)
+    try:
+        committed = admin.list_group_offsets(listed.group_id, require_stable=False)
+        offsets = tuple(_offset(at, committed[at].offset, partitions.get(at)) for at in sorted(committed))
+    except KafkaError as error:
+        unknown["offsets"] = reason(error)
+    return GroupView(listed.group_id, listed.state, listed.protocol_type, members, offsets, unknown)
+
+
+def _member(each: MemberDescription) -> MemberView:
+    return MemberView(
+        each.member_id, each.group_instance_id, each.client_id, each.client_host, tuple(map(str, each.partitions))
+    )
+
+
+def _offset(at: TopicPartition, offset: int, partition: PartitionView | None) -> GroupOffsetView:
+    stable, high = (partition.last_stable_offset, partition.high_watermark) if partition else (None, None)
+    unread = None if stable is None else max(0, stable - offset)
+    return GroupOffsetView(
+        at.topic, at.partition, offset, unread, None if stable is None or high is None else high - stable
+    )

@@ -1,0 +1,183 @@
+"""Examination of partitions for ``einmal txn doctor``: asks twice, so that what ends meanwhile is no finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from einmal.client.errors import KafkaError
+from einmal.inspection.content import RangeContent
+from einmal.inspection.diagnosis import (
+    Cause,
+    Diagnosis,
+    HeldPartition,
+    Holder,
+    Open,
+    WaitingGroup,
+    cause_of,
+    owner_of,
+    verdict,
+    way_out,
+)
+from einmal.inspection.model import NOT_REPORTED, ProducerView, TransactionView
+from einmal.inspection.reading import Bounds, bounds_of, content_of, producers_of, reason, transactions_of
+from einmal.types import TopicPartition
+
+if TYPE_CHECKING:
+    from einmal.client.blocking.admin import AdminCalls
+    from einmal.client.blocking.raw import RangeReader
+
+Positions = Mapping[str, Mapping[TopicPartition, int]]
+
+
+class _Waiting(NamedTuple):
+    """Records and readers behind a partition's last stable offset."""
+
+    bounds: Bounds
+    content: RangeContent | None
+    groups: tuple[WaitingGroup, ...] | None
+    unknown: Mapping[str, str]
+
+
+def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None, now: int) -> Diagnosis:
+    """Examine the partitions of these topics, or of all, internal ones too. ``now`` in ms since 1970; ``reader``: one
+    that reads uncommitted records. Raises KafkaError where the cluster cannot be asked."""
+    described = admin.describe_topics(topics)
+    partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
+    before, unseen = bounds_of(admin, partitions)
+    candidates = [each for each, bounds in before.items() if bounds.stable < bounds.high]
+    producers, unclear = producers_of(admin, candidates)
+    transactions, why = _transactions(admin, producers, now)
+    # What ended since the first look has its marker now.
+    again, _ = producers_of(admin, producers)
+    after, gone = bounds_of(admin, candidates)
+    unseen |= gone
+    if why is not None:
+        unclear |= dict.fromkeys(producers, why)
+    holding = {at: bounds for at, bounds in after.items() if bounds.stable < bounds.high}
+    groups = _positions(admin) if holding else None
+    held: list[HeldPartition] = []
+    for at, bounds in holding.items():
+        found = _open_in(at, producers.get(at, ()), again.get(at, ()), transactions, unclear.get(at))
+        if found or bounds.stable == before[at].stable:
+            held += _findings(found or [Open(at, None, (), unclear.get(at))], _waiting(reader, at, bounds, groups))
+    overdue = tuple(each.transactional_id for each in transactions if each.is_overdue)
+    names = {str(each): text for each, text in unseen.items()}
+    return Diagnosis(verdict(held, overdue, names), now, tuple(held), overdue, names)
+
+
+def _transactions(
+    admin: AdminCalls, producers: Mapping[TopicPartition, Sequence[ProducerView]], now: int
+) -> tuple[tuple[TransactionView, ...], str | None]:
+    """All transactions that are not ended, what coordinators have else under the ids of these producers, and why this
+    may lack some."""
+    ids = {
+        each.producer_id for some in producers.values() for each in some if each.transaction_start_offset is not None
+    }
+    try:
+        listed = {each.transactional_id: each for each in admin.list_managed_transactions(())}
+        if ids:
+            listed |= {each.transactional_id: each for each in admin.list_transactions(producer_ids=sorted(ids))}
+        return transactions_of(admin, listed.values(), now), None
+    except KafkaError as error:
+        return (), reason(error)
+
+
+def _open_in(
+    at: TopicPartition,
+    before: Sequence[ProducerView],
+    after: Sequence[ProducerView],
+    transactions: Sequence[TransactionView],
+    unclear: str | None,
+) -> list[Open]:
+    """The transactions that were open in both looks, the first one first."""
+    still = {(each.producer_id, each.transaction_start_offset) for each in after}
+    return [
+        Open(at, each, [other for other in transactions if other.producer_id == each.producer_id], unclear)
+        for each in sorted(before, key=lambda each: each.transaction_start_offset or 0)
+        if each.transaction_start_offset is not None and (each.producer_id, each.transaction_start_offset) in still
+    ]
+
+
+def _positions(admin: AdminCalls) -> Positions | None:
+    """The offsets of every group; None where groups cannot be asked."""
+    try:
+        return {
+            each.group_id: {
+                at: offset.offset
+                for at, offset in admin.list_group_offsets(each.group_id, require_stable=False).items()
+            }
+            for each in admin.list_groups()
+        }
+    except KafkaError as error:
+        reason(error)
+        return None
+
+
+def _waiting(reader: RangeReader, at: TopicPartition, bounds: Bounds, positions: Positions | None) -> _Waiting:
+    unknown = {} if positions is not None else {"waiting_groups": "groups could not be asked"}
+    try:
+        content = content_of(reader, at, bounds.stable, bounds)
+    except KafkaError as error:
+        reason(error)
+        content = None
+    groups = None
+    if positions is not None:
+        # One that is past the last stable offset reads uncommitted records, and waits for nobody.
+        groups = tuple(
+            WaitingGroup(group_id, offsets[at], offsets[at] == bounds.stable)
+            for group_id, offsets in positions.items()
+            if at in offsets and offsets[at] <= bounds.stable
+        )
+    return _Waiting(bounds, content, groups, unknown)
+
+
+def _findings(found: Sequence[Open], waiting: _Waiting) -> list[HeldPartition]:
+    bounds, content = waiting.bounds, waiting.content
+    held: list[HeldPartition] = []
+    for number, each in enumerate(found):
+        cause = cause_of(each)
+        held.append(
+            HeldPartition(
+                each.partition.topic,
+                each.partition.partition,
+                bounds.stable,
+                bounds.high,
+                number == 0,
+                cause,
+                None if each.producer is None else _holder(each, each.producer, content),
+                bounds.high - bounds.stable if content is None else content.behind,
+                content is None,
+                waiting.groups,
+                way_out(each, cause),
+                waiting.unknown,
+            )
+        )
+    return held
+
+
+def _holder(found: Open, producer: ProducerView, content: RangeContent | None) -> Holder:
+    owner = owner_of(found)
+    ranges = content.open_ranges if content is not None else ()
+    first = next((each for each in ranges if each.producer_id == producer.producer_id), None)
+    begun = None if owner is None or cause_of(found) is Cause.HANGING else owner.start_time
+    since = begun if begun is not None or first is None else first.first_timestamp
+    unknown = {"client_id": NOT_REPORTED, "client_host": NOT_REPORTED}
+    if owner is None:
+        unknown |= dict.fromkeys(("transactional_id", "state"), found.unclear or "no coordinator has this producer id")
+    if since is None:
+        unknown["since"] = "not counted: too many offsets"
+    start = producer.transaction_start_offset
+    assert start is not None, "only producers with an open transaction are found"
+    return Holder(
+        None if owner is None else owner.transactional_id,
+        producer.producer_id,
+        producer.producer_epoch,
+        start,
+        producer.last_timestamp,
+        since,
+        None if owner is None else owner.state,
+        None,
+        None,
+        unknown,
+    )

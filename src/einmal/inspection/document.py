@@ -1,0 +1,28 @@
+"""The JSON form of the read model's values: their fields by name, as ``schema.json`` has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import Enum
+from importlib.resources import files
+from typing import Any
+
+
+def document(value: Any) -> Any:
+    """A value of this package, or a list or mapping of them, for ``json.dumps``."""
+    if dataclasses.is_dataclass(value):
+        return {each.name: document(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): document(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [document(each) for each in value]
+    return value
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of one kind of document: ClusterView, Diagnosis, GroupLag, ShownTransaction."""
+    whole: dict[str, Any] = json.loads(files("einmal.inspection").joinpath("schema.json").read_text())
+    return {**whole, "$ref": f"#/$defs/{name}"}

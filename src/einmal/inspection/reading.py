@@ -1,0 +1,143 @@
+"""Questions to a cluster, with their failures as values: an answer, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from einmal.client.aio.offsets import EARLIEST, LATEST
+from einmal.client.errors import KafkaError, NoBrokerReachable
+from einmal.client.records import OffsetRange
+from einmal.inspection.content import RangeContent, count
+from einmal.inspection.model import NOT_REPORTED, ProducerView, TransactionView
+from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from einmal.client.blocking.admin import AdminCalls
+    from einmal.client.blocking.raw import RangeReader
+    from einmal.client.descriptions import ProducerDescription, TransactionDescription, TransactionListing
+
+COUNTED_OFFSETS_MAX: Final = 100_000
+"""How many offsets of a partition are read to count what they have."""
+
+
+def reason(error: KafkaError) -> str:
+    """Why a field is None. Raises NoBrokerReachable: then nothing is known at all."""
+    if isinstance(error, NoBrokerReachable):
+        raise error
+    return NOT_REPORTED if error.code is ErrorCode.unsupported_version else f"{error.name}: {error.meaning}"
+
+
+class Bounds(NamedTuple):
+    """Log start, last stable offset and high watermark of a partition."""
+
+    start: int
+    stable: int
+    high: int
+
+
+def bounds_of(
+    admin: AdminCalls, partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, Bounds], dict[TopicPartition, str]]:
+    """The bounds of each partition, or why they are not known. The high watermark is read last: it is never before
+    the last stable offset."""
+    asked = list(partitions)
+    found: dict[TopicPartition, list[int]] = {each: [] for each in asked}
+    unknown: dict[TopicPartition, str] = {}
+    for timestamp, isolation in (
+        (EARLIEST, IsolationLevel.READ_UNCOMMITTED),
+        (LATEST, IsolationLevel.READ_COMMITTED),
+        (LATEST, IsolationLevel.READ_UNCOMMITTED),
+    ):
+        wanted = {each: timestamp for each in asked if each not in unknown}
+        for each, answer in admin.list_offsets_each(wanted, isolation=isolation).items():
+            if isinstance(answer, KafkaError):
+                unknown[each] = reason(answer)
+            else:
+                found[each].append(answer.offset)
+    return {each: Bounds(*found[each]) for each in asked if each not in unknown}, unknown
+
+
+def content_of(reader: RangeReader, partition: TopicPartition, start: int, bounds: Bounds) -> RangeContent | None:
+    """Content from ``start`` to the high watermark; None: more than ``COUNTED_OFFSETS_MAX`` offsets. ``reader``: one
+    that reads uncommitted records. Raises KafkaError."""
+    start = max(start, bounds.start)
+    if bounds.high - start > COUNTED_OFFSETS_MAX:
+        return None
+    batches = reader.read({partition: OffsetRange(start, bounds.high)}, with_markers=True)
+    return count(batches, start, bounds.stable)
+
+
+def producers_of(
+    admin: AdminCalls, partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, tuple[ProducerView, ...]], dict[TopicPartition, str]]:
+    """The producers in the state of each partition's leader, or why they are not known."""
+    asked = list(partitions)
+    described, errors = admin.describe_producers_each(asked)
+    found: dict[TopicPartition, list[ProducerView]] = {each: [] for each in asked if each not in errors}
+    for each in described:
+        found[each.topic_partition].append(_producer(each))
+    return {each: tuple(some) for each, some in found.items()}, {each: reason(error) for each, error in errors.items()}
+
+
+def _producer(described: ProducerDescription) -> ProducerView:
+    start = described.current_transaction_start_offset
+    return ProducerView(
+        described.producer_id,
+        described.producer_epoch,
+        described.last_sequence,
+        described.last_timestamp,
+        described.coordinator_epoch,
+        start if start >= 0 else None,
+    )
+
+
+def transaction_of(admin: AdminCalls, transactional_id: str, now: int) -> TransactionView:
+    """Return what its coordinator knows of a transactional id. ``now`` in ms since 1970. Raises RequestRefused."""
+    return _described(admin.describe_transactions([transactional_id])[transactional_id], now)
+
+
+def transactions_of(admin: AdminCalls, listed: Iterable[TransactionListing], now: int) -> tuple[TransactionView, ...]:
+    """Return what the coordinators know of these transactional ids; one that has expired meanwhile is left out."""
+    found: list[TransactionView] = []
+    for each in listed:
+        try:
+            found.append(transaction_of(admin, each.transactional_id, now))
+        except KafkaError as error:
+            if error.code is not ErrorCode.transactional_id_not_found:
+                found.append(_undescribed(each, reason(error)))
+    return tuple(found)
+
+
+_CLIENT: Final = {"client_id": NOT_REPORTED, "client_host": NOT_REPORTED}
+"""No version of DescribeTransactions has them."""
+
+
+def _described(each: TransactionDescription, now: int) -> TransactionView:
+    start = each.start_time if each.start_time >= 0 and each.partitions else None
+    return TransactionView(
+        each.transactional_id,
+        each.state,
+        each.coordinator_id,
+        each.producer_id,
+        each.producer_epoch,
+        each.is_two_phase,
+        None if each.is_two_phase else each.timeout_ms,
+        start,
+        None if start is None else max(0, now - start),
+        tuple(map(str, each.partitions)),
+        unknown=_CLIENT,
+    )
+
+
+def _undescribed(each: TransactionListing, why: str) -> TransactionView:
+    fields = ("producer_epoch", "is_two_phase", "timeout_ms", "start_time", "age_ms", "partitions")
+    unknown: Mapping[str, str] = dict.fromkeys(fields, why) | _CLIENT
+    return TransactionView(
+        each.transactional_id,
+        each.state,
+        each.coordinator_id,
+        each.producer_id,
+        *(None, None, None, None, None, None),
+        unknown=unknown,
+    )
