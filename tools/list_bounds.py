@@ -89,6 +89,7 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "log.roll.ms": "Apache Kafka checks this beside its definition",
         "max.connection.creation.rate": "nobody could connect",
         "max.connections": "nobody could connect",
+        "metrics.listeners": _OWN,
         "offset.metadata.max.bytes": _MEANINGLESS,
         "queued.max.request.bytes": _MEANINGLESS,
         "replica.fetch.min.bytes": _MEANINGLESS,

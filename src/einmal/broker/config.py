@@ -293,6 +293,11 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int = _setting(1_000, "Fetch sessions kept (KIP-227).", low=0)
     fetch_max_bytes: int = _setting(57_671_680, "Maximum bytes of one Fetch response.", low=1_024)
 
+    # metrics and health over HTTP
+    metrics_listeners: str = _setting(
+        "", "HOST:PORT of /metrics, /health/live and /health/ready, without authentication; a port alone: of 127.0.0.1."
+    )
+
     # quotas
     quota_window_num: int = _setting(11, "Windows over which the use of a quota is measured.", low=1)
     quota_window_size_seconds: int = _setting(1, "Length of such a window.", low=1)
@@ -528,6 +533,7 @@ class BrokerConfig:
         if not self.is_broker and not listeners.of_controller:
             raise ConfigError(f"listeners={self.listeners} has no {self.controller_listener_names}://")
         self._check_advertised(listeners)
+        _ = self.metrics_endpoint
         self._check_security(listeners)
         self._check_authorizer()
         named = {each.name.lower() for each in (*listeners.all, listeners.controllers_elsewhere)}
@@ -638,6 +644,15 @@ class BrokerConfig:
         declared = endpoints_of("advertised.listeners", self.advertised_listeners).get(listener.name)
         endpoint = listener.endpoint.reachable(port) if declared is None else declared
         return endpoint if endpoint.port else endpoint._replace(port=port)
+
+    @property
+    def metrics_endpoint(self) -> Endpoint | None:
+        """Where metrics and health are served, if anywhere. Raises ConfigError."""
+        text = self.metrics_listeners
+        if not text:
+            return None
+        host, port = address_of("metrics.listeners", text, text)
+        return Endpoint(host or "127.0.0.1", port)
 
     @property
     def flush_each(self) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -49,12 +50,15 @@ from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.broker.identity import Identity, new_uuid
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.broker.listening import Listening
+from einmal.broker.monitoring.monitoring import Monitoring
+from einmal.broker.monitoring.parts import Monitored
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.broker.replicas.isr_updates import IsrUpdates
 from einmal.broker.replicas.log_cleaner import LogCleaner
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_fetcher import ReplicaFetchers
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
+from einmal.broker.resources.counts import RequestCounts
 from einmal.broker.resources.memory_budget import RESPONSE_BYTES_MAX, MemoryBudget
 from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.broker.resources.supervision import Supervisor
@@ -76,8 +80,17 @@ _CHECKPOINT_SECONDS: Final = 5.0
 
 
 class Node:
+    """``stopwatch``: seconds since any moment, of what is counted only."""
+
     def __init__(
-        self, config: BrokerConfig, *, clock: Clock, network: Network, disk: Disk, random: random.Random
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        network: Network,
+        disk: Disk,
+        random: random.Random,
+        stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
         config.check_roles()
         self.config = config
@@ -88,6 +101,7 @@ class Node:
         self.directory = config.directory
         self.supervisor = Supervisor()
         self.turns = Turns(clock)
+        self.requests = RequestCounts(stopwatch)
         self.response_memory = MemoryBudget(RESPONSE_BYTES_MAX)
         self.parked_fetches = ParkedFetches()
         self.identity = Identity(config.node_id)
@@ -106,10 +120,9 @@ class Node:
         self._build_coordinators()
         self._build_membership()
         self._build_front()
-        self._is_catching_up = False
-        self._is_loaded = False
-        """Whether the metadata log is open."""
         self._stopping = asyncio.Event()
+        self.monitoring = self._new_monitoring()
+        self._is_catching_up = False
         self._chores: list[asyncio.Task[None]] = []
 
     # --- parts, each of which gets those before it -----------------------------------------------------------------
@@ -181,6 +194,7 @@ class Node:
             clock=self.clock,
             turns=self.turns,
             supervisor=self.supervisor,
+            requests=self.requests,
             response_memory=self.response_memory,
             parked_fetches=self.parked_fetches,
             throttles=self.throttles,
@@ -205,6 +219,29 @@ class Node:
             hanging=HangingTransactions(self.metadata, self.partitions, markers, self.peers),
             groups=self.groups,
         )
+
+    def _new_monitoring(self) -> Monitoring | None:
+        endpoint = self.config.metrics_endpoint
+        if endpoint is None:
+            return None
+        parts = Monitored(
+            config=self.config,
+            clock=self.clock,
+            turns=self.turns,
+            requests=self.requests,
+            metadata=self.metadata,
+            quorum=self.quorum,
+            controller=self.controller,
+            partitions=self.partitions,
+            transactions=self.transactions,
+            groups=self.groups,
+            lifecycle=self.lifecycle,
+            listening=self.listening,
+            servers=self.servers,
+            peers=self.peers,
+            is_stopping=self._stopping.is_set,
+        )
+        return Monitoring(endpoint, parts, self.network)
 
     def _server(self, router: Router) -> Server:
         own = self.config.of_listener(router.listener.name)
@@ -250,6 +287,8 @@ class Node:
 
         Returns when this broker is unfenced: then a majority of the controllers runs.
         """
+        if self.monitoring is not None:
+            await self.monitoring.start()
         await self._recover()
         await self._listen()
         await self.quorum.start()
@@ -278,7 +317,6 @@ class Node:
         self._look_for_power_cut()
         self._epoch_files.load()
         await self.quorum.load()
-        self._is_loaded = True
         is_blank = self.quorum.voters == (self.config.node_id,) and self.quorum.partition.log_end_offset == 0
         if is_blank and self.partitions.folders.all():
             # They would be mistaken for remains of deleted topics.
@@ -331,7 +369,7 @@ class Node:
         await self.isr_updates.stop()
         self.replica_sessions.close()
         self.controller.resign()
-        if self._is_loaded:
+        if self.quorum.is_loaded:
             await self.quorum.stop()
         self._close(listeners.of_controller)
         self.metadata.stop()
@@ -339,6 +377,8 @@ class Node:
         self.topic_creation.stop()
         self.peers.close()
         await asyncio.gather(*self._chores, return_exceptions=True)
+        if self.monitoring is not None:
+            await self.monitoring.stop()
         is_whole = self.partitions.is_whole
         await self.partitions.close()
         if is_whole:

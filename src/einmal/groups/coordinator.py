@@ -30,7 +30,14 @@ from einmal.groups.group import Group
 from einmal.groups.offset_commits import OffsetCommits
 from einmal.groups.offsets import Offsets
 from einmal.groups.records import OffsetRecord, Record
-from einmal.groups.requests import GroupDecision, OffsetCommit, OffsetFetchGroup, Ticket, TxnOffsetCommit
+from einmal.groups.requests import (
+    CommittedPosition,
+    GroupDecision,
+    OffsetCommit,
+    OffsetFetchGroup,
+    Ticket,
+    TxnOffsetCommit,
+)
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.api.delete_groups import DeletableGroupResult, DeleteGroupsResponse
@@ -120,6 +127,15 @@ class GroupCoordinator:
             if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
         )
         return Decision(response=ListGroupsResponse(groups=groups))
+
+    def group_ids(self) -> list[str]:
+        return list(self._group_ids())
+
+    def position(self, group_id: str) -> CommittedPosition:
+        """The committed offsets of a group, whether it is there or not."""
+        group = self._classic.live.get(group_id)
+        offsets = {each: committed.offset for each, committed in self._offsets.committed_by(group_id)}
+        return CommittedPosition(0 if group is None else len(group.members), offsets)
 
     def delete_groups(self, group_ids: Sequence[str]) -> GroupDecision[DeleteGroupsResponse]:
         """A group with members, or with offsets that an open transaction would commit, is kept."""

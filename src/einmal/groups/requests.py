@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NewType, TypeAlias, TypeVar
+from typing import NamedTuple, NewType, TypeAlias, TypeVar
 
 from einmal.groups.records import CommittedOffset, Record
 from einmal.shard.decision import Decision
@@ -22,6 +22,13 @@ Ticket = NewType("Ticket", int)
 
 Response: TypeAlias = JoinGroupResponse | SyncGroupResponse
 """Responses that may come later."""
+
+
+class CommittedPosition(NamedTuple):
+    """How many members a group has, and the next offset to read of each partition."""
+
+    members: int
+    offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)

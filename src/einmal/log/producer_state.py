@@ -143,6 +143,7 @@ class ProducerEntry:
     __slots__ = (
         "batches",
         "coordinator_epoch",
+        "current_txn_began_ms",
         "current_txn_first_offset",
         "last_seen_ms",
         "last_timestamp",
@@ -156,6 +157,8 @@ class ProducerEntry:
         """Oldest first; all of ``producer_epoch``."""
         self.current_txn_first_offset = NO_OFFSET
         """-1: no transaction is open."""
+        self.current_txn_began_ms = 0
+        """Monotonic time of its first append here, or of the load of this log."""
         self.last_timestamp = -1
         self.last_seen_ms = 0
         """Monotonic time of the last append."""
@@ -218,6 +221,16 @@ class ProducerStates:
             return first_open
         first_unreplicated = min(self._unreplicated)
         return first_unreplicated if first_open is None else min(first_open, first_unreplicated)
+
+    @property
+    def open_count(self) -> int:
+        """Transactions that are open."""
+        return len(self._open)
+
+    def held_since_ms(self) -> int | None:
+        """When the oldest open transaction began, as far as this process knows; None: none is open."""
+        producer_id = next(iter(self._open.values()), None)
+        return None if producer_id is None else self._entries[producer_id].current_txn_began_ms
 
     def has_open_transaction(self, producer: ProducerIdAndEpoch) -> bool:
         entry = self._entries.get(producer.producer_id)
@@ -381,6 +394,7 @@ class ProducerStates:
                 self._verifications.pop(producer_id, None)
             if entry.current_txn_first_offset < 0:
                 entry.current_txn_first_offset = first_offset
+                entry.current_txn_began_ms = now.monotonic_ms
                 is_last = not self._open or next(reversed(self._open)) < first_offset
                 assert is_last, "the first of the open transactions is the oldest: the last stable offset depends on it"
                 self._open[first_offset] = producer_id
@@ -525,4 +539,5 @@ class ProducerStates:
         self._entries[ProducerId(producer_id)] = entry
         if first >= 0:
             entry.current_txn_first_offset = Offset(first)
+            entry.current_txn_began_ms = now.monotonic_ms
             self._open[Offset(first)] = ProducerId(producer_id)

@@ -145,6 +145,7 @@ class World:
             clock=machine.clock,
             network=self.network.of(host),
             disk=machine.disk.view(host),
+            stopwatch=self.loop.time,
             random=self._source(f"{machine.name} {machine.incarnations}"),
         )
         node.watch = self.invariants

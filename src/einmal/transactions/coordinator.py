@@ -43,7 +43,7 @@ from einmal.transactions.fencing import (
     producer_error,
     relation,
 )
-from einmal.transactions.markers import WriteMarkers
+from einmal.transactions.markers import EndCause, WriteMarkers
 from einmal.transactions.records import TransactionRecord
 from einmal.transactions.states import AT_REST, TransactionState
 from einmal.transactions.transaction import NO_TIMEOUT_MS, Transaction
@@ -225,7 +225,7 @@ class TransactionCoordinator:
         if fenced is None:
             return _refuse_init(ErrorCode.coordinator_load_in_progress)
         # The client retries, and then finds the transaction ended.
-        records, actions = self._ending(fenced, now)
+        records, actions = self._ending(fenced, EndCause.FENCED, now)
         answer = InitProducerIdResult(ErrorCode.concurrent_transactions)
         return Decision(records=records, response=answer, actions=actions)
 
@@ -335,7 +335,8 @@ class TransactionCoordinator:
         prepared = transaction.preparing(
             committed=committed, version=version, next_producer_id=next_producer_id, now=now
         )
-        records, actions = self._ending(prepared, now)
+        cause = EndCause.COMMIT if committed else EndCause.ABORT
+        records, actions = self._ending(prepared, cause, now)
         # The client continues with the identity after completion, although that record is not written yet.
         answer = EndTxnResult(ErrorCode.none, *prepared.completing(now).producer)
         return Decision(records=records, response=answer, actions=actions)
@@ -356,10 +357,10 @@ class TransactionCoordinator:
         return NO_PRODUCER_ID
 
     def _ending(
-        self, prepared: Transaction, now: Instant
+        self, prepared: Transaction, cause: EndCause, now: Instant
     ) -> tuple[tuple[TransactionRecord, ...], tuple[WriteMarkers, ...]]:
         if prepared.partitions:
-            return (_record(prepared),), (_markers(prepared),)
+            return (_record(prepared),), (_markers(prepared, cause),)
         return (_record(prepared), _record(prepared.completing(now))), ()
 
     def markers_written(
@@ -455,7 +456,7 @@ class TransactionCoordinator:
                 for waiting in overdue[number:]:
                     self._timeouts.set(waiting, now.monotonic_ms)
                 return
-            records, actions = self._ending(fenced, now)
+            records, actions = self._ending(fenced, EndCause.TIMEOUT, now)
             yield Decision(records=records, response=None, actions=actions)
 
     def _forget_idle(self, now: Instant) -> Iterator[TransactionDecision[None]]:
@@ -487,13 +488,14 @@ def _record(transaction: Transaction) -> TransactionRecord:
     return TransactionRecord(transaction.transactional_id, transaction)
 
 
-def _markers(prepared: Transaction) -> WriteMarkers:
+def _markers(prepared: Transaction, cause: EndCause | None = None) -> WriteMarkers:
     return WriteMarkers(
         transactional_id=prepared.transactional_id,
         producer=prepared.producer,
         committed=prepared.is_committed,
         partitions=prepared.partitions,
         transaction_version=prepared.client_version,
+        cause=cause,
     )
 
 

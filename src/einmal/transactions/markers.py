@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
+
+
+class EndCause(Enum):
+    """Who has ended a transaction."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    """Its client."""
+    TIMEOUT = "timeout"
+    FENCED = "fenced"
+    """Another instance, by InitProducerId."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +32,5 @@ class WriteMarkers:
     committed: bool
     partitions: tuple[TopicPartition, ...]
     transaction_version: TransactionVersion
+    cause: EndCause | None = field(default=None, compare=False)
+    """None after a load: only who has decided knows."""

@@ -72,6 +72,8 @@ class BrokerLifecycle:
         self._wants_shutdown = False
         self._may_shut_down = asyncio.Event()
         self.is_unfenced = False
+        self._answered_at: float | None = None
+        """When a heartbeat was last answered, by the event loop's time."""
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -122,6 +124,10 @@ class BrokerLifecycle:
         """Record that all data of this broker is on disk. Raises OSError."""
         if self._identity.broker_epoch >= 0:
             self._files.remember()
+
+    def silent_seconds(self) -> float:
+        """How long ago the controller has last answered a heartbeat; 0: it never has."""
+        return 0.0 if self._answered_at is None else asyncio.get_running_loop().time() - self._answered_at
 
     def settings_changed(self) -> None:
         """Some topics' settings may have changed, and with them whether a crash may lose data."""
@@ -255,6 +261,7 @@ class BrokerLifecycle:
             if answer.error_code not in _SOON:
                 log.warning("the controller refuses a heartbeat: %s", answer.error_code.name)
             return False
+        self._answered_at = asyncio.get_running_loop().time()
         self._set_unfenced(not answer.is_fenced)
         if self._wants_shutdown and answer.should_shut_down:
             self._may_shut_down.set()

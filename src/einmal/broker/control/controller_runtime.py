@@ -66,6 +66,8 @@ class ControllerRuntime:
         self._source = source
         self._runtime: ShardRuntime[Controller, MetadataRecord, ControllerAction] | None = None
         self._tasks: dict[asyncio.Task[object], None] = {}
+        self.unclean_elections = 0
+        """Leaders elected here that may lack committed records."""
 
     @property
     def is_active(self) -> bool:
@@ -171,6 +173,7 @@ class ControllerRuntime:
             case BrokerUnfenced(broker_id, broker_epoch):
                 log.info("broker %d, epoch %d, takes part", broker_id, broker_epoch)
             case LedAtRisk():
+                self.unclean_elections += 1
                 self._tell_of_risk(action)
             case _:
                 assert_never(action)

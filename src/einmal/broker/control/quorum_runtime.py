@@ -134,6 +134,8 @@ class QuorumRuntime:
         self._waiting_for_leader: list[asyncio.Future[None]] = []
         self.refused_with = ErrorCode.none
         """Why a voter has not let this node have the metadata log, if one has not."""
+        self.is_loaded = False
+        """Whether log and machine are there."""
         self.is_stopped = False
         self.has_failed = False
         """The vote cannot be written down; meanwhile this member does nothing."""
@@ -177,6 +179,7 @@ class QuorumRuntime:
             self.partition, self.snapshots, self._metadata, self._clock, bytes_between, self._spawn
         )
         self._start_machine(self._storage.read_state())
+        self.is_loaded = True
 
     def install_snapshot(self, snapshot_id: OffsetAndEpoch, values: list[bytes]) -> None:
         """The log reaches, or starts at, the snapshot's end: let the node have what is in it. Raises OSError."""

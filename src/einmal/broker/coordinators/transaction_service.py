@@ -9,7 +9,7 @@ them (KIP-890). A request that begins a transaction waits for the end of the pre
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
@@ -30,6 +30,7 @@ from einmal.broker.coordinators.transaction_verification import (
 from einmal.broker.coordinators.verification_requests import VerificationRequests
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.resources.counts import TransactionCounts
 from einmal.broker.rpc.peers import Asker
 from einmal.log.producer_state import CONTINUES, VerificationGuard
 from einmal.metadata.features import TRANSACTION_VERSION
@@ -38,6 +39,7 @@ from einmal.metadata.records import NO_LEADER
 from einmal.seams import Clock
 from einmal.transactions import records
 from einmal.transactions.coordinator import (
+    EndTxnResult,
     InitProducerIdResult,
     PartitionErrors,
     TransactionConfig,
@@ -59,6 +61,7 @@ from einmal.types import (
 R = TypeVar("R")
 Begun = TypeVar("Begun", ErrorCode, InitProducerIdResult)
 """An answer to a request that begins a transaction, or prepares for one."""
+_FENCED: Final = (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
 TransactionRuntime: TypeAlias = ShardRuntime[TransactionCoordinator, TransactionRecord, WriteMarkers]
 
 
@@ -80,6 +83,7 @@ class TransactionService:
         self.markers = markers
         """The implementation of WriteTxnMarkers on this broker."""
         self.producer_ids = producer_ids
+        self.counts = TransactionCounts()
         self._shards: Shards[TransactionCoordinator, TransactionRecord, WriteMarkers] = Shards(
             TRANSACTION_STATE,
             metadata,
@@ -134,7 +138,9 @@ class TransactionService:
         runtime = self._shards.find(transactional_id)
         if runtime is None:
             return ErrorCode.not_coordinator
-        return await runtime.submit(decide, reads_only=reads_only)
+        answer = await runtime.submit(decide, reads_only=reads_only)
+        self.counts.fenced += _is_fenced(answer)
+        return answer
 
     async def submit_next(
         self,
@@ -172,7 +178,7 @@ class TransactionService:
 
     def _new_runtime(self, partition: Partition) -> TransactionRuntime:
         def perform(action: WriteMarkers) -> None:
-            self._sender.send(action, _coordinator(runtime), _report(runtime, action, self.ends))
+            self._sender.send(action, _coordinator(runtime), self._ended(runtime, action))
 
         runtime: TransactionRuntime = ShardRuntime(
             partition,
@@ -182,6 +188,24 @@ class TransactionService:
             perform=perform,
         )
         return runtime
+
+    def _ended(self, runtime: TransactionRuntime, action: WriteMarkers) -> Callable[[], Awaitable[None]]:
+        """Count an outcome, which is committed; return the report that all markers are written."""
+        phases, decided_ms = self.counts.phases, self._clock.now().monotonic_ms
+        transaction = None if runtime.shard is None else runtime.shard.transactions.get(action.transactional_id)
+        if action.cause is not None:
+            self.counts.results[action.cause.value] += 1
+            if transaction is not None and transaction.updated_at is not None:
+                phases["prepare"].observe((decided_ms - transaction.updated_at) / 1000)
+        report = _report(runtime, action, self.ends)
+
+        async def completed() -> None:
+            written_ms = self._clock.now().monotonic_ms
+            phases["markers"].observe((written_ms - decided_ms) / 1000)
+            await report()
+            phases["complete"].observe((self._clock.now().monotonic_ms - written_ms) / 1000)
+
+        return completed
 
     def _resigned(self, runtime: TransactionRuntime) -> None:
         self._sender.forget(_coordinator(runtime))
@@ -310,6 +334,15 @@ class TransactionService:
                 reads_only=True,
             )
         return dict.fromkeys(partitions, outcome) if isinstance(outcome, ErrorCode) else outcome
+
+
+def _is_fenced(answer: object) -> bool:
+    """Whether a coordinator has refused an earlier instance or epoch."""
+    if isinstance(answer, InitProducerIdResult | EndTxnResult):
+        answer = answer.error
+    if isinstance(answer, Mapping):
+        return any(error in _FENCED for error in answer.values())
+    return answer in _FENCED
 
 
 def _coordinator(runtime: TransactionRuntime) -> Coordinator:

@@ -209,5 +209,6 @@ def router(parts: NodeParts, listener: NamedListener) -> Router:
         listener,
         forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
         throttles=parts.throttles if listeners.identifies_clients(listener) else None,
+        counts=parts.requests,
         unsupported=ApiVersionsHandler(parts.metadata, versions).unsupported,
     )

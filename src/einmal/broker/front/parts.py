@@ -30,6 +30,7 @@ from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.broker.replicas.batch_checks import BatchChecks
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
+from einmal.broker.resources.counts import RequestCounts
 from einmal.broker.resources.memory_budget import MemoryBudget
 from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.broker.resources.supervision import Supervisor
@@ -52,6 +53,7 @@ class NodeParts:
     clock: Clock
     turns: Turns
     supervisor: Supervisor
+    requests: RequestCounts
     response_memory: MemoryBudget
     parked_fetches: ParkedFetches
     throttles: ClientThrottles

@@ -107,6 +107,10 @@ class LogView:
         """Bytes in all segments."""
         return self._log.segments.size
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._log.segments.in_order)
+
     def aborted_transactions(self, first: Offset, end: Offset) -> list[AbortedTransaction]:
         """The aborted transactions with records between ``first`` and before ``end``, by first offset."""
         return self._log.segments.aborted_transactions(first, end)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from einmal.broker.replicas.awaited_log import AwaitedLog
+from einmal.broker.resources.counts import TopicCounts
 from einmal.log.admission import NONE, Admission
 from einmal.log.cleaning import clean
 from einmal.log.compaction import CleanedSegment, Cleaning
@@ -76,6 +77,8 @@ class Partition(AwaitedLog):
         """Called before the log is cut at an offset. May raise OSError."""
         self.bytes_appended = 0
         """Since this process began."""
+        self.counts = TopicCounts()
+        """The counts of its topic on this broker."""
         self._clock = clock
         self._broker_id = broker_id
         self._commitment: Commitment | None = None
@@ -152,7 +155,16 @@ class Partition(AwaitedLog):
             verification=verification,
             admission=admission,
         )
-        if result.error is NONE and not result.is_duplicate:
+        counts = self.counts
+        counts.produces += 1
+        if result.error is not NONE:
+            counts.failed_produces += 1
+            counts.gaps += result.error is ErrorCode.out_of_order_sequence_number
+            counts.fenced += result.error is ErrorCode.invalid_producer_epoch
+        elif result.is_duplicate:
+            counts.duplicates += 1
+        else:
+            counts.messages_in += result.last_offset - result.base_offset + 1
             self._appended(len(batches))
         return result
 
@@ -177,11 +189,13 @@ class Partition(AwaitedLog):
             transaction_version=transaction_version,
         )
         if result.error is ErrorCode.none and not result.is_duplicate:
+            self.counts.markers += 1
             self._appended(0)
         return result
 
     def _appended(self, size: int) -> None:
         self.bytes_appended += size
+        self.counts.bytes_in += size
         if self._flush_each:
             self.flush_soon()
         elif self._commitment is not None:
@@ -245,6 +259,7 @@ class Partition(AwaitedLog):
             bytearray(batches), leader_epoch=self.leader_epoch, now=self._clock.now(), origin=AppendOrigin.REPLICATION
         )
         self.bytes_appended += len(batches)
+        self.counts.replication_bytes_in += len(batches)
         return result.error
 
     def settle(self, leader_high_watermark: Offset, leader_log_start: Offset, leader_epoch: LeaderEpoch) -> None:

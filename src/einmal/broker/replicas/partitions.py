@@ -20,6 +20,7 @@ from einmal.broker.replicas.partition_folders import PartitionFolders
 from einmal.broker.replicas.partition_opener import PartitionOpener
 from einmal.broker.replicas.partition_removals import PartitionRemovals
 from einmal.broker.replicas.topic_settings import log_config, setting
+from einmal.broker.resources.counts import CountedTopics
 from einmal.broker.resources.supervision import Supervisor
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption, SyncFailed
@@ -61,6 +62,10 @@ class Partitions:
         """Topics of the whole cluster."""
         self._metadata: Partition | None = None
         """The metadata log. Not among the others: no client's request may reach it."""
+        self.topics = CountedTopics()
+        """The counts of each topic with partitions here."""
+        self.isr_shrinks = self.isr_expands = 0
+        """Changes of the ISR of partitions that are led here."""
         self.offline: dict[TopicPartition, OSError | LogCorruption] = {}
         """Replicas that could not be opened, and why. Changed here only."""
         self._unopened: dict[TopicPartition, None] = {}
@@ -205,6 +210,7 @@ class Partitions:
             self.offline[topic_partition] = error
             return None
         self.offline.pop(topic_partition, None)
+        partition.counts = self.topics.opened(topic_partition.topic)
         self._partitions[topic_partition] = partition
         return partition
 
@@ -231,6 +237,9 @@ class Partitions:
             )
             partition.lead(leader, image.leader_epoch)
         elif partition.replication is not None:
+            grown = len(image.isr) - len(partition.replication.isr)
+            self.isr_shrinks += grown < 0
+            self.isr_expands += grown > 0
             partition.advance(partition.replication.membership_changed(membership, now_ms))
 
     def open_metadata(self, topic_partition: TopicPartition, topic_id: UUID) -> Partition:
@@ -271,6 +280,7 @@ class Partitions:
 
     def _retire(self, topic_partition: TopicPartition, partition: Partition) -> None:
         del self._partitions[topic_partition]
+        self.topics.closed(topic_partition.topic)
         self._marks.forget(partition.topic_id, topic_partition)
         partition.retire()
 

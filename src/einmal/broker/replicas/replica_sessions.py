@@ -367,6 +367,7 @@ class ReplicaSessions:
                 records = partition.read(Offset(asked.fetch_offset), min(room, asked.partition_max_bytes), below=end)
             except (LogCorruption, OSError) as failure:
                 return FetchedPartition(asked.partition, partition.report(failure))
+        partition.counts.replication_bytes_out += len(records)
         return FetchedPartition(asked.partition, _NONE, high_watermark, -1, start, None, records)
 
     @staticmethod

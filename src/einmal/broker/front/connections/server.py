@@ -476,7 +476,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_closed:
             return
-        answer.parts = self._server.router.encode(deferred.header, body.result(), deferred.charge)
+        router = self._server.router
+        answer.parts = router.encode(deferred.header, body.result(), deferred.charge)
+        router.answered(deferred)
         if answer.parked is not None:
             self._reserved -= answer.parked.bytes_max
         self._held.add(sum(map(len, answer.parts)))

@@ -159,7 +159,14 @@ class ConsumerFetch:
         except (LogCorruption, OSError):
             return self.min_bytes
 
+    def count_sent(self, index: int) -> None:
+        """The records of a result are sent."""
+        partition = self._wanted[index][2]
+        if isinstance(partition, Partition):
+            partition.counts.bytes_out += len(self.results[index][1].records)
+
     def _read(self, wanted: FetchPartition, partition: Partition) -> FetchedPartition:
+        partition.counts.fetches += 1
         error = partition.check_leader_epoch(wanted.current_leader_epoch)
         if error is not ErrorCode.none:
             return FetchedPartition(wanted.partition, error)
@@ -179,6 +186,7 @@ class ConsumerFetch:
             # Only the first records of an answer may exceed the limits: else a large batch could never be read.
             records = partition.read(offset, max(room, 0), below=below, min_one=not self._bytes_read)
         except (LogCorruption, OSError) as failure:
+            partition.counts.failed_fetches += 1
             return FetchedPartition(wanted.partition, partition.report(failure))
         return self._fetched(wanted, partition, records)
 

@@ -169,7 +169,9 @@ class FetchHandler:
                 return
         session = fetch.session
         topics: dict[Topic, list[FetchedPartition]] = {}
-        for topic, fetched in fetch.results:
+        for index, (topic, fetched) in enumerate(fetch.results):
+            if fetched.records:
+                fetch.count_sent(index)
             is_new = session is None or session.remember(topic, fetched)
             if is_new or not fetch.is_incremental:
                 topics.setdefault(topic, []).append(fetched)

@@ -20,6 +20,7 @@ from einmal.broker.front.routing.forwarding import Forwarding
 from einmal.broker.front.routing.routes import ApiRoute
 from einmal.broker.front.routing.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
+from einmal.broker.resources.counts import RequestCounts
 from einmal.broker.resources.turns import Turns
 from einmal.broker.resources.unpacked_requests import UnpackedRequests
 from einmal.broker.rpc.authentication import OPEN_APIS
@@ -63,13 +64,14 @@ _FLEXIBLE_PREFIX: Final = struct.Struct(">iib")
 class Deferred(NamedTuple):
     """A pending answer. ``parked``: the connection may continue meanwhile; ``running`` may end as parked.
 
-    ``charge``: what the request costs under quotas.
+    ``charge``: what the request costs under quotas. ``begun``: when it came, by the stopwatch of the counts.
     """
 
     header: RequestHeader
     parked: Parked | None
     running: Coroutine[Any, Any, Body | Parked] | None
     charge: Charge | None = None
+    begun: float | None = None
 
     async def body(self) -> Body:
         parked: Body | Parked = self.parked
@@ -83,8 +85,8 @@ class Router:
     """The APIs of one listener.
 
     ``forwarding`` None: no request is forwarded from here.
-    ``throttles`` None: nobody has a quota here. ``unsupported``: the answer to an ApiVersions request of a version that
-    is not supported; None: there is none.
+    ``throttles`` None: nobody has a quota here. ``counts`` None: nobody counts. ``unsupported``: the answer to an
+    ApiVersions request of a version that is not supported; None: there is none.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Router:
         *,
         forwarding: Forwarding | None = None,
         throttles: ClientThrottles | None = None,
+        counts: RequestCounts | None = None,
         unsupported: Callable[[], Values] | None = None,
     ) -> None:
         routes = tuple(routes)
@@ -103,6 +106,7 @@ class Router:
         self.listener = listener
         self._forwarding = forwarding
         self._throttles = throttles
+        self._counts = counts
         self._unsupported = unsupported
         self._unread = {(each.key, version) for each in routes if each.has_schema for version in each.versions.all}
         """APIs and versions of which no request has come. The first one waits for its turn: the import of a schema
@@ -117,10 +121,29 @@ class Router:
     ) -> Parts | Deferred:
         """Start one request. Raises WireError: the connection that sent it is to be closed.
 
-        ``principal``: of a request without a connection, None: the node itself.
+        ``principal``: of a request without a connection, None: the node itself. Such a request is not counted.
         """
+        counts = self._counts
+        if counts is None or origin is None:
+            return self._dispatch(frame, client_address, origin, principal)[1]
+        begun = counts.stopwatch()
+        header, result = self._dispatch(frame, client_address, origin, principal)
+        if isinstance(result, Deferred):
+            return result._replace(begun=begun)
+        counts.answered(header.api_key, header.api_version, begun)
+        return result
+
+    def answered(self, deferred: Deferred) -> None:
+        """Count a request whose answer is ready."""
+        if deferred.begun is not None and self._counts is not None:
+            self._counts.answered(deferred.header.api_key, deferred.header.api_version, deferred.begun)
+
+    def _dispatch(
+        self, frame: bytearray, client_address: str, origin: Origin | None, principal: Principal | None
+    ) -> tuple[RequestHeader, Parts | Deferred]:
         if origin is not None and origin.authentication.is_bare:
-            return self._authenticate_bare(frame, client_address, origin)
+            bare = self._authenticate_bare(frame, client_address, origin)
+            return bare.header, bare
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
         if self.listener.authenticates and origin is not None:
@@ -128,19 +151,20 @@ class Router:
         route = self._routes[api_key]
         oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:
-            return self._refuse_version(header)
+            # A client may ask for any version: it is counted as that of the answer.
+            return header._replace(api_version=0), self._refuse_version(header)
         if origin is not None:
             principal = origin.authentication.principal
         context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
         if self._throttles is not None and self._throttles.quotas:
             context.charge = self._charge(context, len(frame))
         if api_key == _PRODUCE and len(frame) > _NARROW_BYTES_MAX and partition_count(version, frame, position) > _WIDE:
-            return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
+            return header, Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
-            return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
-        return self._answer(context, route, frame, position)
+            return header, Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
+        return header, self._answer(context, route, frame, position)
 
     def _authenticate_bare(self, frame: bytearray, client_address: str, origin: Origin) -> Deferred:
         """A message of an exchange that SaslHandshake v0 has begun. A failure has no answer."""

@@ -1,0 +1,1 @@
+"""Metrics and health of this node, over HTTP: reads what the other packages count and know, and changes nothing."""

@@ -1,0 +1,124 @@
+"""Samples of the groups that are coordinated on this broker: what they have committed, and their lag.
+
+The coordinator has the committed offsets, and the leaders have the ends. The ends of partitions that are led elsewhere
+are asked for once for a page, at each leader; where it does not answer in time, there is no lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from einmal.broker.monitoring.page import Page, labels
+from einmal.broker.monitoring.parts import Monitored
+from einmal.groups.requests import CommittedPosition
+from einmal.rpc.connection import NoAnswer
+from einmal.types import BrokerId, ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.api.list_offsets import (
+    API,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from einmal.wire.errors import WireError
+
+_VERSION: Final = 8
+_LATEST: Final = -1
+_CONSUMER: Final = -1
+_TIMEOUT_MS: Final = 1_000
+_LANE: Final = "monitoring"
+
+
+class Ends(NamedTuple):
+    high_watermark: int
+    last_stable_offset: int
+
+
+async def ends_of(node: Monitored) -> Mapping[TopicPartition, Ends]:
+    """The ends of all partitions of which a group here has committed an offset, as far as their leaders answer."""
+    ends: dict[TopicPartition, Ends] = {}
+    elsewhere: dict[BrokerId, dict[TopicPartition, None]] = {}
+    async for topic_partition in node.turns.paced(_committed_partitions(node)):
+        partition = node.partitions.get(topic_partition)
+        if partition is not None and partition.is_leader:
+            ends[topic_partition] = Ends(partition.high_watermark, partition.last_stable_offset)
+            continue
+        topic = node.metadata.image.topics.get(topic_partition.topic)
+        if topic is not None and topic_partition.partition < len(topic.partitions):
+            leader = topic.partitions[topic_partition.partition].leader
+            elsewhere.setdefault(leader, {})[topic_partition] = None
+    for found in await asyncio.gather(*(_asked(node, *each) for each in sorted(elsewhere.items()))):
+        ends |= found
+    return ends
+
+
+def _committed_partitions(node: Monitored) -> Iterator[TopicPartition]:
+    for _group_id, position in _positions(node):
+        yield from position.offsets
+
+
+def _positions(node: Monitored) -> Iterator[tuple[str, CommittedPosition]]:
+    for runtime in node.groups.runtimes():
+        shard = runtime.shard
+        if shard is not None:
+            for group_id in shard.group_ids():
+                yield group_id, shard.position(group_id)
+
+
+async def _asked(node: Monitored, leader: BrokerId, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Ends]:
+    partitions = list(partitions)
+    levels = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+    every, stable = [await _latest(node, leader, partitions, level) for level in levels]
+    return {each: Ends(every[each], stable[each]) for each in partitions if each in every and each in stable}
+
+
+async def _latest(
+    node: Monitored, leader: BrokerId, partitions: Iterable[TopicPartition], isolation: IsolationLevel
+) -> dict[TopicPartition, int]:
+    topics = tuple(
+        ListOffsetsTopic(topic, tuple(ListOffsetsPartition(each.partition, -1, _LATEST) for each in group))
+        for topic, group in groupby(sorted(partitions), key=lambda each: each.topic)
+    )
+    request = ListOffsetsRequest(_CONSUMER, isolation.value, topics)
+    try:
+        answer = await node.peers.ask(leader, API, _VERSION, request, timeout_ms=_TIMEOUT_MS, lane=_LANE)
+    except (NoAnswer, WireError):
+        return {}
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.offset
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.error_code is ErrorCode.none
+    }
+
+
+def add_groups(page: Page, node: Monitored, ends: Mapping[TopicPartition, Ends]) -> Iterator[None]:
+    for group_id, position in _positions(node):
+        page.add("kafka_consumergroup_members", position.members, labels(consumergroup=group_id))
+        yield
+        yield from _add_offsets(page, group_id, position.offsets, ends)
+
+
+def _add_offsets(
+    page: Page, group_id: str, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, Ends]
+) -> Iterator[None]:
+    for topic, partitions in groupby(sorted(offsets), key=lambda each: each.topic):
+        current_sum = lag_sum = 0
+        for each in partitions:
+            committed = offsets[each]
+            own = labels(consumergroup=group_id, topic=topic, partition=each.partition)
+            page.add("kafka_consumergroup_current_offset", committed, own)
+            current_sum += committed
+            if each in ends:
+                high_watermark, stable = ends[each]
+                lag = max(0, high_watermark - committed)
+                lag_sum += lag
+                page.add("kafka_consumergroup_lag", lag, own)
+                blocked = max(0, high_watermark - max(stable, committed))
+                page.add("einmal_consumergroup_lag_blocked_by_open_txn", blocked, own)
+            yield
+        of_topic = labels(consumergroup=group_id, topic=topic)
+        page.add("kafka_consumergroup_current_offset_sum", current_sum, of_topic)
+        page.add("kafka_consumergroup_lag_sum", lag_sum, of_topic)
