@@ -59,6 +59,16 @@ def test_the_settings_are_those_of_one_cluster(tmp_path: Path, count: int, repli
         assert config.num_partitions == 7
 
 
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [("9404", ["9404", "10404"]), ("0.0.0.0:9404", ["0.0.0.0:9404", "0.0.0.0:10404"]), ("[::1]:0", ["[::1]:0"] * 2)],
+)
+def test_each_broker_has_its_own_address_of_metrics(tmp_path: Path, address: str, own: list[str]) -> None:
+    plans = plan(tmp_path, 2)
+    write_properties(plans, {"metrics.listeners": address})
+    assert [parse_properties(each.properties.read_text())["metrics.listeners"] for each in plans] == own
+
+
 def test_controllers_of_brokers_that_listen_everywhere_can_be_reached(tmp_path: Path) -> None:
     (first, *_others) = plan_cluster(tmp_path, 3, host="0.0.0.0", first_port=0)
     assert first.controller_address == f"127.0.0.1:{first.controller_port}"

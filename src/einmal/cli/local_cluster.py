@@ -100,6 +100,7 @@ def _announce(cluster: LocalCluster, ready: Sequence[dict[str, Any]], as_json: b
                 "data_dir": str(plan.data),
                 "config": str(plan.properties),
                 "log": str(plan.log),
+                **({"metrics": broker["metrics"]} if "metrics" in broker else {}),
             }
             for plan, broker in zip(plans, ready, strict=True)
         ]
@@ -120,6 +121,9 @@ def _announce(cluster: LocalCluster, ready: Sequence[dict[str, Any]], as_json: b
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    metrics = [broker["metrics"] for broker in ready if "metrics" in broker]
+    if metrics:
+        print(f"  metrics  {' '.join(metrics)}")
     print(f"  try  export KAFKA_BROKERS={bootstrap_servers}")
     print(f"einmal is ready: bootstrap.servers={bootstrap_servers}", flush=True)
 

@@ -428,6 +428,10 @@ def _explain(error: OSError, config: BrokerConfig) -> _StartError:
     address = Endpoint(error.host, error.port)
     listeners = config.named_listeners
     is_clients = config.is_broker and address == listeners.first.endpoint
+    if address == config.metrics_endpoint and not is_clients:
+        return _StartError(
+            f"cannot listen on {address}: {error.strerror}", "choose another address in metrics.listeners"
+        )
     other = _another_address(next((each for each in listeners.all if each.endpoint == address), listeners.first))
     if error.errno == errno.EADDRINUSE:
         hint = "take another port with --port, or any free one with --port 0" if is_clients else other
@@ -451,6 +455,7 @@ def _announce(node: Node, as_json: bool) -> None:
     bootstrap = str(node.endpoint)
     is_broker = node.config.is_broker
     flush_each = node.config.flush_each
+    metrics = None if node.monitoring is None else f"http://{node.monitoring.endpoint}/metrics"
     if as_json:
         print(
             json.dumps(
@@ -460,6 +465,7 @@ def _announce(node: Node, as_json: bool) -> None:
                     "cluster_id": node.identity.cluster_id,
                     "data_dir": node.config.log_dirs,
                     "flush": "every_write" if flush_each else "page_cache",
+                    **({} if metrics is None else {"metrics": metrics}),
                     "pid": os.getpid(),
                     "version": einmal.__version__,
                 }
@@ -472,6 +478,8 @@ def _announce(node: Node, as_json: bool) -> None:
     print(f"  cluster id    {node.identity.cluster_id}")
     print(f"  data          {node.config.log_dirs}")
     print(f"  durability    {_DURABILITY[flush_each]}")
+    if metrics is not None:
+        print(f"  metrics       {metrics}")
     if is_broker:
         print(f"  try           export KAFKA_BROKERS={bootstrap}")
         print(f"einmal is ready: bootstrap.servers={bootstrap}", flush=True)

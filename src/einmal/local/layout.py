@@ -25,6 +25,7 @@ PORT_STEP: Final = 1_000
 _CONTROLLERS_MAX: Final = 5
 _REPLICAS_MAX: Final = 3
 _INTERNAL: Final = "INTERNAL"
+_METRICS: Final = "metrics.listeners"
 _SECRET_BYTES: Final = 32
 _DATA: Final = re.compile(r"broker-(\d+)")
 
@@ -147,8 +148,17 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(in_sync),
             **settings,
+            **_own_metrics(settings, plan.node_id - 1),
         }
         _write_privately(plan.properties, "".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _own_metrics(settings: Mapping[str, str], number: int) -> dict[str, str]:
+    """The address of one broker's metrics: as clients' ports, 1,000 apart; 0 is a free one for each."""
+    host, colon, port = settings.get(_METRICS, "").rpartition(":")
+    if not port.isdecimal() or port == "0":
+        return {}
+    return {_METRICS: f"{host}{colon}{int(port) + number * PORT_STEP}"}
 
 
 def _write_privately(file: Path, text: str) -> None:

@@ -18,17 +18,15 @@ _IDLE_SECONDS: Final = 1.0
 
 
 def add_requests(page: Page, node: Monitored) -> None:
-    in_all: dict[int, int] = {}
     for (api_key, version), count in node.requests.by_version():
-        in_all[api_key] = in_all.get(api_key, 0) + count
         of = labels(request=api_name(api_key), version=version)
         page.add("kafka_network_requestmetrics_requests_total", count, of)
     times = "kafka_network_requestmetrics_totaltimems"
     for api_key, quantile, milliseconds in node.requests.quantiles(_QUANTILES):
         page.add(times, milliseconds, labels(request=api_name(api_key), quantile=quantile))
-    for api_key, count in in_all.items():
+    for api_key, count, total_ms in node.requests.by_api():
         of = labels(request=api_name(api_key))
-        page.add(times, node.requests.total_ms[api_key], of, suffix="_sum")
+        page.add(times, total_ms, of, suffix="_sum")
         page.add(times, count, of, suffix="_count")
     for listener, server in node.servers.items():
         of = labels(listener=listener, networkProcessor=0)

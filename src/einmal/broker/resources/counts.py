@@ -7,7 +7,8 @@ anyway: topics, APIs, results. Nothing that a client can name makes one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 _WINDOW_S: Final = 60.0
@@ -104,6 +105,18 @@ class CountedTopics:
         return total
 
 
+class _Answered:
+    """Requests of one version of an API. ``earlier``: the buckets of the window before."""
+
+    __slots__ = ("buckets", "count", "earlier", "total_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_ms = 0.0
+        self.buckets = [0] * (len(TIMES_MS) + 1)
+        self.earlier = [0] * (len(TIMES_MS) + 1)
+
+
 class RequestCounts:
     """Requests that clients and nodes have sent, by API and version, and how long their answers took.
 
@@ -112,40 +125,46 @@ class RequestCounts:
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self.stopwatch = stopwatch
-        self.total_ms: dict[int, float] = {}
-        """By API key."""
-        self._of_version: dict[tuple[int, int], int] = {}
-        self._times: dict[int, Histogram] = {}
-        self._previous: dict[int, Histogram] = {}
+        self._answered: dict[tuple[int, int], _Answered] = {}
         self._since = stopwatch()
 
     def answered(self, api_key: int, version: int, begun: float) -> None:
         """A request that has begun at ``begun``, by the stopwatch, has its answer."""
-        key = (api_key, version)
-        of_version = self._of_version
-        of_version[key] = of_version.get(key, 0) + 1
-        times = self._times.get(api_key)
-        if times is None:
-            times = self._times[api_key] = Histogram(TIMES_MS)
         milliseconds = (self.stopwatch() - begun) * 1000
-        times.observe(milliseconds)
-        self.total_ms[api_key] = self.total_ms.get(api_key, 0.0) + milliseconds
+        answered = self._answered.get((api_key, version))
+        if answered is None:
+            answered = self._answered[api_key, version] = _Answered()
+        answered.count += 1
+        answered.total_ms += milliseconds
+        answered.buckets[bisect_left(TIMES_MS, milliseconds)] += 1
 
     def by_version(self) -> list[tuple[tuple[int, int], int]]:
-        """By API key and version."""
-        return sorted(self._of_version.items())
+        """How many, by API key and version."""
+        return [(key, answered.count) for key, answered in sorted(self._answered.items())]
 
-    def quantiles(self, wanted: Iterable[float]) -> Iterator[tuple[int, float, float]]:
+    def by_api(self) -> list[tuple[int, int, float]]:
+        """API keys, how many, and their milliseconds in all."""
+        return [
+            (api_key, sum(each.count for each in versions), sum(each.total_ms for each in versions))
+            for api_key, versions in self._versions()
+        ]
+
+    def quantiles(self, wanted: Sequence[float]) -> Iterator[tuple[int, float, float]]:
         """API key, quantile and milliseconds, of the last minute or two."""
-        wanted = tuple(wanted)
-        for api_key in sorted({*self._times, *self._previous}):
-            windows = [each[api_key].counts for each in (self._previous, self._times) if api_key in each]
+        for api_key, versions in self._versions():
+            windows = [window for each in versions for window in (each.buckets, each.earlier)]
             counts = [sum(bucket) for bucket in zip(*windows, strict=True)]
-            for quantile in wanted:
-                yield api_key, quantile, _quantile(counts, quantile)
+            if any(counts):
+                yield from ((api_key, quantile, _quantile(counts, quantile)) for quantile in wanted)
         now = self.stopwatch()
         if now - self._since >= _WINDOW_S:
-            self._previous, self._times, self._since = self._times, {}, now
+            self._since = now
+            for each in self._answered.values():
+                each.earlier, each.buckets = each.buckets, [0] * len(each.buckets)
+
+    def _versions(self) -> Iterator[tuple[int, list[_Answered]]]:
+        by_key = groupby(sorted(self._answered), key=lambda key: key[0])
+        return ((api_key, [self._answered[key] for key in keys]) for api_key, keys in by_key)
 
 
 def _quantile(counts: Sequence[int], quantile: float) -> float:

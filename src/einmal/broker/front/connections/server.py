@@ -478,7 +478,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         router = self._server.router
         answer.parts = router.encode(deferred.header, body.result(), deferred.charge)
-        router.answered(deferred)
+        router.answered(deferred.header, deferred.begun)
         if answer.parked is not None:
             self._reserved -= answer.parked.bytes_max
         self._held.add(sum(map(len, answer.parts)))

@@ -123,27 +123,10 @@ class Router:
 
         ``principal``: of a request without a connection, None: the node itself. Such a request is not counted.
         """
-        counts = self._counts
-        if counts is None or origin is None:
-            return self._dispatch(frame, client_address, origin, principal)[1]
-        begun = counts.stopwatch()
-        header, result = self._dispatch(frame, client_address, origin, principal)
-        if isinstance(result, Deferred):
-            return result._replace(begun=begun)
-        counts.answered(header.api_key, header.api_version, begun)
-        return result
-
-    def answered(self, deferred: Deferred) -> None:
-        """Count a request whose answer is ready."""
-        if deferred.begun is not None and self._counts is not None:
-            self._counts.answered(deferred.header.api_key, deferred.header.api_version, deferred.begun)
-
-    def _dispatch(
-        self, frame: bytearray, client_address: str, origin: Origin | None, principal: Principal | None
-    ) -> tuple[RequestHeader, Parts | Deferred]:
         if origin is not None and origin.authentication.is_bare:
-            bare = self._authenticate_bare(frame, client_address, origin)
-            return bare.header, bare
+            return self._authenticate_bare(frame, client_address, origin)
+        counts = self._counts
+        begun = None if counts is None or origin is None else counts.stopwatch()
         header, position = decode_request_header(frame, flexible=self._is_flexible)
         api_key, version, _correlation_id, _client_id = header
         if self.listener.authenticates and origin is not None:
@@ -151,20 +134,20 @@ class Router:
         route = self._routes[api_key]
         oldest, newest, _flexible = route.versions
         if not oldest <= version <= newest:
-            # A client may ask for any version: it is counted as that of the answer.
-            return header._replace(api_version=0), self._refuse_version(header)
+            # Not counted: a client may make versions up.
+            return self._refuse_version(header)
         if origin is not None:
             principal = origin.authentication.principal
         context = RequestContext(header, client_address, self._turns, self.listener, origin, principal)
         if self._throttles is not None and self._throttles.quotas:
             context.charge = self._charge(context, len(frame))
         if api_key == _PRODUCE and len(frame) > _NARROW_BYTES_MAX and partition_count(version, frame, position) > _WIDE:
-            return header, Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
+            return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge, begun)
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
             if len(frame) > _UNPACKED_BYTES_MAX:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
-            return header, Deferred(header, None, self._in_turn(context, route, frame, position), context.charge)
-        return header, self._answer(context, route, frame, position)
+            return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge, begun)
+        return self._answer(context, route, frame, position, begun)
 
     def _authenticate_bare(self, frame: bytearray, client_address: str, origin: Origin) -> Deferred:
         """A message of an exchange that SaslHandshake v0 has begun. A failure has no answer."""
@@ -180,22 +163,29 @@ class Router:
 
         return Deferred(header._replace(api_version=_BARE), None, answer())
 
-    def _answer(self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int) -> Parts | Deferred:
+    def answered(self, header: RequestHeader, begun: float | None) -> None:
+        """Count a request whose answer is ready. ``begun`` None: it is not counted."""
+        if begun is not None and self._counts is not None:
+            self._counts.answered(header.api_key, header.api_version, begun)
+
+    def _answer(
+        self, context: RequestContext, route: ApiRoute, frame: bytearray, position: int, begun: float | None
+    ) -> Parts | Deferred:
         """Start a small request at once. Raises WireError."""
         header, charge = context.header, context.charge
         if charge is not None:
             charge.begin()
         result = self._start(context, route, frame, position)
-        if isinstance(result, bytes):
-            return self.encode(header, result, charge)
-        is_running = inspect.iscoroutine(result)
+        is_running = not isinstance(result, bytes) and inspect.iscoroutine(result)
         if not is_running and not isinstance(result, Parked):
-            return self.encode(header, cast(Body, result), charge)
+            parts = self.encode(header, cast(Body, result), charge)
+            self.answered(header, begun)
+            return parts
         if charge is not None:
             charge.pause()
         if is_running:
-            return Deferred(header, None, cast(Coroutine[Any, Any, Body | Parked], result), charge)
-        return Deferred(header, cast(Parked, result), None, charge)
+            return Deferred(header, None, cast(Coroutine[Any, Any, Body | Parked], result), charge, begun)
+        return Deferred(header, cast(Parked, result), None, charge, begun)
 
     def _charge(self, context: RequestContext, size: int) -> Charge | None:
         """Return the charge of a client's request; nodes of the cluster have no quotas."""
