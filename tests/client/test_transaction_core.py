@@ -296,6 +296,29 @@ def test_a_transaction_has_the_version_that_the_cluster_has_finalized(
     assert version_for(finalized) is version
 
 
+def test_after_a_commit_below_tv_2_only_a_new_epoch_moves_to_tv_2() -> None:
+    """KAFKA-18227."""
+    core = in_transaction(TransactionVersion.TV_1)
+    core.may_write(T0)
+    core.begin_commit()
+    core.ended(None)
+    versions = []
+    for next_identity in (None, SECOND, None):
+        core.begin(TransactionVersion.TV_2)
+        versions.append(core.version)
+        core.begin_abort()
+        core.ended(next_identity)
+    assert versions == [TransactionVersion.TV_1, TransactionVersion.TV_1, TransactionVersion.TV_2]
+
+
+def test_an_empty_transaction_below_tv_2_uses_no_epoch() -> None:
+    core = in_transaction(TransactionVersion.TV_1)
+    core.begin_commit()
+    core.ended(None)
+    core.begin(TransactionVersion.TV_2)
+    assert core.version is TransactionVersion.TV_2
+
+
 def test_the_produce_version_determines_the_transaction_version() -> None:
     lowest, highest = SPOKEN[ApiKey.PRODUCE]
     assert produce_versions(None) == (lowest, highest)

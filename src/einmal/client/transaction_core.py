@@ -3,7 +3,9 @@
 The coordinator owns the truth; this machine keeps the client from asking for what cannot be, and knows which requests
 a transaction needs. Under TV_2 (KIP-890) partitions and groups add themselves and every EndTxn brings a new epoch.
 Before that they are added by request, and after an abort a new epoch is asked for (KIP-360), so that a request of the
-aborted transaction that is still on its way is refused. The version is fixed when a transaction begins.
+aborted transaction that is still on its way is refused. The version is fixed when a transaction begins. The first of
+TV_2 needs an epoch that no committed transaction before it has used: the markers of that one may be on their way, and
+its records would join it, since no request asks whether they may (KAFKA-18227).
 
 A prepared transaction (KIP-939) has all its records at the brokers and only waits for a decision, which a database has
 committed by then or not. Whatever fails from there on leaves it open: only a new producer, which asks the coordinator
@@ -184,6 +186,8 @@ class TransactionCore:
         self._to_add: dict[TopicPartition, None] = {}
         self._groups: dict[str, None] = {}
         self._has_written = False
+        self._is_epoch_used = False
+        """A transaction below TV_2 has been committed under this epoch."""
 
     def _move(self, state: TxnPhase) -> None:
         assert state in VALID_MOVES[self.state], f"{self.state.name} -> {state.name}"
@@ -211,6 +215,7 @@ class TransactionCore:
     def initialized(self, identity: ProducerIdAndEpoch, kept: PreparedTxnState | None = None) -> None:
         """``kept``: what was asked to be kept of the predecessor (KIP-939); empty: nothing was open."""
         self.identity = identity
+        self._is_epoch_used = False
         self._may_complete_nothing = kept is not None
         if kept is None or not kept.has_transaction:
             self._move(TxnPhase.READY)
@@ -228,10 +233,16 @@ class TransactionCore:
 
         One that can be prepared is of version 2, which InitProducerId 6 has confirmed: a broker that has just started
         may know less. Below, two transactions would have the same epoch, and so the same state in a database.
+
+        A producer whose cluster moves to version 2 moves with its next epoch: of its next abort, or of its successor.
         """
         self._require("begin_transaction()", TxnPhase.READY)
         self._move(TxnPhase.IN_TRANSACTION)
-        self.version = TransactionVersion.TV_2 if self.has_two_phase_commit else version
+        if self.has_two_phase_commit:
+            version = TransactionVersion.TV_2
+        elif self._is_epoch_used:
+            version = min(version, TransactionVersion.TV_1)
+        self.version = version
         self._added.clear()
         self._to_add.clear()
         self._groups.clear()
@@ -358,6 +369,9 @@ class TransactionCore:
         self._is_prepared = self._is_flushed = False
         if next_identity is not None:
             self.identity = next_identity
+            self._is_epoch_used = False
+        elif self.has_begun:
+            self._is_epoch_used = True
 
     # --- errors ---------------------------------------------------------------------------------------------------
 
