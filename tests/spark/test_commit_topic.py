@@ -23,7 +23,6 @@ from einmal.spark import (
     PreflightFailed,
     write,
 )
-from einmal.spark.declare.preflight import OFFSETS_FORMAT_SETTING
 from einmal.spark.protocol import spark_commit
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
@@ -84,28 +83,6 @@ def test_a_batch_write_whose_row_names_an_internal_topic_is_refused(spark: Spark
     frame = spark.sql(f"select 'somebody' as key, 'forged' as value, '{COMMIT_TOPIC}' as topic")
     with pytest.raises(PipelineError, match="a row's topic __einmal_commits is an internal topic"):
         write(frame).option("kafka.bootstrap.servers", bootstrap).save()
-
-
-# --- what is refused before anything is acquired ----------------------------------------------------------------------
-
-
-def test_an_offset_log_of_another_format_is_refused_before_the_name_is_acquired(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
-) -> None:
-    pipeline = new_pipeline(bootstrap, tmp_path)
-    heard: list[events.Event] = []
-    spark.conf.set(OFFSETS_FORMAT_SETTING, "2")
-    try:
-        with pytest.raises(PreflightFailed, match=f"{OFFSETS_FORMAT_SETTING}=2"):
-            pipeline.writer(spark).listener(heard.append).start()
-    finally:
-        spark.conf.unset(OFFSETS_FORMAT_SETTING)
-    pipeline.writer(spark).start().awaitTermination()
-    (pipeline.checkpoint / "offsets" / "2").write_text("v9\n{}\n{}")
-    (pipeline.checkpoint / "offsets" / ".2.crc").unlink(missing_ok=True)
-    with pytest.raises(PreflightFailed, match="offsets/2 has format v9, known is v1"):
-        pipeline.writer(spark).listener(heard.append).start()
-    assert heard == []
 
 
 # --- the topic is gone, or takes no such record -----------------------------------------------------------------------

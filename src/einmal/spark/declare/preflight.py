@@ -24,8 +24,9 @@ from einmal.sinks.kafka.routing import check_columns
 from einmal.sinks.sink import RowSink
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
 from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.source_nodes import SOURCE_NAMES_SETTING, source_names
 from einmal.spark.environment.streaming_query import SparkInternalsMissing, check_streaming, operator_class
-from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
+from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError, check_commit_file
 from einmal.spark.protocol.execution import FORMAT_SETTING, sources, state_format
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 from einmal.spark.sinks.part import Part
@@ -42,7 +43,7 @@ _SEES_ABORTED: Final = (
     '.option("kafka.isolation.level", "read_committed"); or "read_uncommitted", if its topics have no transactions',
 )
 
-OFFSETS_FORMAT_SETTING: Final = "spark.sql.streaming.offsetLog.formatVersion"
+SINK_NAMES_SETTING: Final = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
 _COMPARED: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -81,7 +82,7 @@ def preflight(
     if letters is not None:
         _check_letters(missing, letters)
     _check_sources(missing, query.frame, options)
-    _note(missing, lambda: _check_checkpoint(spark, checkpoint))
+    _note(missing, lambda: _check_checkpoint(query.frame, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))
     if options.guarantee == EXACTLY_ONCE:
         missing += shuffle_problems(spark)
@@ -321,18 +322,31 @@ def _check_start(query: PlannedQuery, checkpoint: Checkpoint) -> None:
         raise PipelineRefused(f"Spark refuses the query: {str(error).partition(';')[0]}") from error
 
 
-def _check_checkpoint(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    """Whether we can read what Spark has written there, and will write."""
-    version = spark.conf.get(OFFSETS_FORMAT_SETTING, None)
-    if version not in (None, "1"):
+def _check_checkpoint(frame: DataFrame, checkpoint: Checkpoint) -> None:
+    """Whether we can read what Spark has written there, and will write, and whether Spark can continue it."""
+    if str(frame.sparkSession.conf.get(SINK_NAMES_SETTING, "false")).lower() == "true":
         raise PipelineRefused(
-            f"{OFFSETS_FORMAT_SETTING}={version}: the sink reads a batch's offsets in format 1 only",
-            f"set {OFFSETS_FORMAT_SETTING}=1, or leave it out",
+            f"{SINK_NAMES_SETTING} is true: Spark then asks for a name of the sink, which a query from Python cannot "
+            "give it",
+            f"set {SINK_NAMES_SETTING}=false, or leave it out",
         )
     latest = checkpoint.latest_batch_id()
-    if latest is not None:
-        checkpoint.offsets(latest)
+    planned = None if latest is None else checkpoint.offsets(latest)
+    if planned is not None and planned.names != (names := source_names(frame)):
+        raise PipelineRefused(
+            f"the checkpoint {checkpoint.name} has {_named(planned.names)}, the query has {_named(names)}: Spark would "
+            "not continue the sources where they are",
+            f"name the sources as they were ({SOURCE_NAMES_SETTING}, spark.readStream.name); or choose a new "
+            "checkpointLocation: under its transactional.id a query resumes where its output ends, with empty state",
+        )
+    done = checkpoint.latest_committed()
+    if done is not None:
+        check_commit_file(checkpoint.commit_text(done) or "", f"{checkpoint.name}/commits/{done}")
     checkpoint.last_run()
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return f"sources with the names {', '.join(names)}" if names else "sources without names"
 
 
 def _check_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
@@ -342,12 +356,7 @@ def _check_state(spark: SparkSession, checkpoint: Checkpoint) -> None:
         return
     text = checkpoint.commit_text(latest) or ""
     version = text.partition("\n")[0]
-    if version not in ("v1", "v2"):
-        raise PipelineRefused(
-            f"{checkpoint.name}/commits/{latest} has format {version!r}, known are v1 and v2",
-            "this einmal does not know that format of Spark's: use a Spark that it was tested with",
-        )
-    if version != f"v{state_format(spark)}":
+    if version in ("v1", "v2") and version != f"v{state_format(spark)}":
         raise PipelineRefused(
             f"the checkpoint's state has format {version}, this session writes v{state_format(spark)}",
             f"set {FORMAT_SETTING}={version[1:]}",

@@ -38,6 +38,7 @@ from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
 from einmal.spark.environment.plan_nodes import analyzed_plan, kind_of, plan_nodes
+from einmal.spark.environment.source_nodes import is_source, offset_numbers
 
 _MARK: Final = "einmal_decode_"
 _RELATION: Final = "StreamingRelationV2"
@@ -116,16 +117,16 @@ def decoded_sources(frame: DataFrame) -> list[tuple[int, DecodedSource]]:
     number = 0
     pending: str | None = None
     for node in plan_nodes(frame):
-        kind = kind_of(node)
-        if kind == "MapInArrow":
+        if kind_of(node) == "MapInArrow":
             function = str(node.functionExpr()).partition("(")[0]
             pending = function if function in _sources else pending
-        elif kind in (_RELATION, "StreamingRelation"):
+        elif is_source(node):
             if pending is not None:
                 found.setdefault(pending, (number, _sources[pending]))
             pending = None
             number += 1
-    return list(found.values())
+    numbers = offset_numbers(frame, number)
+    return [(numbers[at], source) for at, source in found.values()]
 
 
 def is_decoder(function: str) -> bool:

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from einmal.commit_protocol.batch_plan import Batch
+from einmal.spark.environment.source_nodes import SOURCE_NAMES_SETTING
 
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""
-_OFFSETS_VERSION: Final = "v1"
+_OFFSETS: Final = ("v1", "v2")
+"""The formats of ``offsets/N``. v1 has one line per source, v2 ``name:offset``, in no order; unnamed sources are called
+by their position in the plan there."""
+_COMMIT_FILES: Final = ("v1", "v2")
+_NAMED_SINK: Final = "v3"
 _COMMITS: Final = "einmal/commits/"
 _RUNS: Final = "einmal/runs"
 """Our own directory, which Spark does not look at."""
@@ -42,17 +47,47 @@ class DriverRun:
 
 @dataclass(frozen=True, slots=True)
 class OffsetLogEntry:
-    """``offsets/N``: where batch N ends, one value per source (None: that source has none), parsed JSON."""
+    """``offsets/N``: where batch N ends, one value per source (None: that source has none), parsed JSON. ``names``: of
+    the sources, sorted; empty where they have none, and are in the order of the plan."""
 
     end: tuple[Any, ...]
+    names: tuple[str, ...] = ()
 
 
 def parse_offset_log(text: str, name: str) -> OffsetLogEntry:
     """A file of ``offsets``. Raises CheckpointError for a format that is not known."""
     version, _metadata, *sources = text.split("\n")
-    if version != _OFFSETS_VERSION:
-        raise CheckpointError(f"{name} has format {version}, known is {_OFFSETS_VERSION}")
-    return OffsetLogEntry(tuple(_parse(line) for line in sources))
+    if version not in _OFFSETS:
+        raise CheckpointError(_unknown_format(name, version, _OFFSETS))
+    if version == "v1":
+        return OffsetLogEntry(tuple(_parse(line) for line in sources))
+    named = [(source, _parse(offset)) for source, _, offset in (line.partition(":") for line in sources)]
+    if all(source.isdecimal() for source, _ in named):
+        return OffsetLogEntry(tuple(offset for _, offset in sorted(named, key=lambda each: int(each[0]))))
+    named.sort(key=lambda each: each[0])
+    return OffsetLogEntry(tuple(offset for _, offset in named), tuple(source for source, _ in named))
+
+
+def check_commit_file(text: str, name: str) -> None:
+    """A file of ``commits``. Raises CheckpointError for a format in which no query of ours can continue."""
+    version = text.partition("\n")[0]
+    if version == _NAMED_SINK:
+        raise CheckpointError(
+            f"{name} has format {version}, of a query whose sink has a name: Spark then asks every later query for "
+            "one, and a query from Python cannot give it\n"
+            "hint: choose a new checkpointLocation, and set startingOffsets to the positions in the newest file of "
+            "offsets"
+        )
+    if version not in _COMMIT_FILES:
+        raise CheckpointError(_unknown_format(name, version, _COMMIT_FILES))
+
+
+def _unknown_format(name: str, version: str, known: tuple[str, ...]) -> str:
+    return (
+        f"{name} has format {version:.20}, known are {' and '.join(known)}\n"
+        "hint: a release of Spark that einmal was not tested with has written it: use a newer einmal, or a new "
+        "checkpointLocation"
+    )
 
 
 class Files(Protocol):
@@ -142,6 +177,11 @@ class Checkpoint:
         before = self.offsets(batch_id - 1) if batch_id > 0 else None
         if query_id is None or end is None:
             raise CheckpointError(f"{self.name} has no batch {batch_id}")
+        if before is not None and before.names != end.names:
+            raise CheckpointError(
+                f"the offsets of batch {batch_id} are of sources named {end.names}, those of the batch before it of "
+                f"{before.names}: Spark has begun a source anew"
+            )
         start = None if before is None else before.end
         if batch_id == 0 and begins_empty:
             start = end.end
@@ -221,18 +261,25 @@ class Checkpoint:
             if run.number < first:
                 self._files.delete(f"{_RUNS}/{run.number}.{run.token}")
 
-    def begin_at(self, end: tuple[Any, ...], commit_text: str) -> None:
-        """Let a fresh checkpoint have a finished batch 0 that ended at ``end``, so that Spark resumes there."""
+    def begin_at(self, end: tuple[Any, ...], commit_text: str, names: tuple[str, ...] = ()) -> None:
+        """Let a fresh checkpoint have a finished batch 0 that ended at ``end``, so that Spark resumes there.
+        ``names``: see ``OffsetLogEntry``."""
         # The offsets come last and make it so: alone they would be a planned batch. A commit alone is nothing, and is
         # left by a start that died between the two.
         if not self.has_commit(0):
             self.write("commits/0", commit_text)
-        self.plan_first(end, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}')
+        # Without the setting in its first line, Spark would not look for names, and begin each source anew.
+        conf = {SOURCE_NAMES_SETTING: "true"} if names else {}
+        metadata = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf}
+        self.plan_first(end, json.dumps(metadata, separators=(",", ":")), names)
 
-    def plan_first(self, end: tuple[Any, ...], metadata: str) -> None:
+    def plan_first(self, end: tuple[Any, ...], metadata: str, names: tuple[str, ...] = ()) -> None:
         """Let a fresh checkpoint have a planned batch 0 that ends at ``end``. ``metadata``: its first line."""
         lines = [_VOID if value is None else json.dumps(value, separators=(",", ":")) for value in end]
-        self.write("offsets/0", "\n".join([_OFFSETS_VERSION, metadata, *lines]))
+        version = "v1"
+        if names:
+            version, lines = "v2", [f"{name}:{line}" for name, line in zip(names, lines, strict=True)]
+        self.write("offsets/0", "\n".join([version, metadata, *lines]))
 
     def begin_batch(self, batch_id: int) -> bool:
         """Note that a batch is begun. False: it was begun before, or another driver has begun a later one."""

@@ -26,11 +26,13 @@ from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.commit_protocol.effects import Failed, Finished
 from einmal.commit_protocol.positions import are_same, short, topics_in
 from einmal.commit_protocol.run_state import Query
+from einmal.options.source import topics_of
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineFenced, PipelineRefused
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.source_positions import SELF_CONTAINED
 from einmal.sinks.sink import Opening
+from einmal.spark.environment.source_nodes import source_names
 from einmal.spark.environment.streaming_query import offset_metadata
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import Execution, empty_commit_file, sources, state_format
@@ -194,7 +196,10 @@ class ExactlyOnce:
             self._write_letters(self._planned(record.batch_id), None)
 
     def _planned(self, batch_id: int) -> Batch:
-        return self._setting.checkpoint.planned(batch_id, self._token, begins_empty=self._begins_empty())
+        try:
+            return self._setting.checkpoint.planned(batch_id, self._token, begins_empty=self._begins_empty())
+        except CheckpointError as error:
+            raise PipelineRefused(str(error), "restore the newest checkpoint, or please report this query") from error
 
     def _resume(self, end: tuple[Any, ...]) -> None:
         """Let a fresh checkpoint begin where the committed output ends."""
@@ -205,9 +210,17 @@ class ExactlyOnce:
                 f"{self._id!r}, and sources {kinds} cannot be started there",
                 "restore the checkpoint, or give the pipeline another transactional.id",
             )
-        checkpoint, spark = self._setting.checkpoint, self._setting.spark
+        for (_, options), position in zip(self._sources, end, strict=True):
+            read, committed = set(topics_of(options)), topics_in(position or {})
+            if read and committed and read.isdisjoint(committed):
+                raise PipelineRefused(
+                    f"output of {', '.join(sorted(committed))} is committed under {self._id!r}, where the query now "
+                    f"has a source of {', '.join(sorted(read))}: the order, or the names, of its sources have changed",
+                    "restore the checkpoint, or the order of the sources",
+                )
+        checkpoint, spark, names = self._setting.checkpoint, self._setting.spark, source_names(self._setting.frame)
         if not self._setting.stateful:
-            checkpoint.begin_at(end, empty_commit_file(state_format(spark)))
+            checkpoint.begin_at(end, empty_commit_file(state_format(spark)), names)
             return
         if not self._begins_empty():
             raise PipelineRefused(
@@ -216,7 +229,7 @@ class ExactlyOnce:
                 f"reset the pipeline, and set startingOffsets to {json.dumps(topics_in(end[0]))}",
             )
         # Its batch 0 is run, so that there is state, and empty, so that it is empty.
-        checkpoint.plan_first(end, offset_metadata(spark))
+        checkpoint.plan_first(end, offset_metadata(spark), names)
 
     def _begins_empty(self) -> bool:
         """Whether batch 0 has no rows, as with our source always."""

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, walk
+from einmal.spark.environment.source_nodes import source_nodes
 from einmal.spark.environment.streaming_query import execution_of, operator_class
 from einmal.spark.source.source import KafkaDataSource
 
@@ -53,14 +54,7 @@ def is_stateful(frame: DataFrame) -> bool:
 
 def sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
     """(format, options) of every streaming source of a query, in the order of its offsets; options in lower case."""
-    found = []
-    for node in plan_nodes(frame):
-        kind = kind_of(node)
-        if kind == "StreamingRelationV2":
-            found.append((str(node.sourceName()), _options(node.extraOptions())))
-        elif kind == "StreamingRelation":
-            found.append((str(node.sourceName()), {}))
-    return found
+    return [(str(node.sourceName()), _options(node)) for node in source_nodes(frame)]
 
 
 def divides_partitions(frame: DataFrame) -> bool:
@@ -167,6 +161,8 @@ def is_stateful_node(node: Any) -> bool:
     return kind in _STATEFUL_PLANS
 
 
-def _options(options: Any) -> dict[str, str]:
-    entries = options.asCaseSensitiveMap()
+def _options(source: Any) -> dict[str, str]:
+    if kind_of(source) == "StreamingRelation":
+        return {}
+    entries = source.extraOptions().asCaseSensitiveMap()
     return {str(name).lower(): str(entries[name]) for name in entries}

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from einmal.commit_protocol.takeover import Standing
-from einmal.spark.protocol.checkpoint import CheckpointError, parse_offset_log
+from einmal.spark.protocol.checkpoint import CheckpointError, check_commit_file, parse_offset_log
 
 
 def standing_of(location: str) -> Standing:
@@ -27,12 +27,14 @@ def standing_of(location: str) -> Standing:
     text = None if done is None else _read(root / "offsets" / str(done))
     if done is None or text is None:
         return Standing(checkpoint=name, query_id=query_id)
+    commit_text = _read(root / "commits" / str(done)) or ""
+    check_commit_file(commit_text, f"{name}/commits/{done}")
     return Standing(
         checkpoint=name,
         query_id=query_id,
         batch_id=done,
         end=parse_offset_log(text, f"{name}/offsets/{done}").end,
-        commit_text=_read(root / "commits" / str(done)) if (root / "state").exists() else None,
+        commit_text=commit_text if (root / "state").exists() else None,
     )
 
 
