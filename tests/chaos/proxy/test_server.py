@@ -17,7 +17,9 @@ from einmal.chaos.proxy.server import KafkaProxy
 from einmal.types import ErrorCode
 from einmal.wire.frames import frame
 from einmal.wire.messages import response_body_position
+from tests.broker.cluster import running_cluster
 from tests.broker.nodes import Client, batch, running_node, until
+from tests.broker.sasl_client import sasl_node
 from tests.broker.tls_node import LISTENERS, Tls, port_of
 from tests.wire.mapped import decode_response, encode_request
 
@@ -37,9 +39,9 @@ def proxy_of(node: Node, **options: Any) -> KafkaProxy:
     return KafkaProxy(f"127.0.0.1:{node.port}", **options)
 
 
-def send_batch(client: Client, acks: int = -1) -> None:
+def send_batch(client: Client, acks: int = -1, version: int = 9) -> None:
     topic = {"name": "t", "partition_data": [{"index": 0, "records": batch(b"x")}]}
-    client.send(0, 9, encode_request(0, 9, {"acks": acks, "timeout": 60_000, "topic_data": [topic]}))
+    client.send(0, version, encode_request(0, version, {"acks": acks, "timeout": 60_000, "topic_data": [topic]}))
 
 
 def ask(client: Client) -> None:
@@ -266,9 +268,46 @@ async def test_tls_to_the_broker_and_to_the_client(tmp_path: Path) -> None:
                     assert await client.answers()
 
 
-async def test_a_broker_that_is_down_closes_the_clients_connection(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_new_leader_in_an_answer_is_behind_the_proxy(tmp_path: Path) -> None:
+    # KIP-951: a follower refuses a batch with the address of the leader.
+    async with running_cluster(tmp_path) as cluster:
+        async with Client.connect(cluster.nodes[1]) as client:
+            topic = {"name": "t", "num_partitions": 1, "replication_factor": 3, "configs": []}
+            await client.call(19, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
+        leader = await cluster.until(lambda: cluster.leader("t"))
+        follower = next(each for node_id, each in cluster.nodes.items() if node_id != leader)
+        with proxy_of(follower) as proxy:
+            async with Client.connect_to(port(proxy)) as client:
+                send_batch(client, version=10)
+                answer = await client.receive()
+                refused = decode_response(0, 10, answer, response_body_position(0, 10, answer))
+                (endpoint,) = refused.node_endpoints
+                assert endpoint.node_id == leader
+                assert endpoint.port not in {each.port for each in cluster.nodes.values()}
+            async with Client.connect_to(endpoint.port) as client:
+                assert (await client.produce("t", batch(b"x"))).error_code is ErrorCode.none
+                ports = {each.node_id: each.port for each in (await client.call(*METADATA)).brokers}
+            assert ports[leader] == endpoint.port
+            assert len({*ports.values()}) == 3, "one port for each broker"
+            proxy.partition(leader)
+            async with Client.connect_to(ports[leader]) as cut, Client.connect_to(port(proxy)) as client:
+                ask(cut)
+                assert await is_silent(cut)
+                assert await client.answers()
+
+
+async def test_tokens_without_headers_pass_after_handshake_v0(tmp_path: Path) -> None:
+    async with sasl_node(tmp_path) as node:
+        with proxy_of(node) as proxy:
+            proxy.on().drop_request().nth(2)
+            async with Client.connect_to(port(proxy)) as client:
+                assert (await client.call(17, 0, {"mechanism": "PLAIN"})).error_code is ErrorCode.none
+                client.writer.write(frame(b"\0carol\0carols-password"))
+                assert await client.receive() == b""
+                assert await client.answers()
+
+
+async def test_a_client_of_a_broker_that_is_down_is_disconnected(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     with proxy_of(node) as proxy:
         await node.stop()
         async with Client.connect_to(port(proxy)) as client:

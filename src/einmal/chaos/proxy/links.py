@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final, Protocol
 
 from einmal.chaos.proxy.addresses import Route, behind_proxy
@@ -42,20 +43,27 @@ class Hooks(Protocol):
     def fired(self, at: float, request: RequestFrame, fault: RequestFault) -> None: ...
 
 
+class _NoAnswer(Enum):
+    """The ways in which a request stays without an answer."""
+
+    BY_REQUEST = auto()
+    """As Produce with acks=0."""
+    DISCONNECT = auto()
+
+
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """The answer to a request, once there is one: None if the broker sends none, empty to disconnect."""
+    """The answer to a request, once it is known."""
 
     request: RequestFrame | None
-    future: asyncio.Future[bytes | None]
+    future: asyncio.Future[bytes | _NoAnswer]
     fault: RequestFault | None = None
 
-    def resolve(self, answer: bytes | None) -> None:
+    def resolve(self, answer: bytes | _NoAnswer) -> None:
         if not self.future.done():
             self.future.set_result(answer)
 
 
-_DISCONNECT: Final = b""
 _OF_ANSWERS: Final = frozenset((Disturbance.DROP_ANSWER, Disturbance.DISCONNECT_AFTER, Disturbance.DELAY_ANSWER))
 
 
@@ -151,7 +159,7 @@ class ProxyLink:
         kind = slot.fault and slot.fault.kind
         match kind:
             case Disturbance.DISCONNECT:
-                slot.resolve(_DISCONNECT)
+                slot.resolve(_NoAnswer.DISCONNECT)
             case Disturbance.DROP_REQUEST:
                 self._is_deaf = True
             case Disturbance.ERROR:
@@ -203,9 +211,9 @@ class ProxyLink:
                     self._pair(await self.upstream.read())
         finally:
             for slot in self._forwarded:
-                slot.resolve(_DISCONNECT)
+                slot.resolve(_NoAnswer.DISCONNECT)
             end = asyncio.get_running_loop().create_future()
-            end.set_result(_DISCONNECT)
+            end.set_result(_NoAnswer.DISCONNECT)
             self._slots.put_nowait(_Slot(None, end))
 
     def _pair(self, message: bytes) -> None:
@@ -216,7 +224,7 @@ class ProxyLink:
                 return slot.resolve(message)
             if slot.request.header.correlation_id == correlation_id(message):
                 return self._answer(slot, AnswerFrame(slot.request, message))
-            slot.resolve(None)
+            slot.resolve(_NoAnswer.BY_REQUEST)
         raise WireError("the broker sent an answer that no request asked for")
 
     def _answer(self, slot: _Slot, answer: AnswerFrame) -> None:
@@ -228,7 +236,7 @@ class ProxyLink:
             case Disturbance.DROP_ANSWER:
                 return
             case Disturbance.DISCONNECT_AFTER:
-                return slot.resolve(_DISCONNECT)
+                return slot.resolve(_NoAnswer.DISCONNECT)
         try:
             message = behind_proxy(answer, self.route)
         except WireError as error:
@@ -240,11 +248,11 @@ class ProxyLink:
         while True:
             slot = await self._slots.get()
             message = await slot.future
-            if message is None:
+            if message is _NoAnswer.BY_REQUEST:
                 continue
             if slot.fault is not None and slot.fault.kind is Disturbance.DELAY_ANSWER:
                 await asyncio.sleep(slot.fault.seconds)
             await self.gates.answers()
-            if not message:
+            if message is _NoAnswer.DISCONNECT:
                 return
             await self.client.write(message)
