@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from einmal.testing import pytest_plugin
+from einmal.testing.proxy import ApplicationProxy
 from tests.suite.patience import patient
 from tests.suite.shared import shared
 
@@ -46,6 +50,18 @@ def test_the_page_shows_the_tests_as_they_are_run() -> None:
     tests = (_PROJECT / "test_orders.py").read_text()
     assert len(shown) > 4
     assert [each for each in shown if each not in tests] == []
+
+
+def test_the_faults_of_the_page_exist() -> None:
+    (program,) = re.findall(r"^```python\n(kafka_proxy\..*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    with ApplicationProxy("127.0.0.1:1") as proxy:
+        exec(program, {"kafka_proxy": proxy})
+
+
+def test_the_distribution_declares_the_plugin() -> None:
+    project = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert importlib.import_module(project["entry-points"]["pytest11"]["einmal"]) is pytest_plugin
+    assert not [each for each in project["dependencies"] if each.startswith("pytest")]
 
 
 @pytest.mark.system

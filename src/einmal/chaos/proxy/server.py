@@ -144,7 +144,7 @@ class KafkaProxy:
         return Trigger(matching, lambda rule: self._run(lambda: self._rules.add(rule)))
 
     def clear(self) -> None:
-        """Remove all rules, also of connections that wait for nothing else."""
+        """Remove all rules. A partition lasts until ``heal``."""
         self._run(self._rules.clear)
 
     def partition(self, *brokers: int, requests: bool = True, answers: bool = True) -> None:
