@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import ssl
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
 import einmal.client
 from einmal.chaos.proxy.server import KafkaProxy
+from tests.broker.tls_node import Tls
 from tests.interop.apache_kafka import JVM, KafkaUnavailable, java, java_program
 from tests.interop.conftest import Node
 from tests.interop.topics import Broker, create_topic
@@ -69,6 +72,18 @@ def test_a_dropped_answer_to_end_txn_is_asked_for_again_after_the_timeout(
     assert dropped.fired == 1
     assert [each.what for each in proxy.faults] == ["answer dropped"]
     assert committed(broker.bootstrap, topic) == ["first", "second"]
+
+
+def test_a_client_with_tls_uses_a_broker_without(broker: Node, topic: str, tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    accepting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    accepting.load_cert_chain(tls.broker.store)
+    with KafkaProxy(broker.bootstrap, tls=accepting) as proxy:
+        secured = {"security.protocol": "SSL", "ssl.ca.location": str(tls.ca)}
+        producer = confluent_kafka.Producer({"bootstrap.servers": proxy.bootstrap_servers, **secured})
+        producer.produce(topic, "encrypted")
+        assert producer.flush(patient(30)) == 0
+    assert committed(broker.bootstrap, topic) == ["encrypted"]
 
 
 @pytest.mark.parametrize("code", ["NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS"])
