@@ -123,7 +123,10 @@ class Rule:
 
 
 class Trigger:
-    """Requests that a fault is chosen for; each method activates a rule."""
+    """Requests that a fault is chosen for; each method activates a rule.
+
+    A request that comes before the rule is limited, in the same statement, gets the fault, too, and is counted.
+    """
 
     def __init__(self, matching: Filter, add: Callable[[Rule], None]) -> None:
         self._matching = matching
