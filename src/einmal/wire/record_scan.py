@@ -7,7 +7,6 @@ over. One function call for a whole section, because a call for each record woul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import calcsize, unpack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from einmal.wire.errors import CorruptBatch, InvalidRecord
@@ -19,24 +18,6 @@ ERRORS_MAX: Final = 100
 """Records named in one refusal; the rest of the batch is not checked after that many."""
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
-_COMPARES: Final = __file__.endswith(".py")
-"""Compiled, a walk is faster than any comparison."""
-_ALIKE_MIN: Final = 24
-"""Below this count a walk is faster than a comparison."""
-_LAYOUT_BYTES_MAX: Final = 100
-"""For a record with more of them, which only headers can have, a walk is faster than a comparison."""
-_NUMBERS: Final = "BHIIQQQQ"
-"""The integers that timestamp deltas of one byte, two ... fit into."""
-_PERIOD: Final = 1 << 13
-"""Records whose offset deltas differ only in the first two bytes of their varints."""
-_ONLY_BYTE: Final = bytes(range(0, 0x80, 2))
-_FIRST_BYTE: Final = bytes(0x80 | 2 * delta & 0x7F for delta in range(_PERIOD))
-_LAST_BYTE: Final = bytes(delta >> 6 for delta in range(_PERIOD))
-_MIDDLE_BYTE: Final = bytes(0x80 | byte for byte in _LAST_BYTE)
-_DELTAS: Final = ((_ONLY_BYTE,), (_FIRST_BYTE, _LAST_BYTE), (_FIRST_BYTE, _MIDDLE_BYTE))
-"""The first bytes of consecutive offset deltas, by the varints' size. A third byte is constant within a period."""
-_CONTINUES: Final = bytes(byte & 0x80 for byte in range(256))
-"""Maps a varint's bytes to whether another one follows."""
 _TIME_MIN: Final = -(1 << 63)
 _TIME_MAX: Final = (1 << 63) - 1
 
@@ -76,8 +57,6 @@ def scan_records(
     Raises InvalidRecord with the index of the first malformed one, or TooLong at more than ``headers_max`` headers.
     """
     scan = _Scan(data, begin, base_timestamp, bounds, needs_keys, headers_max)
-    while _COMPARES and count - scan.index >= _ALIKE_MIN and scan.walk_alike(count) >= _ALIKE_MIN:
-        pass
     scan.walk(count)
     if not (scan.keyless or scan.untimely):
         scan.ensure_end()
@@ -119,68 +98,6 @@ class _Scan:
         """Raises InvalidRecord."""
         if self.position != len(self._data):
             raise InvalidRecord(self.index, f"{len(self._data) - self.position} bytes after the last record")
-
-    def walk_alike(self, stop: int) -> int:
-        """Walk one record, and skip those after it, before ``stop``, with the same layout; returns how many in all.
-
-        This takes a comparison for each byte of a layout, not of a record: a byte's values in all records, one record
-        size apart, are one slice. Only timestamps may differ.
-        """
-        data, begun, first = self._data, self.position, self.index
-        self.walk(first + 1)
-        if data[self.position : self.position + 1] != data[begun : begun + 1] or self.keyless or self.untimely:
-            return 1
-        layout = _layout_of(data, begun)
-        if layout is None:
-            return 1
-        time_at, delta_at, delta_end, same, header_count = layout
-        size, deltas, begin = self.position - begun, _DELTAS[min(delta_end - delta_at, 3) - 1], first % _PERIOD
-        alike = min(stop - first, len(deltas[0]) - begin, (len(data) - begun) // size)
-        end = begun + alike * size
-        for at in same:
-            column = data[at:end:size]
-            if column != column[:1] * alike:
-                alike = _count_same(column, column[:1] * alike)
-                end = begun + alike * size
-        for at, values in zip(range(delta_at, delta_end), deltas, strict=False):
-            column = data[at:end:size]
-            if column != values[begin : begin + alike]:
-                alike = _count_same(column, values[begin : begin + alike])
-                end = begun + alike * size
-        if not self._accepts_times([data[at:end:size] for at in range(time_at, delta_at)]):
-            return 1
-        if self._headers_max is not None:
-            self._headers_max -= header_count * (alike - 1)
-            if self._headers_max < 0:
-                raise TooLong
-        self.position, self.index = end, first + alike
-        return alike
-
-    def _accepts_times(self, columns: list[bytes]) -> bool:
-        """Whether all timestamps are in bounds; ``columns`` are the first, second ... bytes of their varints."""
-        count = len(columns[0])
-        if all(column == column[:1] * count for column in columns):
-            # They are those of a record that was walked.
-            return True
-        for column in columns:
-            continues = column.translate(_CONTINUES)
-            if continues != continues[:1] * count:
-                return False
-        number = _NUMBERS[len(columns) - 1]
-        width = calcsize(f"<{number}")
-        varints = bytearray(width * count)
-        for at, column in enumerate(columns):
-            varints[at::width] = column
-        # Varints of one size rise with their values; below zero, where they are odd, they fall.
-        ordered = [-varint if varint & 1 else varint for varint in set(unpack(f"<{count}{number}", varints))]
-        earliest, latest = (
-            _read_varint(abs(varint).to_bytes(_VARLONG_BYTES, "little"), 0, _VARLONG_BYTES)[0]
-            for varint in (min(ordered), max(ordered))
-        )
-        if earliest < self._lowest or latest > self._highest:
-            return False
-        self.latest = max(self.latest, latest)
-        return True
 
     def walk(self, stop: int) -> None:  # noqa: C901 - varints are read in place: a call for each would halve the speed
         """Walk the records before ``stop``, or until there are enough errors. Raises InvalidRecord or TooLong."""
@@ -283,46 +200,6 @@ class _Scan:
         except IndexError as error:
             raise InvalidRecord(index, "the record ends after its batch") from error
         self.position, self.index, self.latest, self._headers_max = position, stop, latest, headers_max
-
-
-def _layout_of(data: bytes, begun: int) -> tuple[int, int, int, list[int], int] | None:
-    """The positions of the bytes that define a well-formed record's layout; None: there are too many.
-
-    The start of its timestamp, of its offset delta, and of its key's size; all other such bytes, which are the same in
-    every record of the layout (also keys of headers, which must be UTF-8); and the number of headers.
-    """
-    time_at = _after_varint(data, begun) + 1
-    delta_at = _after_varint(data, time_at)
-    delta_end = _after_varint(data, delta_at)
-    key_size, key_at = _read_varint(data, delta_end)
-    value_size_at = key_at + max(key_size, 0)
-    value_size, value_at = _read_varint(data, value_size_at)
-    headers_at = value_at + max(value_size, 0)
-    header_count, position = _read_varint(data, headers_at)
-    same = [*range(begun, time_at), *range(min(delta_end, delta_at + len(_DELTAS[-1])), key_at)]
-    same += [*range(value_size_at, value_at), *range(headers_at, position)]
-    for _ in range(header_count):
-        size, key_at = _read_varint(data, position)
-        size, value_at = _read_varint(data, key_at + size)
-        if len(same) + value_at - position > _LAYOUT_BYTES_MAX:
-            return None
-        same += range(position, value_at)
-        position = value_at + max(size, 0)
-    if delta_at - time_at > len(_NUMBERS):
-        return None
-    return time_at, delta_at, delta_end, same, header_count
-
-
-def _after_varint(data: bytes, position: int) -> int:
-    while data[position] > 0x7F:
-        position += 1
-    return position + 1
-
-
-def _count_same(column: bytes, wanted: bytes) -> int:
-    """How many bytes at the beginning match."""
-    differing = int.from_bytes(column) ^ int.from_bytes(wanted)
-    return len(column) - (differing.bit_length() + 7) // 8
 
 
 def _read_varint(data: bytes, position: int, size_max: int = _VARINT_BYTES) -> tuple[int, int]:
