@@ -16,9 +16,10 @@ from typing import Any, Final, cast
 
 from einmal.wire import api
 from einmal.wire.errors import Malformed
+from einmal.wire.message import Message
 from einmal.wire.message_writer import message_writer
 from einmal.wire.messages import Api, request_type, response_type
-from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, Message, message_reader
+from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, message_reader
 from einmal.wire.schemas import field_types, unwrap
 from tests.wire.kio_messages import Fields, build
 

@@ -18,10 +18,11 @@ from einmal.wire.api.describe_producers import (
 from einmal.wire.api.list_groups import ListedGroup, ListGroupsResponse
 from einmal.wire.api.list_transactions import ListTransactionsResponse
 from einmal.wire.errors import Malformed, Truncated, WireError
+from einmal.wire.message import Message
 from einmal.wire.message_writer import message_slices, message_writer
 from einmal.wire.messages import request_type, response_type
 from einmal.wire.primitives import ELEMENTS_MAX
-from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, Message, message_reader
+from einmal.wire.request_reader import RESPONSE_ELEMENTS_MAX, message_reader
 from tests.client.mutating_network import mutated
 from tests.suite.cases import each_case
 from tests.wire.kio_messages import encode

@@ -96,7 +96,7 @@ def test_the_short_way_writes_an_answer_as_the_general_way_does(data: st.DataObj
     plain = st.tuples(_INT32, st.sampled_from(ErrorCode), _INT64, _INT64, _INT64).map(lambda o: ProducedPartition(*o))
     names: st.SearchStrategy[Topic] = _IDS if version >= 13 else _NAMES
     topics = st.tuples(names, st.lists(plain | explained, min_size=1, max_size=2))
-    endpoints = st.just(()) | st.lists(st.builds(NodeEndpoint, _INT32, _NAMES, _INT32), max_size=1)
+    endpoints = st.just(()) | st.lists(st.builds(NodeEndpoint, _INT32, _NAMES, _INT32, st.none() | _NAMES), max_size=1)
     response = ProduceResponse(data.draw(st.lists(topics, max_size=2)), data.draw(_INT32), data.draw(endpoints))
     assert produce.encode_produce_response(version, response) == produce._encode_any(version, response)
 

@@ -18,11 +18,11 @@ from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_re
 from kio.schema.index import api_key_map
 
 from einmal.wire.errors import Malformed, Truncated, UnknownVersion
+from einmal.wire.message import Message
 from einmal.wire.message_writer import Writer, message_slices, message_writer
 from einmal.wire.primitives import ELEMENTS_MAX, TAGS_MAX
 from einmal.wire.request_reader import (
     RESPONSE_ELEMENTS_MAX,
-    Message,
     Reader,
     StepsReader,
     message_reader,

@@ -18,23 +18,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from einmal.wire.errors import Malformed, Truncated
+from einmal.wire.message import Message
 from einmal.wire.primitives import TAGS_MAX, error_of
 from einmal.wire.schemas import field_types, unwrap
 
 RESPONSE_ELEMENTS_MAX: Final = 10_000_000
 """A cluster may well have more partitions than a client may ask for by name."""
-
-
-class Message(bytes):
-    """The bytes of a message, and how many array elements may still be read from them."""
-
-    elements_left: int
-
-    @classmethod
-    def of(cls, frame: bytes | bytearray, elements_max: int) -> Message:
-        message = cls(frame)
-        message.elements_left = elements_max
-        return message
 
 
 Reader: TypeAlias = Callable[[Message, int], tuple[Any, int]]
