@@ -186,7 +186,7 @@ simulate: $(READY)  ## 1,000 seeds each: a cluster, a broker alone, delayed requ
 	$(BIN)/einmal simulate --workload mirror --seeds 1000 --start $(START)
 	$(BIN)/einmal simulate --workload ingest --seeds 1000 --start $(START)
 
-simulate-determinism: $(READY)  ## 1,000 seeds of the cluster twice, in other processes: the same traces
+simulate-determinism: $(READY) $(NATIVE)  ## 1,000 seeds of the cluster compiled, and again interpreted: the same traces
 	$(BIN)/einmal simulate --workload cluster --seeds 1000 --start $(START) --rerun
 
 mutants: $(COMPILED)  ## MUTANTS=60 defects of the core machines, by SEED, against their own fast tests: score and survivors

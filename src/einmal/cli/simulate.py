@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from einmal.cli.formats import Format, Output
+from einmal.compiled import PURE
 
 if TYPE_CHECKING:
     from einmal.simulation.result import Result
@@ -52,7 +53,7 @@ def simulate(
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = min(2, os.cpu_count() or 1),
     rerun: Annotated[
         bool,
-        typer.Option("--rerun", help="Run each seed twice, in processes with different PYTHONHASHSEED, and compare."),
+        typer.Option("--rerun", help="Run each seed again, interpreted and with another PYTHONHASHSEED, and compare."),
     ] = False,
     shrink: Annotated[
         int | None, typer.Option(min=0, help="Failing seed to shrink to a short list of faults that fails too.")
@@ -66,6 +67,8 @@ def simulate(
     results = _results(workload, range(start, start + seeds), jobs, _HASH_SEED)
     differing: list[int] = []
     if rerun:
+        # For processes that start from now on.
+        os.environ[PURE] = "1"
         again = _results(workload, range(start, start + seeds), jobs, _OTHER_HASH_SEED)
         differing = [one.seed for one, other in zip(results, again, strict=True) if one != other]
         for seed in differing:
