@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from platformdirs.macos import MacOS
@@ -48,6 +49,27 @@ def test_json_is_one_document_on_one_line(tmp_path: Path) -> None:
         assert ready["flush"] == "every_write"
         assert len(ready["cluster_id"]) == 22
         assert ready["pid"] == broker.process.pid
+
+
+def test_metrics_are_announced_and_log_lines_have_the_wanted_format(tmp_path: Path) -> None:
+    options = ("-X", "metrics.listeners=0", "-X", "unheard.of=1", "--log-format", "text")
+    with BrokerProcess(tmp_path, *options).wait_until_ready() as broker:
+        (line,) = [line for line in broker.lines if line.startswith("  metrics ")]
+        with urlopen(line.split()[-1], timeout=180) as answer:
+            assert b"\nkafka_server_replicamanager_leadercount 0\n" in answer.read()
+        status, errors = broker.stop()
+    assert status == 0
+    assert " WARNING unknown setting unheard.of is ignored" in errors
+    assert '"event"' not in errors
+
+
+def test_an_address_of_metrics_in_use_is_reported_with_its_setting(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = ["einmal", "start", "--data-dir", str(tmp_path), "--port", "0", "-X", f"metrics.listeners={address}"]
+        ended = warm.run(command, timeout=180)
+    assert ended.returncode == 1
+    assert ended.stderr == f"error: {address} is in use\nhint: choose another address in metrics.listeners\n"
 
 
 def test_interrupt_stops_it_cleanly_too(tmp_path: Path) -> None:

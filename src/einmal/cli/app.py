@@ -75,6 +75,9 @@ def start(
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of broker processes. Ports are 1,000 apart.")] = 1,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     output: Annotated[Format, typer.Option("--format", help="Format of the broker's address.")] = Format.TEXT,
+    log_format: Annotated[
+        Format | None, typer.Option(help="Format of log lines on stderr. Default: text on a terminal, else json.")
+    ] = None,
 ) -> None:
     """Start a broker, or a cluster, in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
     from einmal.cli import start as command
@@ -89,6 +92,7 @@ def start(
             as_json=output is Format.JSON,
             brokers=brokers,
             stops_with_stdin=stop_with_stdin,
+            log_format=log_format,
         )
     )
 

@@ -23,10 +23,20 @@ _Event = tuple[BrokerProcess, int] | None
 _INTERRUPTED: Final = 130
 
 
-def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str, str], as_json: bool) -> int:
+def run(
+    folder: Path,
+    count: int,
+    *,
+    host: str,
+    port: int,
+    settings: Mapping[str, str],
+    as_json: bool,
+    options: Sequence[str] = (),
+) -> int:
     """Supervise until a signal; the exit status.
 
-    ``folder`` is there, and nobody else's. ``settings``: under Kafka's names, for all of them.
+    ``folder`` is there, and nobody else's. ``settings``: under Kafka's names, for all of them. ``options``: more of
+    ``einmal start``, for each.
     """
     try:
         plans = plan_cluster(folder, count, host=host, first_port=port)
@@ -37,7 +47,7 @@ def run(folder: Path, count: int, *, host: str, port: int, settings: Mapping[str
         return _fail(str(error), "start as many as there are, or choose another folder with --data-dir")
     except OSError as error:
         return _fail(f"cannot write to {folder}: {error.strerror}", "choose another folder with --data-dir")
-    cluster = LocalCluster(plans)
+    cluster = LocalCluster(plans, options)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     try:
         ready = cluster.start()

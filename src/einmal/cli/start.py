@@ -35,6 +35,7 @@ from einmal.broker.config import (
 from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import Audience, NamedListener, endpoints_of
 from einmal.cli.file_descriptors import raised_limit, shares
+from einmal.cli.formats import Format
 from einmal.cli.garbage import collect_in_time
 from einmal.cli.log_limits import LimitedHandler
 from einmal.compiled import execution
@@ -99,17 +100,19 @@ def run(
     as_json: bool,
     brokers: int,
     stops_with_stdin: bool,
+    log_format: Format | None,
 ) -> int:
     """Serve until a signal; the exit status."""
     # Modules and what they hold stay: looking through them while they come costs a tenth of the start.
     gc.disable()
-    _set_up_logging()
+    _set_up_logging(log_format)
     descriptors = raised_limit()
     _have_memory_returned()
     try:
         values = _values(assignments, config_file)
         if brokers > 1:
-            return _run_cluster(brokers, port, host, data_dir, values, as_json)
+            options = () if log_format is None else ("--log-format", log_format.value)
+            return _run_cluster(brokers, port, host, data_dir, values, as_json, options)
         config = _config(port, host, data_dir, values)
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
@@ -195,7 +198,13 @@ def _check_secret_file(file: str) -> None:
 
 
 def _run_cluster(
-    count: int, port: int | None, host: str | None, data_dir: Path | None, values: Mapping[str, str], as_json: bool
+    count: int,
+    port: int | None,
+    host: str | None,
+    data_dir: Path | None,
+    values: Mapping[str, str],
+    as_json: bool,
+    options: Sequence[str],
 ) -> int:
     from einmal.cli.local_cluster import run as run_cluster
 
@@ -216,6 +225,7 @@ def _run_cluster(
             port=declared.port if port is None else port,
             settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
             as_json=as_json,
+            options=options,
         )
 
 
@@ -428,11 +438,11 @@ def _explain(error: OSError, config: BrokerConfig) -> _StartError:
     address = Endpoint(error.host, error.port)
     listeners = config.named_listeners
     is_clients = config.is_broker and address == listeners.first.endpoint
-    if address == config.metrics_endpoint and not is_clients:
-        return _StartError(
-            f"cannot listen on {address}: {error.strerror}", "choose another address in metrics.listeners"
-        )
-    other = _another_address(next((each for each in listeners.all if each.endpoint == address), listeners.first))
+    own = next((each for each in listeners.all if each.endpoint == address), None)
+    if own is None and address == config.metrics_endpoint:
+        other = "choose another address in metrics.listeners"
+    else:
+        other = _another_address(own or listeners.first)
     if error.errno == errno.EADDRINUSE:
         hint = "take another port with --port, or any free one with --port 0" if is_clients else other
         return _StartError(f"{address} is in use", hint)
@@ -487,9 +497,11 @@ def _announce(node: Node, as_json: bool) -> None:
         print(f"einmal is ready: controller {bootstrap}", flush=True)
 
 
-def _set_up_logging() -> None:
+def _set_up_logging(wanted: Format | None) -> None:
+    """``wanted`` None: text on a terminal, JSON elsewhere."""
     handler = LimitedHandler(sys.stderr)
-    handler.setFormatter(_ConsoleFormatter() if sys.stderr.isatty() else _JsonFormatter())
+    is_text = sys.stderr.isatty() if wanted is None else wanted is Format.TEXT
+    handler.setFormatter(_ConsoleFormatter() if is_text else _JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

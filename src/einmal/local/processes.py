@@ -27,10 +27,11 @@ class BrokerFailed(Exception):
 
 
 class BrokerProcess:
-    """One broker. ``start`` again after it has ended: on the same ports and data."""
+    """One broker. ``start`` again after it has ended: on the same ports and data. ``options``: of ``einmal start``."""
 
-    def __init__(self, plan: BrokerPlan) -> None:
+    def __init__(self, plan: BrokerPlan, options: Sequence[str] = ()) -> None:
         self.plan = plan
+        self._options = options
         self._child: subprocess.Popen[str] | None = None
 
     @property
@@ -43,7 +44,7 @@ class BrokerProcess:
         command = [sys.executable, "-m", "einmal", "start", "--config", str(self.plan.properties)]
         with self.plan.log.open("ab") as log:
             self._child = subprocess.Popen(
-                [*command, "--format", "json", "--stop-with-stdin"],
+                [*command, "--format", "json", "--stop-with-stdin", *self._options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -99,10 +100,10 @@ class BrokerProcess:
 
 
 class LocalCluster:
-    """All brokers of a plan."""
+    """All brokers of a plan. ``options``: of ``einmal start``."""
 
-    def __init__(self, plans: Sequence[BrokerPlan]) -> None:
-        self.brokers = {plan.node_id: BrokerProcess(plan) for plan in plans}
+    def __init__(self, plans: Sequence[BrokerPlan], options: Sequence[str] = ()) -> None:
+        self.brokers = {plan.node_id: BrokerProcess(plan, options) for plan in plans}
 
     @property
     def bootstrap_servers(self) -> str:

@@ -29,6 +29,8 @@ _LATEST: Final = -1
 _CONSUMER: Final = -1
 _TIMEOUT_MS: Final = 1_000
 _LANE: Final = "monitoring"
+_ASKED_MAX: Final = 1_000
+"""Partitions of one request: more would take the loops of both brokers for too long."""
 
 
 class Ends(NamedTuple):
@@ -68,10 +70,17 @@ def _positions(node: Monitored) -> Iterator[tuple[str, CommittedPosition]]:
 
 
 async def _asked(node: Monitored, leader: BrokerId, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Ends]:
-    partitions = list(partitions)
-    levels = (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
-    every, stable = [await _latest(node, leader, partitions, level) for level in levels]
-    return {each: Ends(every[each], stable[each]) for each in partitions if each in every and each in stable}
+    ends: dict[TopicPartition, Ends] = {}
+    remaining = sorted(partitions)
+    while remaining:
+        asked, remaining = remaining[:_ASKED_MAX], remaining[_ASKED_MAX:]
+        every = await _latest(node, leader, asked, IsolationLevel.READ_UNCOMMITTED)
+        if not every:
+            # A leader that does not answer is asked once only.
+            break
+        stable = await _latest(node, leader, asked, IsolationLevel.READ_COMMITTED)
+        ends |= {each: Ends(every[each], stable[each]) for each in asked if each in every and each in stable}
+    return ends
 
 
 async def _latest(
@@ -79,7 +88,7 @@ async def _latest(
 ) -> dict[TopicPartition, int]:
     topics = tuple(
         ListOffsetsTopic(topic, tuple(ListOffsetsPartition(each.partition, -1, _LATEST) for each in group))
-        for topic, group in groupby(sorted(partitions), key=lambda each: each.topic)
+        for topic, group in groupby(partitions, key=lambda each: each.topic)
     )
     request = ListOffsetsRequest(_CONSUMER, isolation.value, topics)
     try:

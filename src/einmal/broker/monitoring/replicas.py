@@ -64,16 +64,18 @@ class _Sums:
 
 def add_topics(page: Page, node: Monitored) -> Iterator[None]:
     """Add what is counted by topic."""
-    total = node.partitions.topics.total()
-    _add_counts(page, total, "")
-    for name, key in _REPLICATION:
-        page.add(name, getattr(total, key))
-    page.add("einmal_producer_fenced_total", total.fenced, labels(cause="partition"))
+    total = TopicCounts()
+    total.add(node.partitions.topics.former)
     for topic, counts in node.partitions.topics:
+        total.add(counts)
         _add_counts(page, counts, f'{{topic="{topic}"}}')
         for name, key in _OWN:
             page.add(name, getattr(counts, key), f'{{topic="{topic}"}}')
         yield
+    _add_counts(page, total, "")
+    for name, key in _REPLICATION:
+        page.add(name, getattr(total, key))
+    page.add("einmal_producer_fenced_total", total.fenced, labels(cause="partition"))
 
 
 def _add_counts(page: Page, counts: TopicCounts, of: str) -> None:

@@ -77,7 +77,8 @@ class CountedTopics:
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicCounts] = {}
-        self._former = TopicCounts()
+        self.former = TopicCounts()
+        """The sums of the topics that were here."""
 
     def opened(self, topic: str) -> TopicCounts:
         """A partition of a topic is opened: the counts of its topic."""
@@ -92,17 +93,10 @@ class CountedTopics:
         counts = self._topics[topic]
         counts.partitions -= 1
         if not counts.partitions:
-            self._former.add(self._topics.pop(topic))
+            self.former.add(self._topics.pop(topic))
 
     def __iter__(self) -> Iterator[tuple[str, TopicCounts]]:
         return iter(list(self._topics.items()))
-
-    def total(self) -> TopicCounts:
-        """The sums of all topics, also of those that were here."""
-        total = TopicCounts()
-        for counts in (self._former, *self._topics.values()):
-            total.add(counts)
-        return total
 
 
 class _Answered:
