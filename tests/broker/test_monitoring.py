@@ -11,9 +11,11 @@ import pytest
 
 from einmal.broker.config import ConfigError, broker_config
 from einmal.broker.monitoring.families import FAMILIES
+from einmal.broker.monitoring.health import why_not_ready
+from einmal.broker.node import Node
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire.frames import frame
-from tests.broker.cluster import running_cluster
+from tests.broker.cluster import Cluster, running_cluster
 from tests.broker.nodes import Client, batch, running_node, until
 from tests.broker.scraped import Samples, get, ready
 
@@ -213,6 +215,35 @@ async def test_a_node_is_ready_when_it_takes_part_and_reports_why_it_is_not(tmp_
         node.lifecycle.is_unfenced = False
         assert await ready(node) == (503, {"ready": False, "reasons": ["broker 1 is fenced"]})
         node.lifecycle.is_unfenced = True
+
+
+async def test_a_node_that_waits_for_the_others_answers_and_is_not_ready(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, brokers=(1,), controllers=(11,), metrics_listeners="0", min_insync_replicas=1)
+    broker = cluster.make(1)
+    starting = asyncio.ensure_future(broker.start())
+    try:
+        await until(lambda: broker.quorum.is_loaded)
+        status, body = await ready(broker)
+        assert (status, body["ready"]) == (503, False)
+        assert "broker 1 is not registered" in body["reasons"]
+        assert (await Samples.of(broker)).value("kafka_brokers") is None
+        await cluster.start(11)
+        await starting
+        await until(lambda: not _reasons(broker))
+        controller = cluster.nodes[11]
+        samples = await Samples.of(controller)
+        assert samples.value("kafka_controller_kafkacontroller_activecontrollercount") == 1
+        assert samples.value("kafka_controller_kafkacontroller_activebrokercount") == 1
+        assert samples.value("kafka_server_replicamanager_leadercount") is None
+        assert (await ready(controller))[0] == 200
+    finally:
+        starting.cancel()
+        await cluster.stop()
+
+
+def _reasons(node: Node) -> list[str]:
+    assert node.monitoring is not None
+    return why_not_ready(node.monitoring._node)
 
 
 async def test_nothing_listens_unless_it_is_asked_for(tmp_path: Path) -> None:

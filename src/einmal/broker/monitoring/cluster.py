@@ -31,7 +31,7 @@ def add_cluster(page: Page, node: Monitored) -> Iterator[None]:
     """On each controller the names are there; only the active one counts."""
     image, config = node.metadata.image, node.config
     active = sum(broker.is_active for broker in image.brokers.values())
-    if config.is_broker:
+    if config.is_broker and node.metadata.is_applied:
         page.add("kafka_brokers", active)
         page.add("kafka_broker_info", 1, labels(id=config.node_id, address=node.listening.endpoint))
     if not config.is_controller:
