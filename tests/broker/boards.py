@@ -30,6 +30,8 @@ _ELSEWHERE: Final = """
     kafka_server_brokertopicmetrics_{messagesin,bytesin,bytesout,totalproducerequests,totalfetchrequests}_total
     kafka_server_brokertopicmetrics_{failedproducerequests,failedfetchrequests}_total
     kafka_server_raftmetrics_{current_state,current_leader,current_vote,current_epoch,high_watermark,log_end_offset}
+    kafka_server_raftmetrics_{append_records_rate,fetch_records_rate}
+    kafka_server_raftchannelmetrics_{request,response,incoming_byte,outgoing_byte}_total
     kafka_broker_info kafka_brokers kafka_topic_partitions process_open_fds
     kafka_topic_partition_{current_offset,oldest_offset,in_sync_replica,replicas,leader,leader_is_preferred}
     kafka_topic_partition_under_replicated_partition

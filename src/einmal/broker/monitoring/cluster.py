@@ -25,6 +25,30 @@ def add_quorum(page: Page, node: Monitored) -> None:
         ("log_end_epoch", end.epoch),
     ):
         page.add(f"kafka_server_raftmetrics_{name}", -1 if value is None else value)
+    channel = node.peers.to_controllers
+    for name, value in (
+        ("request_total", channel.requests),
+        ("response_total", channel.responses),
+        ("outgoing_byte_total", channel.bytes_out),
+        ("incoming_byte_total", channel.bytes_in),
+    ):
+        page.add(f"kafka_server_raftchannelmetrics_{name}", value)
+
+
+class QuorumRates:
+    """The rates at which the metadata log grows here, between two looks."""
+
+    def __init__(self) -> None:
+        self._ms = self._end = -1
+
+    def add(self, page: Page, node: Monitored) -> None:
+        now_ms, end = node.clock.now().monotonic_ms, node.quorum.partition.log_end_offset
+        seconds = (now_ms - self._ms) / 1000
+        rate = max(0, end - self._end) / seconds if self._ms >= 0 and seconds > 0 else 0.0
+        self._ms, self._end = now_ms, end
+        is_leader = node.quorum.is_leader
+        page.add("kafka_server_raftmetrics_append_records_rate", rate if is_leader else 0.0)
+        page.add("kafka_server_raftmetrics_fetch_records_rate", 0.0 if is_leader else rate)
 
 
 def add_cluster(page: Page, node: Monitored) -> Iterator[None]:

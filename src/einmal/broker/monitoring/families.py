@@ -29,6 +29,10 @@ kafka_server_brokertopicmetrics_replicationbytesout_total Bytes of batches sent 
 kafka_server_replicamanager_isrshrinks_total Changes of the in-sync replicas of led partitions to fewer.
 kafka_server_replicamanager_isrexpands_total Changes of the in-sync replicas of led partitions to more.
 kafka_controller_controllerstats_uncleanleaderelections_total Leaders elected that may lack committed records.
+kafka_server_raftchannelmetrics_request_total Requests of this node to controllers.
+kafka_server_raftchannelmetrics_response_total Answers of controllers to this node.
+kafka_server_raftchannelmetrics_outgoing_byte_total Bytes of requests to controllers.
+kafka_server_raftchannelmetrics_incoming_byte_total Bytes of the answers of controllers.
 kafka_network_requestmetrics_requests_total Requests answered, by API and version.
 process_cpu_seconds_total Processor time of this process.
 einmal_txn_total Transactions ended, by who has ended them.
@@ -71,6 +75,8 @@ kafka_server_raftmetrics_current_epoch Epoch of the metadata quorum.
 kafka_server_raftmetrics_current_vote Node id that this node has voted for in this epoch; -1: none.
 kafka_server_raftmetrics_high_watermark High watermark of the metadata log.
 kafka_server_raftmetrics_log_end_offset End of the metadata log here.
+kafka_server_raftmetrics_append_records_rate Records per second that this node appends as leader of the quorum.
+kafka_server_raftmetrics_fetch_records_rate Records per second that this node fetches from the leader of the quorum.
 kafka_server_raftmetrics_log_end_epoch Epoch of the last record of the metadata log here.
 kafka_network_socketserver_networkprocessoravgidle_percent Idle part of the broker's thread, 0 to 1.
 kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent Idle part of the broker's thread, 0 to 1.

@@ -7,7 +7,7 @@ import json
 from typing import Final
 
 from einmal.broker.listeners import Endpoint
-from einmal.broker.monitoring.cluster import add_cluster, add_quorum
+from einmal.broker.monitoring.cluster import QuorumRates, add_cluster, add_quorum
 from einmal.broker.monitoring.groups import add_groups, ends_of
 from einmal.broker.monitoring.health import why_not_ready
 from einmal.broker.monitoring.http_listener import HttpAnswer, HttpServer
@@ -31,6 +31,7 @@ class Monitoring:
         self._server = HttpServer({"/metrics": self._metrics, "/health/live": self._live, "/health/ready": self._ready})
         self._listener: Listener | None = None
         self._loop_time = LoopTime()
+        self._quorum_rates = QuorumRates()
         self._making: asyncio.Task[list[bytes]] | None = None
         self._made_ms = 0
 
@@ -79,6 +80,7 @@ class Monitoring:
         add_requests(page, node)
         if node.quorum.is_loaded:
             add_quorum(page, node)
+            self._quorum_rates.add(page, node)
             await node.turns.run(add_cluster(page, node))
             if node.config.is_broker:
                 await node.turns.run(add_topics(page, node))

@@ -17,7 +17,7 @@ from einmal.broker.listening import Listening
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.counts import RequestCounts
 from einmal.broker.resources.turns import Turns
-from einmal.broker.rpc.peers import Asker
+from einmal.broker.rpc.peers import Peers
 from einmal.seams import Clock
 
 
@@ -38,5 +38,5 @@ class Monitored:
     lifecycle: BrokerLifecycle
     listening: Listening
     servers: Mapping[str, Server]
-    peers: Asker
+    peers: Peers
     is_stopping: Callable[[], bool]

@@ -171,6 +171,15 @@ def _quantile(counts: Sequence[int], quantile: float) -> float:
     return TIMES_MS[-1]
 
 
+class ChannelCounts:
+    """Requests of this node to controllers, and their answers."""
+
+    __slots__ = ("bytes_in", "bytes_out", "requests", "responses")
+
+    def __init__(self) -> None:
+        self.requests = self.responses = self.bytes_out = self.bytes_in = 0
+
+
 class TransactionCounts:
     """The work of the transaction coordinators of this broker, since it has started."""
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from einmal.broker.listeners import Audience
+from einmal.broker.resources.counts import ChannelCounts
 from einmal.broker.rpc.addresses import Addresses, PeerLocation, audience_of
 from einmal.broker.rpc.authentication import Credentials, authenticate_node
 from einmal.broker.tls import NodeTls
@@ -63,6 +64,7 @@ class Peers:
         self._connections: dict[PeerLocation, Connection] = {}
         self._opening: dict[PeerLocation, asyncio.Task[Connection]] = {}
         self._is_closed = False
+        self.to_controllers = ChannelCounts()
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -91,7 +93,15 @@ class Peers:
         if location is None:
             raise NoAnswer(f"node {node_id} is not known, or has no inter.broker.listener.name", was_sent=False)
         connection = await self._connection(location, timeout_ms)
-        return await connection.send(api_key, version, body, timeout_ms)
+        if audience_of(lane) is not Audience.CONTROLLERS:
+            return await connection.send(api_key, version, body, timeout_ms)
+        counts = self.to_controllers
+        counts.requests += 1
+        counts.bytes_out += sum(map(len, body))
+        answer = await connection.send(api_key, version, body, timeout_ms)
+        counts.responses += 1
+        counts.bytes_in += len(answer.frame)
+        return answer
 
     async def _ask_self(self, api_key: int, version: int, body: Sequence[Part], lane: str) -> Answer:
         frame = bytearray(encode_request_header(api_key, version, 0, self._credentials.user))
