@@ -29,6 +29,7 @@ PAGES = [
         "list_bounds",
         "list_commands",
         "list_modules",
+        "list_public_defects",
         "list_settings",
     ],
 )

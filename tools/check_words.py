@@ -34,6 +34,7 @@ GENERATED: Final = (
     "docs/cli.md",
     "docs/client-settings.md",
     "docs/modules.md",
+    "docs/public-defects.md",
     "docs/settings-bounds.md",
     "docs/states.md",
 )

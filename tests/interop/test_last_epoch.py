@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from einmal.types import EPOCH_MAX, ErrorCode
-from tests.interop import raw
 from tests.interop.conftest import SETTINGS, NodeFactory, Setting, setting_named
 from tests.interop.raw import Identity
 from tests.interop.transaction_driver import NOBODY, TV1, TransactionDriver
@@ -28,27 +27,9 @@ def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     return setting_named(request.param, node_of)
 
 
-def _drive_to(driver: TransactionDriver, epoch: int) -> Identity:
-    """Move the epoch by InitProducerId without id, many requests under way at a time."""
-    while (left := epoch - driver.identity.producer_epoch) > 0:
-        answer = driver.connection.repeat(
-            min(left, 500),
-            raw.INIT_PRODUCER_ID,
-            5,
-            transactional_id=driver.transactional_id,
-            transaction_timeout=driver.timeout_ms,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
-        assert answer.error_code == ErrorCode.none
-        driver.identity = Identity(answer.producer_id, answer.producer_epoch)
-    assert driver.identity.producer_epoch == epoch
-    return driver.identity
-
-
 def test_after_the_last_epoch_comes_a_new_producer_id(driver: TransactionDriver) -> None:
     driver.init_at_last()
-    _drive_to(driver, EPOCH_MAX - 2)
+    driver.move_epoch_to(EPOCH_MAX - 2)
     expected = []
     with driver.writer() as writer:
         for turn in range(5):
@@ -80,7 +61,7 @@ def _ask_again(driver: TransactionDriver, old: Identity) -> tuple[ErrorCode, Ide
 @pytest.mark.long
 def test_a_repeated_step_to_the_last_epoch_never_brings_a_second_identity(driver: TransactionDriver) -> None:
     driver.init_at_last()
-    old = _drive_to(driver, EPOCH_MAX - 1)
+    old = driver.move_epoch_to(EPOCH_MAX - 1)
     new = driver.init_at_last(old)
     assert new.producer_epoch == EPOCH_MAX
     # Apache Kafka 4.4 fails here; the way out is InitProducerId without id.
@@ -95,7 +76,7 @@ def test_a_driver_takes_over_an_open_transaction_at_the_end_of_the_epochs(
     driver: TransactionDriver, epoch: int
 ) -> None:
     driver.init_at_last()
-    old = _drive_to(driver, epoch)
+    old = driver.move_epoch_to(epoch)
     driver.open(0)
     with driver.writer() as writer:
         assert writer.write_at_last(old, 0, 0, ["x"]).error == ErrorCode.none

@@ -151,6 +151,23 @@ class TransactionDriver:
         assert answer.error == ErrorCode.none, answer
         return answer.identity
 
+    def move_epoch_to(self, epoch: int) -> Identity:
+        """By InitProducerId without id, many requests under way at a time."""
+        while (left := epoch - self.identity.producer_epoch) > 0:
+            answer = self.connection.repeat(
+                min(left, 500),
+                raw.INIT_PRODUCER_ID,
+                5,
+                transactional_id=self.transactional_id,
+                transaction_timeout=self.timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+            assert answer.error_code == ErrorCode.none
+            self.identity = Identity(answer.producer_id, answer.producer_epoch)
+        assert self.identity.producer_epoch == epoch
+        return self.identity
+
     def add(self, *partitions: int, identity: Identity | None = None) -> ErrorCode:
         """AddPartitionsToTxn for partitions of the topic."""
         signed = identity or self.identity
@@ -197,7 +214,13 @@ class TransactionDriver:
         return self.identity if self.dialect is TV2 else self.init_at_last(identity or self.identity)
 
     def commit_offsets(
-        self, group: str, offsets: dict[int, int], *, identity: Identity | None = None, topic: str | None = None
+        self,
+        group: str,
+        offsets: dict[int, int],
+        *,
+        identity: Identity | None = None,
+        topic: str | None = None,
+        metadata: str = "",
     ) -> ErrorCode:
         """TxnOffsetCommit as no member of the group: generation -1 and an empty member id."""
         signed = identity or self.identity
@@ -215,7 +238,7 @@ class TransactionDriver:
                 {
                     "name": topic or self.topic,
                     "partitions": [
-                        {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
+                        {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata}
                         for index, offset in offsets.items()
                     ],
                 }

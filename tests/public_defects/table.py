@@ -1,0 +1,217 @@
+"""The scenarios, in the order of the page, with the outcomes that were seen beside the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.public_defects import offsets, partitions, transactions
+from tests.public_defects.scenario import (
+    APACHE,
+    APACHE_TV1,
+    EINMAL,
+    EINMAL_TV1,
+    NOW_AND_THEN,
+    Elsewhere,
+    Scenario,
+)
+
+_HALF_COMMITTED: Final = "half of the next one is committed, and its abort refused"
+_JOINED: Final = "a record of the aborted one is committed with the next"
+
+SECTIONS: Final[Mapping[str, tuple[Scenario | Elsewhere, ...]]] = {
+    "Coordinators, markers and epochs": (
+        Scenario(
+            ("KAFKA-17754",),
+            "a repeated EndTxn(commit) arrives late and commits half of the next transaction, whose abort is refused "
+            "(Jepsen on Bufstream 0.1.0)",
+            "the late request is refused by its epoch",
+            transactions.late_end_txn,
+            seen={EINMAL_TV1: _HALF_COMMITTED, APACHE_TV1: _HALF_COMMITTED},
+        ),
+        Scenario(
+            ("KAFKA-17754",),
+            "a Produce of an aborted transaction arrives late and joins the next one",
+            "the late request is refused by its epoch",
+            transactions.late_produce,
+            seen={EINMAL_TV1: _JOINED, APACHE_TV1: _JOINED},
+        ),
+        Scenario(
+            ("KAFKA-19999",),
+            "a marker that is sent again after a restart or a lost answer is refused: PrepareCommit for ever",
+            "the repeated marker is accepted, the transaction completes",
+            transactions.repeated_marker,
+            seen=dict.fromkeys((APACHE, APACHE_TV1), f"{NOW_AND_THEN}committed records stay invisible"),
+            needs_restart=True,
+        ),
+        Scenario(
+            ("apache/kafka#20882",),
+            "a late marker of the previous transaction ends the current one",
+            "the marker is refused",
+            transactions.late_marker,
+            seen={APACHE_TV1: "half of the next one is committed"},
+        ),
+        Scenario(
+            ("KAFKA-20090",),
+            "at epoch 32,766 an abort by timeout meets a late EndTxn(abort): Ongoing for ever",
+            "the transaction is aborted, the next one has a new producer id",
+            transactions.end_of_the_epochs,
+            is_slow=True,
+        ),
+        Scenario(
+            ("KAFKA-18227",),
+            "after an upgrade to TV2 the client's first records join the transaction before, whose markers are on "
+            "their way (here: einmal's client)",
+            "the first transaction of TV2 has an epoch that none of TV1 has used",
+            transactions.upgraded,
+            needs_restart=True,
+            changes_version=True,
+        ),
+        Scenario(
+            ("apache/kafka#16719",),
+            "TV2 is switched off while a producer is running: fatal error (here: einmal's client)",
+            "the producer goes over to TV1",
+            transactions.downgraded,
+            needs_restart=True,
+            changes_version=True,
+        ),
+        Scenario(
+            ("KAFKA-20785",),
+            "a commit after the coordinator's own abort is answered with INVALID_TXN_STATE",
+            "PRODUCER_FENCED, as under TV1 and in Apache Kafka's trunk",
+            transactions.commit_after_abort,
+            seen={EINMAL: "INVALID_TXN_STATE", APACHE: "INVALID_TXN_STATE"},
+        ),
+        Scenario(
+            ("KAFKA-18464",),
+            "an abort without records, right after a commit, fences its own producer",
+            "aborted, and the producer goes on",
+            transactions.empty_abort,
+        ),
+        Scenario(
+            ("KAFKA-18401", "kafkajs#1388"),
+            "a transaction without records cannot be committed (here: confluent-kafka)",
+            "committed",
+            transactions.commit_of_nothing,
+        ),
+        Scenario(
+            ("KAFKA-5202", "redpanda#3544"),
+            "a topic is deleted in an open transaction: its markers are retried for ever",
+            "the other topics' records are committed",
+            transactions.deleted_topic,
+        ),
+        Scenario(
+            ("redpanda#11948", "redpanda#15247"),
+            "ListTransactions lacks an open transaction, DescribeProducers a producer without one",
+            "both are listed",
+            transactions.listed,
+        ),
+        Elsewhere(
+            ("KAFKA-18660",),
+            "a repeated EndTxn after the last epoch is refused",
+            "the first answer, with the new producer id",
+            "tests/kips/test_kip_890.py",
+        ),
+        Elsewhere(
+            ("KAFKA-19367",),
+            "a takeover of an open transaction moves the epoch twice, at the end beyond 32,767",
+            "it moves once",
+            "tests/kips/test_kip_360.py",
+        ),
+        Elsewhere(
+            ("apache/kafka#21735",),
+            "two-phase commit (KIP-939): a late commit ends the transaction that is prepared next",
+            "refused: the transaction and its new owner have two epochs",
+            "tests/kips/test_kip_939.py",
+        ),
+    ),
+    "Log, last stable offset, restart": (
+        Scenario(
+            ("redpanda#30003",),
+            "a restart forgets a transaction that has no data in the partition yet: the LSO is stuck",
+            "the LSO moves on",
+            partitions.registered_without_data,
+            needs_restart=True,
+        ),
+        Scenario(
+            ("redpanda#29623",),
+            "after DeleteRecords and a restart a producer's duplicates are not recognised",
+            "the duplicate gets its first offset",
+            partitions.deleted_prefix,
+            needs_restart=True,
+        ),
+        Scenario(
+            ("redpanda#29796", "redpanda#10671"),
+            "the LSO is beyond an open transaction while the state lags behind the log",
+            "never",
+            partitions.open_over_a_restart,
+            needs_restart=True,
+        ),
+        Scenario(
+            ("inkless#615", "crabka#767"),
+            "a retry of one of a producer's last five batches is appended a second time",
+            "each is recognised, and gets its first offset",
+            partitions.five_batches,
+        ),
+        Scenario(
+            ("inkless#615", "crabka#767"),
+            "the same, after a restart",
+            "none is appended again",
+            partitions.five_batches_after_a_restart,
+            needs_restart=True,
+        ),
+        Scenario(
+            ("nisshi#689", "AutoMQ/automq#754", "kafka4beam/brod#659"),
+            "read_committed reads up to the high watermark, or aborted records",
+            "records up to the LSO, without aborted ones",
+            partitions.interleaved,
+        ),
+        Scenario(
+            ("KAFKA-7298",),
+            "DeleteRecords over the first records of an open transaction: the LSO is before the log, or stuck",
+            "the LSO is in the log, and moves on",
+            partitions.deleted_under_a_transaction,
+        ),
+        Elsewhere(
+            ("KAFKA-20036",),
+            "a cleaned segment overflows and is filtered a second time: aborted records stay, markers go",
+            "a segment is filtered once, and committed records stay",
+            "tests/log/test_compaction.py",
+        ),
+        Elsewhere(
+            ("crabka#528", "KAFKA-14055"),
+            "the cleaner takes markers for records of one key",
+            "readers see what they see after Apache Kafka's cleaner",
+            "tests/interop/test_compaction.py",
+        ),
+    ),
+    "Offsets of consumer groups": (
+        Scenario(
+            ("redpanda#30071",),
+            "an offset that is pending at a restart is never decided",
+            "pending over the restart, then committed",
+            offsets.pending_over_a_restart,
+            needs_restart=True,
+        ),
+        Scenario(
+            ("redpanda#31483",),
+            "a transaction commits an offset, and a plain commit of a later one comes before its end",
+            "the later one in the log wins",
+            offsets.plain_commit_after_a_pending_one,
+        ),
+        Scenario(
+            ("redpanda#31483",),
+            "a plain commit, then one of a transaction",
+            "the later one in the log wins",
+            offsets.pending_commit_after_a_plain_one,
+        ),
+        Scenario(
+            ("KAFKA-16371",),
+            "an offset with too large metadata leaves a pending one behind",
+            "error 12, and the transaction goes on",
+            offsets.large_metadata,
+        ),
+    ),
+}
+
+SCENARIOS: Final = tuple(each for rows in SECTIONS.values() for each in rows if isinstance(each, Scenario))
