@@ -26,10 +26,20 @@ _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 
 _REPOSITORIES: Final = {
     "crabka": "robot-head/crabka",
+    "debezium": "debezium/debezium",
+    "franz-go": "twmb/franz-go",
+    "iceberg": "apache/iceberg",
+    "ingestr": "bruin-data/ingestr",
     "inkless": "aiven/inkless",
     "kafkajs": "tulios/kafkajs",
     "nisshi": "nisshi-io/nisshi",
+    "paimon": "apache/paimon",
+    "pinot": "apache/pinot",
     "redpanda": "redpanda-data/redpanda",
+    "risingwave": "risingwavelabs/risingwave",
+    "seatunnel": "apache/seatunnel",
+    "strimzi": "strimzi/strimzi-kafka-operator",
+    "xtdb": "xtdb/xtdb",
 }
 
 

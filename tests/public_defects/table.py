@@ -212,6 +212,68 @@ SECTIONS: Final[Mapping[str, tuple[Scenario | Elsewhere, ...]]] = {
             offsets.large_metadata,
         ),
     ),
+    "Clients, connectors and sinks": (
+        Elsewhere(
+            ("franz-go#1426",),
+            "a topic that was created again is not read, or from a wrong offset",
+            "read from its first record",
+            "tests/client/test_consumer_core.py",
+        ),
+        Elsewhere(
+            ("pinot#19161", "risingwave#24717", "seatunnel#11471"),
+            "a reader takes the offsets of markers for lost records, or waits for them",
+            "its position moves past markers",
+            "tests/client/test_consumer_core.py",
+        ),
+        Elsewhere(
+            ("iceberg#17551", "iceberg#17637"),
+            "a coordinator that was replaced still commits: files twice, or lost data",
+            "an older driver commits nothing",
+            "tests/sinks/test_iceberg.py",
+        ),
+        Elsewhere(
+            ("confluentinc/kafka-connect-jdbc#988",),
+            "rows and offsets are not one transaction of the database",
+            "they are; after a lost answer to COMMIT the next run reads which of both holds",
+            "tests/sinks/postgres/test_undecided_commit.py",
+        ),
+        Elsewhere(
+            ("confluentinc/kafka-connect-jdbc#874",),
+            "an upsert runs triggers again",
+            "triggers run once per row",
+            "tests/sinks/postgres/test_modes.py",
+        ),
+        Elsewhere(
+            ("paimon#9666",),
+            "a micro-batch that is replayed is committed twice",
+            "each batch once",
+            "tests/spark/sinks/test_battery_through_spark.py",
+        ),
+        Elsewhere(
+            ("debezium#7531",),
+            "at a restart events of one LSN are lost",
+            "each version of a row arrives once, whichever step the ingester died at",
+            "tests/ingest/postgresql/test_ingester_killed.py",
+        ),
+        Elsewhere(
+            ("ingestr#866", "xtdb#5828"),
+            "short runs never confirm the slot; a promoted standby has none",
+            "the slot moves with each confirmed position; a promoted standby is refused",
+            "tests/ingest/postgresql/test_slot.py",
+        ),
+        Elsewhere(
+            ("apache/kafka#13178",),
+            "a group that switches to the mirrored cluster reads records again",
+            "each record once",
+            "tests/mirroring/test_two_brokers.py",
+        ),
+        Elsewhere(
+            ("strimzi#11037",),
+            "a mirror copies nothing and does not report it",
+            "what is left out is named, and the run is no success",
+            "tests/mirroring/test_incomplete.py",
+        ),
+    ),
 }
 
 SCENARIOS: Final = tuple(each for rows in SECTIONS.values() for each in rows if isinstance(each, Scenario))
