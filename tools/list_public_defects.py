@@ -30,7 +30,7 @@ $ python -m tests.public_defects --bootstrap-server localhost:9092
 
 The first command starts Apache Kafka (with Java and Maven), prints the outcome and ends with status 1: a late request
 of one transaction changes the next. With the second, TV2 refuses it. The third runs all that restart nothing on a
-broker that is there, the only one of its cluster; the topics `defect-...` and groups `group-of-defect-...` stay there.
+broker that is there, the only one of its cluster, and deletes its topics `defect-...` there.
 Without arguments all {count} scenarios but KAFKA-20090, which must be named, run on einmal. They need a checkout of the
 repository, after `make setup`.
 

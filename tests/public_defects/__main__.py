@@ -1,23 +1,25 @@
 """Run the scenarios of public defects on a cluster: ``python -m tests.public_defects [NAME ...]``.
 
 ``--cluster einmal|kafka`` starts one, of ``--transaction-version 1`` or 2; ``--bootstrap-server`` takes one that is
-there, of one node, which is not restarted. NAME: a scenario, or a report, as KAFKA-17754. Exit status 1: an outcome is
-not the right one.
+there, of one node, which is not restarted; the topics are deleted there. NAME: a scenario, or a report, as KAFKA-17754.
+Exit status 1: an outcome is not the right one.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.interop import raw
 from tests.interop.apache_kafka import ApacheKafka
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker
-from tests.public_defects.scenario import Target, dialect_of
+from tests.public_defects.scenario import TOPIC, Target, dialect_of
 from tests.public_defects.table import SCENARIOS
 
 
@@ -60,7 +62,10 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[Target]:
     if arguments.bootstrap_server is not None:
         host, port = arguments.bootstrap_server.rsplit(":", 1)
         broker = Broker(host, int(port))
-        yield Target(broker, dialect_of(broker))
+        try:
+            yield Target(broker, dialect_of(broker))
+        finally:
+            _delete_topics(broker)
         return
     with tempfile.TemporaryDirectory() as directory:
         node: EinmalBroker | ApacheKafka
@@ -73,6 +78,15 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[Target]:
             yield target_of(node)
         finally:
             node.stop()
+
+
+def _delete_topics(broker: Broker) -> None:
+    """Those that this process has created."""
+    with broker.connect() as connection:
+        found = connection.call(raw.METADATA, 12, topics=None, allow_auto_topic_creation=False).topics
+        own = [each.name for each in found if each.name.startswith(f"{TOPIC}-{os.getpid()}-")]
+        topics = [{"name": name, "topic_id": None} for name in own]
+        connection.call(raw.DELETE_TOPICS, 6, topics=topics, timeout=60_000)
 
 
 def version_settings(transaction_version: int) -> dict[str, str]:

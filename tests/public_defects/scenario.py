@@ -21,6 +21,9 @@ NOW_AND_THEN: Final = "now and then: "
 KINDS: Final = (EINMAL, EINMAL_TV1, APACHE, APACHE_TV1)
 """Clusters that each scenario is run on; TV1: with ``transaction.version`` 1."""
 
+TOPIC: Final = "defect"
+"""Begins the name of each topic."""
+
 _TRANSACTION_VERSION: Final = "transaction.version"
 _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 
@@ -53,7 +56,7 @@ class Target:
 
     def driver(self, *, partitions: int = 1, timeout_ms: int = 60_000) -> TransactionDriver:
         """A driver with a new transactional id and a new topic."""
-        name = unique("defect")
+        name = unique(TOPIC)
         create_topic(self.broker, name, partitions)
         return TransactionDriver(self.broker, f"id-of-{name}", name, self.dialect, timeout_ms=timeout_ms)
 
