@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from einmal.types import ErrorCode, IsolationLevel
+from einmal.wire.compression import Compression
+from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.interop import raw
 from tests.interop.raw import Identity, make_batch
 from tests.interop.topics import RETRIABLE, at_last
 from tests.interop.transaction_driver import TransactionDriver
 from tests.public_defects.scenario import Target
+
+_MAX_TIMESTAMP: Final = -3
+"""Asks ListOffsets for the record with the highest timestamp."""
 
 _CACHED: Final = 5
 """Batches of a producer that a leader remembers."""
@@ -160,3 +166,24 @@ def deleted_under_a_transaction(target: Target) -> str | None:
         if during < 2:
             return f"the LSO, {during}, is before the log"
         return None if _stable(driver) == _end(driver) == 4 else "the LSO is stuck"
+
+
+def highest_timestamp(target: Target) -> str | None:
+    now = time.time_ns() // 1_000_000
+    records = [NewRecord(None, b"x" * 100, now + later) for later in (0, 2_000, 1_000)]
+    batch = encode_batch(
+        records, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False, compression=Compression.GZIP
+    )
+    with target.driver() as driver:
+        with driver.writer(None) as writer:
+            assert writer.send(0, batch).error == ErrorCode.none
+        partitions = [{"partition_index": 0, "timestamp": _MAX_TIMESTAMP}]
+        answer = driver.connection.call(
+            raw.LIST_OFFSETS,
+            7,
+            replica_id=-1,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            topics=[{"name": driver.topic, "partitions": partitions}],
+        )
+        found = answer.topics[0].partitions[0].offset
+        return None if found == 1 else f"offset {found}"

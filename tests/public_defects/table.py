@@ -77,7 +77,8 @@ SECTIONS: Final[Mapping[str, tuple[Scenario | Elsewhere, ...]]] = {
         ),
         Scenario(
             ("KAFKA-20785",),
-            "a commit after the coordinator's own abort is answered with INVALID_TXN_STATE",
+            "a commit after the coordinator's own abort is answered with INVALID_TXN_STATE, which ends Java's client and "
+            "Kafka Streams' thread",
             "PRODUCER_FENCED, as under TV1 and in Apache Kafka's trunk",
             transactions.commit_after_abort,
             seen={EINMAL: "INVALID_TXN_STATE", APACHE: "INVALID_TXN_STATE"},
@@ -171,6 +172,12 @@ SECTIONS: Final[Mapping[str, tuple[Scenario | Elsewhere, ...]]] = {
             "DeleteRecords over the first records of an open transaction: the LSO is before the log, or stuck",
             "the LSO is in the log, and moves on",
             partitions.deleted_under_a_transaction,
+        ),
+        Scenario(
+            ("KAFKA-16310",),
+            "ListOffsets finds another record than the one with the highest timestamp, within a compressed batch",
+            "the record's own offset",
+            partitions.highest_timestamp,
         ),
         Elsewhere(
             ("KAFKA-20036",),
