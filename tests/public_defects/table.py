@@ -77,8 +77,8 @@ SECTIONS: Final[Mapping[str, tuple[Scenario | Elsewhere, ...]]] = {
         ),
         Scenario(
             ("KAFKA-20785",),
-            "a commit after the coordinator's own abort is answered with INVALID_TXN_STATE, which ends Java's client and "
-            "Kafka Streams' thread",
+            "a commit after the coordinator's own abort is answered with INVALID_TXN_STATE, which ends Java's "
+            "clients and Kafka Streams' threads",
             "PRODUCER_FENCED, as under TV1 and in Apache Kafka's trunk",
             transactions.commit_after_abort,
             seen={EINMAL: "INVALID_TXN_STATE", APACHE: "INVALID_TXN_STATE"},
