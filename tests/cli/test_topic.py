@@ -70,6 +70,7 @@ def test_lines_become_records_and_come_back(cli: Cli) -> None:
     assert cli("topic", "consume", "lines", "-o", "1:2", "-f", r"%t %p %o %k=%v %h\n").lines == ["lines 0 1 b=2 h=x"]
     first = json.loads(cli("topic", "consume", "lines", "-n", "1", "--format", "json").lines[0])
     timestamp = first.pop("timestamp")
+    assert first.pop("producer_id") >= 0
     assert first == {
         "topic": "lines",
         "partition": 0,
@@ -77,6 +78,12 @@ def test_lines_become_records_and_come_back(cli: Cli) -> None:
         "key": "a",
         "value": "1",
         "headers": [{"key": "h", "value": "x"}],
+        "timestamp_type": "CreateTime",
+        "leader_epoch": 0,
+        "producer_epoch": 0,
+        "sequence": 0,
+        "transactional": False,
+        "control": None,
     }
     assert cli("topic", "consume", "lines", "-o", f"@{timestamp}:end").lines == ["1", "2", "no delimiter"]
 
@@ -347,3 +354,39 @@ def test_lines_that_are_written_are_printed_although_a_later_one_is_refused(cli:
         assert [line.split()[:3] for line in done.lines] == [["partition", "0", "offset"]] * 2
         assert [each for each in done.errors if each.startswith("error: ")]
     assert cli("topic", "consume", "partly", "-o", "start:end").lines == ["a", "b"] * 2
+
+
+def test_letters_show_the_producer_the_epochs_and_the_ends_of_the_partition(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "letters")
+    cli("topic", "produce", "letters", "--transactional-id", "letters", "-k", "key", stdin="value\n")
+    (described,) = cli("txn", "describe", "letters", "--format", "json").document
+    (line,) = cli("topic", "consume", "letters", "-o", "start:end", "-f", r"%x %y %e %| %] %s %K %S %H %V\n").lines
+    producer_id, producer_epoch, leader_epoch, *rest = line.split()
+    assert (int(producer_id), int(leader_epoch)) == (described["producer_id"], 0)
+    assert int(producer_epoch) >= 0
+    assert rest == ["2", "2", "value", "3", "5", "0", "5"]
+
+
+@pytest.mark.parametrize("template", ["%q", "%v %", "%N"])
+def test_an_unknown_letter_is_wrong_usage(cli: Cli, template: str) -> None:
+    failed = cli("topic", "consume", "letters", "-f", template, status=2)
+    assert any("no letter of a template" in each for each in failed.errors)
+
+
+def test_json_has_producer_epoch_and_sequence_and_on_request_the_log_as_it_is(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "as-it-is")
+    with Producer(bootstrap_servers=cluster, transactional_id="as-it-is") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("as-it-is", "aborted").result()
+        producer.abort_transaction()
+    cli("topic", "produce", "as-it-is", "--transactional-id", "as-it-is", stdin="a\nb\n")
+    words = ("topic", "consume", "as-it-is", "-o", "start:end", "--format", "json")
+    assert [json.loads(each)["sequence"] for each in cli(*words).lines] == [0, 1]
+    found = [json.loads(each) for each in cli(*words, "--print-control-records").lines]
+    assert [(each["value"], each["control"] and each["control"]["type"]) for each in found] == [
+        ("aborted", None), (None, "ABORT"), ("a", None), ("b", None), (None, "COMMIT"),
+    ]  # fmt: skip
+    assert all(each["transactional"] and each["producer_id"] >= 0 for each in found)
+    assert [each["sequence"] for each in found] == [0, None, 0, 1, None]
+    cli("topic", "consume", "as-it-is", "--print-control-records", status=2)

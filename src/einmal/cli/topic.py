@@ -27,6 +27,7 @@ from einmal.cli.clients import (
 from einmal.cli.counted_output import CountedOutput
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections, printable
+from einmal.cli.record_output import LETTERS_HELP, Shown, shower
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -261,8 +262,6 @@ def _header(text: str) -> tuple[str, bytes]:
 # --- consume ------------------------------------------------------------------------------------------------------
 
 _OFFSET: Final = re.compile(r"^(?P<at>start|end|\d+|@\d+)(?::(?P<until>end|\d+))?$")
-_BLANK: Final = {r"\n": b"\n", r"\t": b"\t", "%%": b"%"}
-_LETTERS: Final = re.compile(r"(%[tpokvdh%]|\\[nt])")
 _FOLLOW: Final = 9_223_372_036_854_775_807
 """The end of what is read where there is none."""
 
@@ -288,10 +287,15 @@ def consume(
     ] = False,
     template: Annotated[
         str | None,
-        typer.Option(
-            "-f", "--template", help=r"%t topic, %p partition, %o offset, %k key, %v value, %d ms, %h headers."
-        ),
+        typer.Option("-f", "--template", help=LETTERS_HELP),
     ] = None,
+    control_records: Annotated[
+        bool,
+        typer.Option(
+            "--print-control-records",
+            help="Print the log as it is: markers, and records of open and aborted transactions. Needs an end in -o.",
+        ),
+    ] = False,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -314,7 +318,9 @@ def consume(
     config["auto.offset.reset"] = {"start": "earliest", "end": "latest"}.get(range_["at"], "none")
     if group is not None:
         config["group.id"] = group
-    show = _shower(template, output)
+    show = shower(template, output)
+    if control_records and (group is not None or range_["until"] is None):
+        raise typer.BadParameter("--print-control-records needs an end, as in -o start:end, and no --group")
     with failures_reported(), Consumer(config) as consumer:
         if group is not None:
             consumer.subscribe(names)
@@ -322,6 +328,9 @@ def consume(
             return
         assigned = [each for name in names for each in _chosen(consumer, name, partitions)]
         ranges, lacking = _ranges(consumer, assigned, range_["at"], range_["until"])
+        if control_records:
+            _print_log(config, ranges, number, show)
+            return
         is_followed = range_["until"] is None
         _assign(consumer, ranges, lacking if is_followed else [], range_["at"])
         _print_records(consumer, number, ranges if ranges or not is_followed else None, show)
@@ -409,7 +418,7 @@ def _print_records(
     consumer: Consumer,
     number: int | None,
     ranges: Mapping[TopicPartition, _Range] | None,
-    show: Callable[[ConsumerRecord], bytes],
+    show: Callable[[Shown], bytes],
 ) -> None:
     """Until ``number`` records, or the ends of the ranges. None: a group's partitions."""
     printed = 0
@@ -428,64 +437,39 @@ def _is_wanted(record: ConsumerRecord, wanted: _Range | None) -> bool:
     return wanted is None or wanted.first <= record.offset < wanted.last
 
 
-def _print_all(consumer: Consumer, records: list[ConsumerRecord], show: Callable[[ConsumerRecord], bytes]) -> None:
+def _print_all(consumer: Consumer, records: list[ConsumerRecord], show: Callable[[Shown], bytes]) -> None:
     """Print these. What has not reached stdout when that ends is given back: a group must not commit it."""
     out = CountedOutput()
     shown: list[bytes] = []
+    ends = {each: consumer.ends(each) for each in dict.fromkeys(record.topic_partition for record in records)}
     try:
-        shown.extend(map(show, records))
+        shown.extend(show(Shown(each, ends[each.topic_partition])) for each in records)
         out.write(b"".join(shown))
     except BaseException:
-        ends = list(accumulate(map(len, shown)))
-        consumer.give_back(records[bisect_right(ends, out.written) :])
+        last_bytes = list(accumulate(map(len, shown)))
+        consumer.give_back(records[bisect_right(last_bytes, out.written) :])
         raise
 
 
-def _shower(template: str | None, output: Format) -> Callable[[ConsumerRecord], bytes]:
-    """A record as bytes: those of a value pass as they are."""
-    if output is Format.JSON:
-        return lambda record: json.dumps(_as_json(record)).encode() + b"\n"
-    if template is None:
-        return lambda record: (record.value or b"") + b"\n"
-    parts = _LETTERS.split(template)
-    return lambda record: b"".join(
-        _letter(part, record) if number % 2 else os.fsencode(part) for number, part in enumerate(parts)
-    )
+def _print_log(
+    config: Mapping[str, Any],
+    ranges: Mapping[TopicPartition, _Range],
+    number: int | None,
+    show: Callable[[Shown], bytes],
+) -> None:
+    """Everything in the ranges, as it is in the log: markers and aborted records, too."""
+    from einmal.client import ConsumerRecord, OffsetRange, RangeReader
+    from einmal.client.records import LogEnds
 
-
-def _letter(letter: str, record: ConsumerRecord) -> bytes:
-    if letter in _BLANK:
-        return _BLANK[letter]
-    values: dict[str, Any] = {
-        "%t": record.topic,
-        "%p": record.partition,
-        "%o": record.offset,
-        "%d": record.timestamp,
-        "%k": record.key or b"",
-        "%v": record.value or b"",
-        "%h": b",".join(each.key.encode() + b"=" + (each.value or b"") for each in record.headers),
-    }
-    value = values[letter]
-    return value if isinstance(value, bytes) else str(value).encode()
-
-
-def _as_json(record: ConsumerRecord) -> dict[str, Any]:
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": _json_value(record.key),
-        "value": _json_value(record.value),
-        "headers": [{"key": each.key, "value": _json_value(each.value)} for each in record.headers],
-    }
-
-
-def _json_value(value: bytes | None) -> Any:
-    """Text if it is UTF-8; else an object that names the encoding, because JSON has no bytes."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"hex": value.hex()}
+    wanted = {each: OffsetRange(max(range_.begin, range_.first), range_.last) for each, range_ in ranges.items()}
+    out, printed = CountedOutput(), 0
+    with RangeReader({**config, "isolation.level": "read_uncommitted"}) as reader:
+        for batch in reader.read(wanted, with_markers=True):
+            at = batch.topic_partition
+            for record in batch.records(wanted[at]):
+                offset, timestamp, key, value, headers = record
+                shown = ConsumerRecord(*at, offset, timestamp, key, value, headers, batch.header)
+                out.write(show(Shown(shown, LogEnds(-1, ranges[at].last))))
+                printed += 1
+                if printed == number:
+                    return

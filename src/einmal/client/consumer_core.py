@@ -17,7 +17,7 @@ from uuid import UUID
 from einmal.client.errors import InvalidState, KafkaError, NoOffset, RequestRefused
 from einmal.client.fetch_core import FetchCore, FetchTicket
 from einmal.client.partition_reading import PartitionReading, Reset
-from einmal.client.records import ConsumerRecord, OffsetAndMetadata
+from einmal.client.records import ConsumerRecord, LogEnds, OffsetAndMetadata
 from einmal.types import IsolationLevel, TopicPartition
 
 
@@ -185,6 +185,11 @@ class ConsumerCore:
         partition = self._get(topic_partition)
         end = partition.last_stable_offset if self._isolation else partition.high_watermark
         return max(0, end - partition.position) if end >= 0 and partition.has_position else None
+
+    def ends(self, topic_partition: TopicPartition) -> LogEnds:
+        """The partition's ends, as of the last fetch; -1 where it is not read any more."""
+        partition = self._partitions.get(topic_partition)
+        return LogEnds(-1, -1) if partition is None else LogEnds(partition.last_stable_offset, partition.high_watermark)
 
     # --- topic ids (KIP-516) --------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from einmal.client.fetched import RawBatch
 from einmal.client.records import ConsumerRecord
 from einmal.types import TopicPartition
-from einmal.wire.record_batch import Record
+from einmal.wire.record_batch import BatchHeader, Record
 
 
 class Reset(Enum):
@@ -58,7 +58,7 @@ class PartitionReading:
     retry_at_ms: int = 0
     pieces: deque[FetchedPiece] = field(default_factory=deque)
     records: deque[Record] = field(default_factory=deque)
-    records_epoch: int = -1
+    records_batch: BatchHeader | None = None
     high_watermark: int = -1
     last_stable_offset: int = -1
 
@@ -83,12 +83,12 @@ class PartitionReading:
         while len(taken) < max_records:
             if not self.records and not self._unpack_next():
                 return
-            records, epoch = self.records, self.records_epoch
+            records, batch = self.records, self.records_batch
             while records and len(taken) < max_records:
                 offset, timestamp, key, value, headers = records.popleft()
-                taken.append(ConsumerRecord(topic, index, offset, timestamp, key, value, headers, epoch))
+                taken.append(ConsumerRecord(topic, index, offset, timestamp, key, value, headers, batch))
                 self.position = offset + 1
-                self.leader_epoch = epoch
+                self.leader_epoch = -1 if batch is None else batch.partition_leader_epoch
             if not records:
                 self._skip_to_next()
 
@@ -101,7 +101,7 @@ class PartitionReading:
                 # One that cannot be read stays: only a seek leads past it, never the next poll.
                 records = batch.records() if batch.header.next_offset > self.position else []
                 piece.batches.popleft()
-                self.records_epoch = batch.header.partition_leader_epoch
+                self.records_batch = batch.header
                 # A batch may begin before the position: the broker gives whole batches only.
                 self.records.extend(each for each in records if each.offset >= self.position)
                 if self.records:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from einmal.client.errors import LocalError
 from einmal.types import Header, TopicPartition
+from einmal.wire.record_batch import BatchHeader
 
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[Header | tuple[str, bytes | str | None]]
 
@@ -31,11 +32,24 @@ class ConsumerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
-    leader_epoch: int = -1
+    batch: BatchHeader | None = None
+    """The header of the record's batch: its producer, leader epoch and kind of timestamp."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """-1: not known."""
+        return -1 if self.batch is None else self.batch.partition_leader_epoch
 
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+
+class LogEnds(NamedTuple):
+    """Where a partition ends for readers of committed records, and for all others; -1: not known."""
+
+    last_stable_offset: int
+    high_watermark: int
 
 
 @dataclass(frozen=True, slots=True)

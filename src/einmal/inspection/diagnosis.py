@@ -44,7 +44,8 @@ MEANINGS: Final[Mapping[Cause, str]] = {
 class Open:
     """An open transaction in a partition, as its leader and coordinators report it.
 
-    ``producer`` None: the leader reports none that is open. ``owners``: what coordinators have under its producer id. ``unclear``: why they could not all be asked.
+    ``producer`` None: the leader reports none that is open. ``owners``: what coordinators have under its producer id.
+    ``unclear``: why they could not all be asked.
     """
 
     partition: TopicPartition

@@ -28,6 +28,7 @@ from einmal.client.partition_reading import Reset
 from einmal.client.records import (
     ConsumerRecord,
     GroupMetadata,
+    LogEnds,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     check_timeout,
@@ -226,6 +227,10 @@ class Consumer:
     def lag(self, topic_partition: TopicPartition) -> int | None:
         """Offsets between the position and the readable end, as of the last fetch; None: not known yet."""
         return self._core.lag(TopicPartition(*topic_partition))
+
+    def ends(self, topic_partition: TopicPartition) -> LogEnds:
+        """Last stable offset and high watermark, as of the last fetch; -1: not known."""
+        return self._core.ends(TopicPartition(*topic_partition))
 
     # --- offsets --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.errors import KafkaError
 from einmal.client.habits import missing_method
-from einmal.client.records import ConsumerRecord, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from einmal.client.records import ConsumerRecord, GroupMetadata, LogEnds, OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import TopicPartition
 
 RebalanceCallback = Callable[[list[TopicPartition]], None]
@@ -113,6 +113,10 @@ class Consumer:
     def lag(self, topic_partition: TopicPartition) -> int | None:
         """Offsets between the position and the readable end, as of the last fetch; None: not known yet."""
         return self._thread.call(lambda consumer: consumer.lag(topic_partition))
+
+    def ends(self, topic_partition: TopicPartition) -> LogEnds:
+        """Last stable offset and high watermark, as of the last fetch; -1: not known."""
+        return self._thread.call(lambda consumer: consumer.ends(topic_partition))
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commit these offsets (of the *next* record), by default the positions after the last poll."""
