@@ -25,13 +25,14 @@ that the page is up to date.
 | exit status | meaning |
 |---|---|
 | 0 | success; `simulate`: no anomaly; `demo`: the verdict is exactly-once |
-| 1 | failure, or an anomaly was found; stderr has the cause and the next step; `txn doctor`: a reader is held back |
+| 1 | failure, or an anomaly was found; stderr has the cause and next step; `txn doctor`, `cluster health`: a fault |
 | 2 | wrong usage: an invalid option, argument or declaration; the `demo` could not run |
 | 3 | `run`, `ingest`, `mirror`: refused, and a restart does not help; stderr names the reason |
 | 4 | `run`: fenced, another instance runs under the name; do not restart this one |
 | 130 | interrupted (a broker or a pipeline that stops cleanly ends with 0) |
 
-The commands `pipeline`, `topic`, `group` and `txn` work on any Kafka cluster; `run` and `explain` need `einmal[spark]`.
+The commands `pipeline`, `topic`, `group`, `cluster` and `txn` work on any Kafka cluster; `run` and `explain` need
+`einmal[spark]`. Of every verb `list` there is the short name `ls`, and of `delete` `rm`.
 """
 
 

@@ -65,7 +65,7 @@ def test_a_deleted_topic_and_an_undecided_offset_hide_nothing_else_of_a_group(cl
         producer.init_transactions()
         producer.begin_transaction()
         producer.send_offsets_to_transaction({kept: 2}, consumer.group_metadata())
-        cli("topic", "delete", "gone")
+        cli("topic", "delete", "gone", "--yes")
         done = cli("group", "describe", "wide", "--format", "json")
         producer.abort_transaction()
     rows = {each["topic"]: each for each in done.document["partitions"]}
@@ -126,3 +126,34 @@ def test_lag_counts_aborted_records_and_those_behind_an_open_transaction_apart(b
 
 def test_lag_of_a_missing_group_is_an_error(cli: Cli) -> None:
     assert cli("group", "lag", "nobody", status=1).errors[0].startswith("error: GROUP_ID_NOT_FOUND (69)")
+
+
+def test_a_group_is_moved_only_on_request(both: Cli) -> None:
+    topic, group = unique("moved"), unique("moved-group")
+    both("topic", "create", topic, "-p", "1")
+    both("topic", "produce", topic, stdin="0\n1\n2\n")
+    both("topic", "consume", topic, "-g", group, "-n", "3")
+    words = ("group", "seek", group, "--format", "json")
+    (row,) = both(*words, "--to", "earliest").document
+    assert (row["current_offset"], row["new_offset"], row["status"]) == (3, 0, "not moved")
+    assert lag(both, group)["unread"] == 0
+    for to, expected in (("1", 1), ("latest", 3), ("99", 3), ("@0", 0), ("start", 0)):
+        (row,) = both(*words, "--to", to, "--yes").document
+        assert (row["new_offset"], row["status"]) == (expected, "moved")
+        assert lag(both, group)["unread"] == 3 - expected
+    assert both("group", "seek", group, "--to", "end").errors == [
+        "note: nothing is changed; repeat the command with --yes"
+    ]
+
+
+def test_a_new_group_can_be_placed_and_one_with_members_is_not_moved(cli: Cli, cluster: str) -> None:
+    topic, group = unique("placed"), unique("placed-group")
+    cli("topic", "create", topic, "-p", "2")
+    words = ("group", "seek", group, "--topic", topic, "-p", "1", "--to", "end", "--yes")
+    (row,) = cli(*words, "--format", "json").document
+    assert (row["partition"], row["current_offset"], row["new_offset"]) == (1, None, 0)
+    with Consumer(bootstrap_servers=cluster, group_id=group) as consumer:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(100)
+        assert cli(*words, status=1).errors[0].startswith("error: NON_EMPTY_GROUP (68)")

@@ -15,7 +15,9 @@ import pytest
 from einmal.cli.topic import _FOLLOW, _Range, _range_of
 from einmal.client import Admin, Consumer, Producer, TopicPartition
 from tests.cli.running import Cli, invoke
+from tests.interop.topics import at_last
 from tests.suite.patience import patient
+from tests.suite.shared import shared, unique
 
 pytestmark = pytest.mark.system
 
@@ -30,7 +32,7 @@ def test_topics_are_made_listed_described_and_deleted(cli: Cli) -> None:
     assert described["configs"] == [{"key": "cleanup.policy", "value": "compact"}]
     assert [each["partition"] for each in described["partitions"]] == [0, 1, 2]
     assert {each["high_watermark"] for each in described["partitions"]} == {0}
-    cli("topic", "delete", "made")
+    cli("topic", "delete", "made", "--yes")
     assert "made" not in "\n".join(cli("topic", "list").lines)
 
 
@@ -127,7 +129,7 @@ def test_of_several_topics_each_is_reported_and_the_rest_is_done(cli: Cli) -> No
     assert [line for line in made.errors if line.startswith("error:")] == [
         line for line in made.errors if "'several-b'" in line or "'no good'" in line
     ]
-    gone = cli("topic", "delete", "several-a", "several-x", "several-c", status=1)
+    gone = cli("topic", "delete", "several-a", "several-x", "several-c", "--yes", status=1)
     assert [line.split() for line in gone.lines[1:]] == [
         ["several-a", "deleted"],
         ["several-x", "failed"],
@@ -145,9 +147,9 @@ def test_of_several_topics_those_after_a_lost_cluster_are_not_tried() -> None:
     assert any("einmal start" in line for line in tried.errors)
 
 
-@pytest.mark.parametrize("offset", ["soon", "-3", "1:2:3"])
+@pytest.mark.parametrize("offset", ["soon", "--3", "1:2:3", "s@soon"])
 def test_a_wrong_offset_is_wrong_usage(cli: Cli, offset: str) -> None:
-    assert "is not start, end, an offset or @ms" in " ".join(
+    assert "is not start, end, an offset, -N or @ms" in " ".join(
         cli("topic", "consume", "t", f"--offset={offset}", status=2).errors
     )
 
@@ -158,7 +160,7 @@ def test_what_was_done_is_json_too(cli: Cli) -> None:
     ]
     again = cli("topic", "create", "told", "told-too", "--if-not-exists", "--format", "json").document
     assert [each["status"] for each in again] == ["exists", "created"]
-    deleted = cli("topic", "delete", "told", "told-too", "--format", "json").document
+    deleted = cli("topic", "delete", "told", "told-too", "--yes", "--format", "json").document
     assert [each["status"] for each in deleted] == ["deleted", "deleted"]
 
 
@@ -242,6 +244,8 @@ def test_an_empty_value_can_be_written_as_null(cli: Cli) -> None:
         ("0", None, None, _Range(10, 0, _FOLLOW)),
         ("21", None, None, _Range(20, 21, _FOLLOW)),
         ("100", "end", None, _Range(20, 100, 20)),
+        ("-3", "end", None, _Range(17, 0, 20)),
+        ("-30", None, None, _Range(10, 0, _FOLLOW)),
         ("@7", None, 12, _Range(12, 0, _FOLLOW)),
         ("@7", "end", -1, _Range(20, 0, 20)),
     ],
@@ -390,3 +394,51 @@ def test_json_has_producer_epoch_and_sequence_and_on_request_the_log_as_it_is(cl
     assert all(each["transactional"] and each["producer_id"] >= 0 for each in found)
     assert [each["sequence"] for each in found] == [0, None, 0, 1, None]
     cli("topic", "consume", "as-it-is", "--print-control-records", status=2)
+
+
+@pytest.fixture(params=["einmal-commands", pytest.param("apache", marks=pytest.mark.interop)])
+def both(request: pytest.FixtureRequest) -> Cli:
+    return Cli(shared(request.param).bootstrap)
+
+
+def test_settings_are_changed_and_taken_back_and_partitions_are_added(both: Cli) -> None:
+    name = unique("altered")
+    both("topic", "create", name, "-p", "1")
+    words = ("topic", "alter", name)
+    assert both(*words, "-c", "retention.ms=5000", "-p", "3", "--format", "json").document == [
+        {"topic": name, "status": "altered", "error": None}
+    ]
+    described = at_last(
+        lambda: both("topic", "describe", name, "--format", "json").document,
+        lambda found: len(found["partitions"]) == 3 and found["configs"] != [],
+    )
+    assert {"key": "retention.ms", "value": "5000"} in described["configs"]
+    both(*words, "-d", "retention.ms")
+    at_last(
+        lambda: both("topic", "describe", name, "--format", "json").document["configs"],
+        lambda configs: "retention.ms" not in [each["key"] for each in configs],
+    )
+    assert "INVALID_PARTITIONS" in both(*words, "-p", "2", status=1).errors[0]
+
+
+def test_a_deletion_asks_first(cli: Cli) -> None:
+    cli("topic", "create", "kept-on")
+    asked = cli("topic", "delete", "kept-on", stdin="n\n", status=1)
+    assert "with all records" in asked.errors[0]
+    assert cli("topic", "rm", "kept-on", stdin="y\n").lines[-1].split() == ["kept-on", "deleted"]
+
+
+def test_short_names_of_verbs_work(cli: Cli) -> None:
+    cli("topic", "create", "short-name")
+    assert cli("topic", "ls").lines == cli("topic", "list").lines
+
+
+def test_offsets_in_the_words_of_other_tools_are_understood(both: Cli) -> None:
+    name = unique("words")
+    both("topic", "create", name, "-p", "1")
+    both("topic", "produce", name, stdin="0\n1\n2\n3\n")
+    words = ("topic", "consume", name)
+    assert both(*words, "-o", "-2:end").lines == ["2", "3"]
+    assert both(*words, "-o", "-2", "-n", "1").lines == ["2"]
+    for offset in ("earliest:end", "beginning:latest", "s@0:end"):
+        assert both(*words, "-o", offset).lines == ["0", "1", "2", "3"]

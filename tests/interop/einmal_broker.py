@@ -52,6 +52,7 @@ class EinmalBroker(Shareable):
         if controller_ports is not None:
             self._settings |= _of_a_cluster(self.host, self.port, node_id, controller_ports)
         self._settings |= settings or {}
+        self.log_directory = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -71,7 +72,7 @@ class EinmalBroker(Shareable):
     def launch(self) -> None:
         """Start, and do not wait: the nodes of a cluster wait for one another."""
         assert self._process is None, "already running"
-        command = ["einmal", "start", "--data-dir", str(self._directory / "data")]
+        command = ["einmal", "start", "--data-dir", str(self.log_directory)]
         if "listeners" not in self._settings:
             command += ["--port", str(self.port)]
         for key, value in self._settings.items():

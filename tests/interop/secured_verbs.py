@@ -36,8 +36,8 @@ def verbs() -> dict[str, Any]:
     return dict(leaves(typer.main.get_command(app), ""))
 
 
-WITHOUT_A_CLUSTER = {"start", "demo", "bench", "simulate"}
-"""They start what they connect to."""
+WITHOUT_A_CLUSTER = {"start", "demo", "bench", "simulate", "log dump"}
+"""They start what they connect to, or read files."""
 IN_SPARKS_TESTS = {"run", "explain"}
 """Their settings are in pipeline.toml: tests/spark/test_secured.py runs both."""
 IN_THE_MIRRORS_TESTS = {"mirror run", "mirror status", "mirror failover", "mirror explain"}
@@ -127,9 +127,29 @@ def _(stage: Stage) -> None:
     assert stage.topic() in stage.run("topic", "describe", stage.name, "--format", "json")
 
 
+@shows("topic alter")
+def _(stage: Stage) -> None:
+    assert "altered" in stage.run("topic", "alter", stage.topic(), "-c", "retention.ms=5000")
+
+
+@shows("cluster info")
+def _(stage: Stage) -> None:
+    assert "NODE-ID" in stage.run("cluster", "info")
+
+
+@shows("cluster health")
+def _(stage: Stage) -> None:
+    assert "have a leader" in stage.run("cluster", "health")
+
+
+@shows("cluster config")
+def _(stage: Stage) -> None:
+    assert "log.dirs" in stage.run("cluster", "config")
+
+
 @shows("topic delete")
 def _(stage: Stage) -> None:
-    assert "deleted" in stage.run("topic", "delete", stage.topic())
+    assert "deleted" in stage.run("topic", "delete", stage.topic(), "--yes")
 
 
 @shows("topic produce")
@@ -174,6 +194,11 @@ def _(stage: Stage) -> None:
 @shows("group lag")
 def _(stage: Stage) -> None:
     assert "UNREAD" in stage.run("group", "lag", group_of(stage))
+
+
+@shows("group seek")
+def _(stage: Stage) -> None:
+    assert "moved" in stage.run("group", "seek", group_of(stage), "--to", "earliest", "--yes")
 
 
 @shows("group delete")

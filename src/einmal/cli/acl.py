@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from einmal.client import Acl, AclFilter, AclOperation, PatternType, ResourceType
 
-acl = typer.Typer(help="Access control lists: list, add, remove.", no_args_is_help=True)
+acl = typer.Typer(cls=WithAliases, help="Access control lists: list, add, remove.", no_args_is_help=True)
 
 _CLUSTER: Final = ("cluster", "kafka-cluster")
 _NEEDED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {

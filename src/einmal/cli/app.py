@@ -16,12 +16,14 @@ import typer
 import einmal
 from einmal.cli.acl import acl
 from einmal.cli.bench import bench
+from einmal.cli.cluster import cluster
 from einmal.cli.demo import demo
 from einmal.cli.dlq import dlq
 from einmal.cli.explain import explain
 from einmal.cli.formats import Format
 from einmal.cli.group import group
 from einmal.cli.ingest import ingest
+from einmal.cli.log import log
 from einmal.cli.mirror import mirror
 from einmal.cli.output import TerminalText
 from einmal.cli.pipeline import pipeline
@@ -108,6 +110,8 @@ app.add_typer(pipeline, name="pipeline")
 app.add_typer(dlq, name="dlq")
 app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
+app.add_typer(cluster, name="cluster")
+app.add_typer(log, name="log")
 app.add_typer(quota, name="quota")
 app.add_typer(txn, name="txn")
 app.add_typer(acl, name="acl")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
@@ -20,7 +21,7 @@ from einmal.cli.output import print_rows
 if TYPE_CHECKING:
     from einmal.spark.operate.dead_letter_queue import DeadLetter, DeadLetterQueue, Selection
 
-dlq = typer.Typer(help="Dead letters: list, show, replay.", no_args_is_help=True)
+dlq = typer.Typer(cls=WithAliases, help="Dead letters: list, show, replay.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Dead-letter topic.")]
 Reasons = Annotated[

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Annotated
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import (
     Brokers,
     CommandConfig,
@@ -20,8 +22,9 @@ from einmal.cli.clients import (
 )
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections, printable
+from einmal.cli.seeking import planned
 
-group = typer.Typer(help="Consumer groups: list, describe, lag, delete.", no_args_is_help=True)
+group = typer.Typer(cls=WithAliases, help="Consumer groups: list, describe, lag, seek, delete.", no_args_is_help=True)
 
 
 @group.command("list")
@@ -140,6 +143,58 @@ def lag(
     for each in found.partitions:
         for why in dict.fromkeys(each.unknown.values()):
             print(f"note: {each.topic}-{each.partition}: {printable(why)}", file=sys.stderr)
+
+
+@group.command()
+def seek(
+    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    to: Annotated[str, typer.Option("--to", help="New position: earliest (start), latest (end), an offset, or @ms.")],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only these topics. Default: all that it has positions in.")
+    ] = None,
+    partitions: Annotated[
+        list[int] | None, typer.Option("-p", "--partition", min=0, help="Only these partitions of the topics.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Move the group. Default: show what would change.")] = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Move the positions of a group without members; without --yes only show them.
+
+    latest is the last stable offset: what an open transaction holds back is read later, not left out. Offsets outside
+    of a partition become its first or last one.
+    """
+    if re.fullmatch(r"earliest|start|latest|end|@?\d+", to) is None:
+        raise typer.BadParameter(f"--to {to!r} is not earliest, latest, an offset or @ms")
+    from einmal.client import Admin, Consumer
+    from einmal.client.errors import error_for
+    from einmal.types import ErrorCode
+
+    config = config_of(brokers, settings, command_config, "ConsumerSettings")
+    with failures_reported():
+        with Admin(config_of(brokers, settings, command_config)) as admin:
+            if admin.describe_groups([name])[name].members:
+                raise error_for(ErrorCode.non_empty_group, f"group {name!r} has members; stop them first")
+            plan = planned(admin, name, to, topics, partitions)
+        if yes:
+            with Consumer({**config, "group.id": name}) as consumer:
+                consumer.assign(each.partition for each in plan)
+                consumer.commit({each.partition: each.new for each in plan})
+    rows = [
+        {
+            "topic": each.partition.topic,
+            "partition": each.partition.partition,
+            "current_offset": each.current,
+            "new_offset": each.new,
+            "status": "moved" if yes else "not moved",
+        }
+        for each in plan
+    ]
+    print_rows(rows, ("topic", "partition", "current_offset", "new_offset", "status"), output)
+    if not yes:
+        print("note: nothing is changed; repeat the command with --yes", file=sys.stderr)
 
 
 @group.command()

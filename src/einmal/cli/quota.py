@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, key_and_value
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
@@ -14,7 +15,7 @@ from einmal.cli.output import print_rows
 if TYPE_CHECKING:
     from einmal.client.descriptions import ClientQuota
 
-quota = typer.Typer(help="Client quotas: list, set, remove.", no_args_is_help=True)
+quota = typer.Typer(cls=WithAliases, help="Client quotas: list, set, remove.", no_args_is_help=True)
 
 DEFAULT: Final = "<default>"
 _TYPES: Final = ("user", "client-id", "ip")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LETTERS_HELP: Final = (
     r"%t topic, %p partition, %o offset, %k key, %v or %s value, %d or %T timestamp in ms, %h headers; "
-    r"%K, %V or %S, %H: lengths of key and value (-1: null), number of headers; %e leader epoch, %x producer id, %y producer epoch, "
-    r"%| last stable offset, %] high watermark, %% a percent sign, \n, \t, \r."
+    r"%K, %V or %S, %H: lengths of key and value (-1: null), number of headers; %e leader epoch, %x producer id, "
+    r"%y producer epoch, %| last stable offset, %] high watermark, %% a percent sign, \n, \t, \r."
 )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import (
     Brokers,
     CommandConfig,
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
 
     from einmal.client import Consumer, ConsumerRecord, Producer, RecordMetadata, TopicPartition
 
-topic = typer.Typer(help="Topics: create, list, describe, delete, produce, consume.", no_args_is_help=True)
+topic = typer.Typer(
+    cls=WithAliases,
+    help="Topics: create, list, describe, alter, delete, produce, consume.",
+    no_args_is_help=True,
+)
 
 
 @topic.command()
@@ -140,16 +145,57 @@ def describe(
 
 
 @topic.command()
-def delete(
+def alter(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    changed: Annotated[
+        list[str] | None, typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="Set a setting.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("-d", "--delete-config", metavar="KEY", help="Take one back to its default.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("-p", "--partitions", min=1, help="So many partitions in all; never fewer than now.")
+    ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete topics and all their records, and report the outcome for each."""
+    """Change settings or add partitions of topics, and report the outcome for each."""
     from einmal.client import Admin
 
+    configs: dict[str, str | None] = {**dict(map(key_and_value, changed or ())), **dict.fromkeys(unset or ())}
+    if not configs and partitions is None:
+        raise typer.BadParameter("nothing to change: give -c KEY=VALUE, -d KEY or -p NUMBER")
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+
+        def alter_one(name: str) -> str:
+            if configs:
+                admin.alter_configs(name, configs)
+            if partitions is not None:
+                admin.create_partitions({name: partitions})
+            return "altered"
+
+        outcomes = for_each(names, alter_one)
+        outcomes.print("topic", output)
+        outcomes.exit()
+
+
+@topic.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Delete topics and all their records, and report the outcome for each. Asks first."""
+    from einmal.client import Admin
+
+    question = f"Delete {', '.join(map(printable, names))} with all records, for ever?"
+    if not yes and not typer.confirm(question, err=True):
+        raise typer.Exit(1)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
@@ -261,7 +307,8 @@ def _header(text: str) -> tuple[str, bytes]:
 
 # --- consume ------------------------------------------------------------------------------------------------------
 
-_OFFSET: Final = re.compile(r"^(?P<at>start|end|\d+|@\d+)(?::(?P<until>end|\d+))?$")
+_OFFSET: Final = re.compile(r"^(?P<at>start|end|-?\d+|@\d+)(?::(?P<until>end|\d+))?$")
+_OTHER_WORDS: Final = {"earliest": "start", "beginning": "start", "latest": "end"}
 _FOLLOW: Final = 9_223_372_036_854_775_807
 """The end of what is read where there is none."""
 
@@ -274,7 +321,8 @@ def consume(
         typer.Option(
             "-o",
             "--offset",
-            help="First offset: start, end, an offset, or @ms. With an end, as in 'start:end' or '5:9', stop there.",
+            help="First offset: start, end, an offset, -N for the last N, or @ms. With an end, as in 'start:end' or "
+            "'5:9', stop there. earliest, latest and s@ms are accepted, too.",
         ),
     ] = "start",
     number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Maximum number of records.")] = None,
@@ -307,9 +355,9 @@ def consume(
     """
     from einmal.client import Consumer
 
-    range_ = _OFFSET.match(offset)
+    range_ = _OFFSET.match(_in_our_words(offset))
     if range_ is None:
-        raise typer.BadParameter(f"{offset!r} is not start, end, an offset or @ms, alone or with :end or :OFFSET")
+        raise typer.BadParameter(f"{offset!r} is not start, end, an offset, -N or @ms, alone or with :end or :OFFSET")
     if group is not None and (partitions or range_["until"] or range_["at"] not in ("start", "end")):
         raise typer.BadParameter("a group has its own partitions and position: with --group, only -o start or -o end")
     config = config_of(brokers, settings, command_config, "ConsumerSettings")
@@ -336,6 +384,12 @@ def consume(
         _print_records(consumer, number, ranges if ranges or not is_followed else None, show)
     if lacking and not is_followed:
         raise typer.Exit(1)
+
+
+def _in_our_words(offset: str) -> str:
+    """An offset as other tools write it: Kafka's words, and kcat's s@ms."""
+    at, colon, until = offset.removeprefix("s").partition(":") if offset.startswith("s@") else offset.partition(":")
+    return _OTHER_WORDS.get(at, at) + colon + _OTHER_WORDS.get(until, until)
 
 
 def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list[TopicPartition]:
@@ -370,6 +424,8 @@ def _range_of(at: str, until: str | None, start: int, end: int, since: int | Non
     """``since``: the offset that belongs to a time, -1 for none. An offset after the end is waited for."""
     if at.isdigit():
         chosen = int(at)
+    elif at.startswith("-"):
+        chosen = max(start, end + int(at))
     elif since is None:
         chosen = start if at == "start" else end
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import (
     Brokers,
     CommandConfig,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from einmal.client.errors import KafkaError
 
 txn = typer.Typer(
-    help="Transactions: doctor, show, list, describe, describe-producers, find-hanging, abort.", no_args_is_help=True
+    cls=WithAliases,
+    help="Transactions: doctor, show, list, describe, describe-producers, find-hanging, abort.",
+    no_args_is_help=True,
 )
 
 Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.")]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, for_each
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
@@ -18,7 +19,7 @@ from einmal.cli.output import print_rows
 if TYPE_CHECKING:
     from einmal.client import Admin
 
-user = typer.Typer(help="Users with SCRAM passwords: list, create, delete.", no_args_is_help=True)
+user = typer.Typer(cls=WithAliases, help="Users with SCRAM passwords: list, create, delete.", no_args_is_help=True)
 
 _PASSWORD_MAX: Final = 4_096
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.acls import AclCalls
+from einmal.client.aio.broker_calls import BrokerCalls
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
 from einmal.client.aio.leaders import LeaderRequest, P, ask_leaders
@@ -104,7 +105,7 @@ LIST_TRANSACTIONS_BY_DURATION: Final = 1
 """The first version that filters by duration."""
 
 
-class Admin(AclCalls, ProducerCalls, QuotaCalls, UserCalls):
+class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     """Create it inside a running event loop; ``async with``, or ``await close()``."""
 
     def __init__(

@@ -63,6 +63,10 @@ class AdminCalls(SecurityCalls):
         """All settings of topics, those of the broker's defaults too. Raises UnknownTopic."""
         return self._thread.run(lambda admin: admin.describe_configs(topics))
 
+    def describe_broker_configs(self, node_id: int) -> dict[str, ConfigEntry]:
+        """All settings of a broker, as it runs. Raises RequestRefused."""
+        return self._thread.run(lambda admin: admin.describe_broker_configs(node_id))
+
     def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
         """Set settings of a topic; None takes one back to the broker's default."""
         self._thread.run(lambda admin: admin.alter_configs(topic, configs))
