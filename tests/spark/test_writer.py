@@ -16,9 +16,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from einmal.client import Admin
+from einmal.types import Header
+from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_brokers
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
-from tests.spark.topics import commit_record, create, fill, numbers
+from tests.spark.topics import commit_record, create, fill, numbers, records
 from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -58,6 +61,59 @@ def test_every_batch_is_one_transaction_with_its_commit_record(spark: SparkSessi
     fill(pipeline.bootstrap, pipeline.source_topic, range(3 * BATCH, 4 * BATCH))
     run(pipeline, spark)
     assert numbers(pipeline.bootstrap, pipeline.topic, committed=False) == list(range(4 * BATCH))
+    with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
+        positions = admin.list_group_offsets(pipeline.name)
+    assert sum(position.offset for position in positions.values()) == 4 * BATCH
+    assert {each.topic for each in positions} == {pipeline.source_topic}
+
+
+def test_topic_partition_headers_and_timestamp_come_from_their_columns(
+    spark: SparkSession, new_pipeline: NewPipeline, bootstrap: str
+) -> None:
+    pipeline = new_pipeline()
+    topics = [unique("left"), unique("right")]
+    create(bootstrap, *topics, partitions=3)
+    number = F.col("value").cast("string").cast("int")
+    frame = pipeline.source(spark).select(
+        "key",
+        "value",
+        F.when(number % 2 == 0, topics[0]).otherwise(topics[1]).alias("topic"),
+        F.when(number < 8, number % 3).alias("partition"),
+        F.array(F.struct(F.lit("n").alias("key"), F.col("value").alias("value"))).alias("headers"),
+        F.timestamp_millis(F.lit(1_700_000_000_000) + number).alias("timestamp"),
+        "offset",
+    )
+    writer = frame.writeStream.format("einmal").options(**pipeline.client_options)
+    writer = writer.option("kafka.compression.type", "zstd").option("transactional.id", pipeline.name)
+    writer.option("checkpointLocation", str(pipeline.checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    seen = []
+    for topic in topics:
+        for where, record in records(bootstrap, topic):
+            value = record.value or b""
+            assert topic == topics[int(value) % 2]
+            assert where.partition == (int(value) % 3 if int(value) < 8 else partition_for_key(record.key or b"", 3))
+            assert record.headers == (Header("n", value),)
+            assert record.timestamp == 1_700_000_000_000 + int(value)
+            seen.append(int(value))
+    assert sorted(seen) == list(range(BATCH))
+
+
+def test_a_query_with_state_continues_and_is_warned_of(
+    spark: SparkSession, new_pipeline: NewPipeline, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = new_pipeline(2 * BATCH)
+
+    def counted() -> None:
+        keys = pipeline.source(spark).groupBy("key").count()
+        frame = keys.selectExpr("key", "cast(count as string) as value")
+        format_writer(pipeline, spark, frame).outputMode("complete").start().awaitTermination()
+
+    counted()
+    fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH, 3 * BATCH))
+    counted()
+    per_key = [2, 4, 6]
+    assert sorted(numbers(pipeline.bootstrap, pipeline.topic)) == sorted(per_key * 5)
+    assert "write_stream(df) has no such gap" in capfd.readouterr().err
 
 
 def keepers() -> dict[int, psutil.Process]:
