@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from einmal.commit_protocol.claims import Denied, Output
-from einmal.spark.writer.handover import Attempt, AttemptEnd, Handover, Proof, proof_of
+from einmal.pipeline.errors import PipelineFailed
+from einmal.spark.writer.handover import AttemptEnd, Handover, Proof, proof_of
 
 ONE = Output("out", 0, 0, 4, 5)
 OTHER = Output("out", 1, 7, 9, 3)
@@ -77,20 +78,24 @@ def test_spark_gives_up_the_batch_that_it_names() -> None:
     assert attempt.verdict is AttemptEnd.GIVE_UP
 
 
-def _finished(handover: Handover, query_id: str, batch_id: int, *, committed: bool) -> Attempt:
-    attempt = handover.open(batch_id, "t")
-    handover.close(query_id, batch_id, committed=committed)
-    return attempt
-
-
 def test_only_the_batch_after_the_last_one_that_was_committed_continues_a_run() -> None:
     handover = Handover()
     assert not handover.continues("q", 0), "a keeper that was started has no run"
-    _finished(handover, "q", 3, committed=True)
+    committed = handover.open(3, "a")
+    handover.close("q", 3, None)
+    assert (committed.is_over, committed.failure) == (True, None)
     assert handover.continues("q", 4)
     assert not handover.continues("q", 3), "it was planned before: the query has been started again"
     assert not handover.continues("q", 5)
     assert not handover.continues("another checkpoint", 4)
-    _finished(handover, "q", 4, committed=False)
+    failed, why = handover.open(4, "b"), PipelineFailed("no")
+    handover.close("q", 4, why)
+    assert (failed.is_over, failed.failure) == (True, why)
     assert not handover.continues("q", 4)
     assert not handover.continues("q", 5)
+
+
+def test_a_batch_that_was_in_already_continues_a_run() -> None:
+    handover = Handover()
+    handover.close("q", 3, None)
+    assert handover.continues("q", 4)

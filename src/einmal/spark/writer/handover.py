@@ -40,6 +40,7 @@ from enum import Enum, auto
 from typing import Final
 
 from einmal.commit_protocol.claims import Denied, Output
+from einmal.pipeline.errors import PipelineError
 
 STATE_CAVEAT: Final = (
     'Spark\'s commit of the state is not in the transaction of format("einmal"): if the driver dies between the two, '
@@ -89,6 +90,9 @@ class Attempt:
     outputs: tuple[Output, ...] = ()
     reason: str = ""
     """Why it is given up."""
+    is_over: bool = False
+    failure: PipelineError | None = None
+    """Why it was not committed."""
 
 
 @dataclass(slots=True)
@@ -125,10 +129,12 @@ class Handover:
         if attempt is not None and attempt.verdict is None and batch_id in (None, attempt.batch_id):
             attempt.verdict, attempt.reason = AttemptEnd.GIVE_UP, reason
 
-    def close(self, query_id: str, batch_id: int, *, committed: bool) -> None:
-        """The batch has an outcome. ``committed``: now, or before."""
-        self.attempt = None
-        self._last = (query_id, batch_id) if committed else None
+    def close(self, query_id: str, batch_id: int, failure: PipelineError | None) -> None:
+        """The batch has an outcome. ``failure`` None: it is committed, now or before."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is not None:
+            attempt.is_over, attempt.failure = True, failure
+        self._last = (query_id, batch_id) if failure is None else None
 
 
 _VERDICTS: Final = {AttemptEnd.COMMIT: "being committed", AttemptEnd.GIVE_UP: "given up"}

@@ -42,7 +42,7 @@ from einmal.spark.output.job import for_tasks
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError
 from einmal.spark.protocol.run import SinkBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
-from einmal.spark.writer.handover import STATE_CAVEAT, Attempt, AttemptEnd, Handover
+from einmal.spark.writer.handover import STATE_CAVEAT, AttemptEnd, Handover
 from einmal.spark.writer.messages import (
     READY,
     Answer,
@@ -58,6 +58,7 @@ from einmal.spark.writer.messages import (
 _logger = logging.getLogger(__name__)
 _IDLE_S: Final = 900.0
 _WATCH_S: Final = 0.5
+_AGAIN_S: Final = 0.1
 _HINT_AGAIN: Final = "start the query again: the next start reads from the commit record what is committed"
 
 Send = Callable[[Answer], None]
@@ -119,8 +120,7 @@ class Keeper:
         self._run: TransactionRun | None = None
         self._token = ""
         self._has_warned = False
-        self._failure: PipelineError | None = None
-        """Why the last batch was not committed."""
+        self._plans = 0
         self._asked = time.monotonic()
 
     @property
@@ -136,9 +136,7 @@ class Keeper:
                 case CommitBatch():
                     send(self._commit(question))
                 case GiveUp(batch_id):
-                    with self._changed:
-                        self._handover.give_up("Spark has given the batch up", batch_id)
-                        self._changed.notify_all()
+                    self._give_up("Spark has given the batch up", batch_id)
                     send(Settled())
                 case _:
                     raise AssertionError(question)
@@ -149,34 +147,50 @@ class Keeper:
 
     def _plan(self, send: Send) -> None:
         """Open the batch, send what its tasks need, and wait for the verdict. Whoever asks last has the run."""
+        self._plans += 1
+        mine = self._plans
+        while True:
+            if mine != self._plans:
+                send(Refusal.of(PipelineFailed("the query has been started again meanwhile")))
+                return
+            self._give_up("Spark has planned a batch again")
+            # Whoever has it may open a batch only now.
+            if self._running.acquire(timeout=_AGAIN_S):
+                break
+        try:
+            self._run_batch(send)
+        finally:
+            self._running.release()
+
+    def _give_up(self, reason: str, batch_id: int | None = None) -> None:
         with self._changed:
-            self._handover.give_up("Spark has planned a batch again")
+            self._handover.give_up(reason, batch_id)
             self._changed.notify_all()
-        with self._running:
-            answers = _Once(send)
-            error: PipelineError | None = None
-            batch: Batch | None = None
-            try:
-                batch = self._next_batch()
-                if self._run is None or not self._handover.continues(batch.query_id, batch.batch_id):
-                    self._start(batch)
-                self._warn_of_state()
-                self._write(batch, answers)
-            except PipelineError as found:
-                error = found
-            except CheckpointError as found:
-                error = PipelineRefused(str(found), "restore the newest checkpoint")
-            except Exception as found:
-                _logger.exception("batch %s", batch)
-                error = PipelineFailed(reason_of(found), _HINT_AGAIN)
-            with self._changed:
-                self._failure = error
-                if batch is not None:
-                    self._handover.close(batch.query_id, batch.batch_id, committed=error is None)
-                self._changed.notify_all()
-            if error is not None:
-                self._end_run()
-                answers(Refusal.of(error))
+
+    def _run_batch(self, send: Send) -> None:
+        answers = _Once(send)
+        error: PipelineError | None = None
+        batch: Batch | None = None
+        try:
+            batch = self._next_batch()
+            if self._run is None or not self._handover.continues(batch.query_id, batch.batch_id):
+                self._start(batch)
+            self._warn_of_state()
+            self._write(batch, answers)
+        except PipelineError as found:
+            error = found
+        except CheckpointError as found:
+            error = PipelineRefused(str(found), "restore the newest checkpoint")
+        except Exception as found:
+            _logger.exception("batch %s", batch)
+            error = PipelineFailed(reason_of(found), _HINT_AGAIN)
+        with self._changed:
+            if batch is not None:
+                self._handover.close(batch.query_id, batch.batch_id, error)
+            self._changed.notify_all()
+        if error is not None:
+            self._end_run()
+            answers(Refusal.of(error))
 
     def _next_batch(self) -> Batch:
         """The newest batch of the checkpoint. Raises CheckpointError."""
@@ -265,11 +279,8 @@ class Keeper:
             if isinstance(attempt, Denied):
                 return Refusal.of(PipelineFailed(attempt.reason, _HINT_AGAIN))
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._is_open(attempt))
-            return Settled() if self._failure is None else Refusal.of(self._failure)
-
-    def _is_open(self, attempt: Attempt) -> bool:
-        return self._handover.attempt is attempt
+            self._changed.wait_for(lambda: attempt.is_over)
+        return Settled() if attempt.failure is None else Refusal.of(attempt.failure)
 
 
 class _Once:

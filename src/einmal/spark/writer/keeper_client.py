@@ -73,10 +73,11 @@ def _home(given: Mapping[str, str]) -> Path:
 
 
 def _driver() -> int:
-    """The process of Spark's driver: this worker was forked by a daemon, which the driver has started."""
+    """The process of Spark's driver: it has started this worker, or the daemon that has forked it."""
     parent = os.getppid()
     main = sys.modules["__main__"].__spec__
-    return _parent_of(parent) if main is not None and main.name.endswith(".daemon") else parent
+    is_forked = main is None or not main.name.startswith("pyspark.sql.worker.")
+    return _parent_of(parent) if is_forked else parent
 
 
 def _parent_of(pid: int) -> int:

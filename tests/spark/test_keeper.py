@@ -1,0 +1,109 @@
+"""The keeper without Spark: what it answers planning workers and commit workers, on our broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from einmal.options.sink import sink_options
+from einmal.spark.writer.handover import Proof
+from einmal.spark.writer.keeper import Keeper
+from einmal.spark.writer.messages import Answer, CommitBatch, GiveUp, PlanBatch, Refusal, Settled, Work
+from tests.spark.topics import commit_record, create
+from tests.suite.shared import unique
+
+pytestmark = pytest.mark.spark
+
+_ANSWER_S = 60.0
+
+
+class Query:
+    """A query that keeps state, as its keeper sees it."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self.name = unique("kept")
+        self.checkpoint = directory
+        create(bootstrap, self.name)
+        (directory / "state").mkdir()
+        (directory / "offsets").mkdir()
+        (directory / "metadata").write_text('{"id":"q"}')
+        options = {"kafka.bootstrap.servers": bootstrap, "topic": self.name, "transactional.id": self.name}
+        self.keeper = Keeper(sink_options(options | {"checkpointLocation": str(directory)}))
+
+    def plan(self, batch_id: int) -> Callable[[], Answer]:
+        """Ask as a planning worker does; the answer."""
+        (self.checkpoint / "offsets" / str(batch_id)).write_text(f'v1\n{{}}\n{{"in":{{"0":{batch_id}}}}}')
+        answers: list[Answer] = []
+        threading.Thread(target=self.keeper.answer, args=(PlanBatch(), answers.append), daemon=True).start()
+
+        def answer() -> Answer:
+            deadline = time.monotonic() + _ANSWER_S
+            while not answers and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return answers[0]
+
+        return answer
+
+    def token(self, batch_id: int) -> str:
+        """Plan a batch that is not in."""
+        work = self.plan(batch_id)()
+        assert isinstance(work, Work), work
+        assert work.grant is not None
+        return work.grant.token
+
+    def ask(self, question: CommitBatch | GiveUp) -> Answer:
+        answers: list[Answer] = []
+        self.keeper.answer(question, answers.append)
+        return answers[0]
+
+
+@pytest.fixture
+def query(bootstrap: str, tmp_path: Path) -> Query:
+    return Query(bootstrap, tmp_path)
+
+
+def committed(query: Query, batch_id: int) -> Answer:
+    return query.ask(CommitBatch(Proof(batch_id, query.token(batch_id))))
+
+
+def test_a_batch_that_is_in_has_no_work(query: Query, bootstrap: str, caplog: pytest.LogCaptureFixture) -> None:
+    for batch_id in (0, 1):
+        assert committed(query, batch_id) == Settled()
+    record = commit_record(bootstrap, query.name)
+    assert record is not None
+    assert (record.batch_id, record.end) == (1, ({"in": {"0": 1}},))
+    again = query.plan(1)()
+    assert isinstance(again, Work)
+    assert again.grant is None
+    assert committed(query, 2) == Settled()
+    assert caplog.text.count("write_stream(df) has no such gap") == 1
+
+
+def test_a_proof_of_another_attempt_is_refused(query: Query) -> None:
+    first = query.token(0)
+    second = query.token(0)
+    assert first != second, "Spark has begun again: the first attempt is aborted"
+    refused = query.ask(CommitBatch(Proof(0, first)))
+    assert isinstance(refused, Refusal)
+    assert "has ended" in refused.reason
+    assert query.ask(CommitBatch(Proof(0, second))) == Settled()
+
+
+def test_what_spark_gives_up_is_aborted_and_may_be_planned_again(query: Query) -> None:
+    token = query.token(0)
+    assert query.ask(GiveUp(0)) == Settled()
+    assert isinstance(query.ask(CommitBatch(Proof(0, token))), Refusal)
+    assert committed(query, 0) == Settled()
+
+
+def test_a_batch_after_one_that_was_not_committed_is_refused(query: Query) -> None:
+    assert committed(query, 0) == Settled()
+    query.token(1)
+    refused = query.plan(2)()
+    assert isinstance(refused, Refusal)
+    assert refused.kind == "PipelineRefused"
+    assert "the last committed batch is 0" in refused.reason
