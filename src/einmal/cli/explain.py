@@ -62,7 +62,10 @@ def explain(
 
         kind, overrides = kind_of(file), dict(map(key_and_value, settings or ()))
         if kind is ProgramKind.WHOLE:
-            raise typer.BadParameter(f"{file} is {kind}: only what is declared can be explained\nhint: {STATE_CAVEAT}")
+            raise typer.BadParameter(
+                f"{file} is {kind}: only what is declared can be explained\n"
+                f'hint: a query that writes with format("einmal") is exactly_once_v2, with one limit. {STATE_CAVEAT}'
+            )
         program = load(file, overrides) if kind is ProgramKind.TABLES else None
         spark, problem = _session(file, program, master or "local[1]", confs, overrides)
         program = program or load(file, overrides)
