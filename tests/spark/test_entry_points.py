@@ -42,7 +42,7 @@ def test_sparks_batch_writer_is_answered_with_the_line_to_write(spark: SparkSess
     assert "pw" not in message.replace("password", "")
 
 
-def test_sparks_stream_writer_is_answered_with_the_line_to_write(
+def test_sparks_stream_writer_is_answered_with_the_option_that_is_missing(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     topic = unique("line")
@@ -51,7 +51,7 @@ def test_sparks_stream_writer_is_answered_with_the_line_to_write(
     writer = source(spark, bootstrap, topic).writeStream.format("einmal").trigger(availableNow=True)
     with pytest.raises(StreamingQueryException) as raised:
         writer.option("topic", "t").option("checkpointLocation", str(tmp_path)).start().awaitTermination()
-    assert "write_stream(df).options(**{" in str(raised.value)
+    assert 'option "kafka.bootstrap.servers" is missing' in str(raised.value)
     assert "Traceback" not in str(raised.value)
 
 

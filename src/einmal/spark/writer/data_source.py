@@ -17,22 +17,22 @@ from einmal.spark.writer.writer import KafkaStreamWriter
 
 
 class NotASink(Exception):
-    """Spark's interface for data sources is asked to write."""
+    """Spark's interface for data sources is asked to write a batch."""
 
-    def __init__(self, spark: str, ours: str, last: str, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         given = ", ".join(
             f"{name!r}: {'...' if is_secret(name) else value!r}" for name, value in options.items() if name != "path"
         )
         super().__init__(
-            f'df.{spark}.format("einmal") does not write batches\n'
-            f"hint: from einmal.spark import {ours}; {ours}(df).options(**{{{given}}}).{last}()"
+            'df.write.format("einmal") does not write batches\n'
+            f"hint: from einmal.spark import write; write(df).options(**{{{given}}}).save()"
         )
 
 
 class EinmalDataSource(KafkaDataSource):
     @answered(NotASink)
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise NotASink("write", "write", "save", self.options)
+        raise NotASink(self.options)
 
     @answered(OptionError)
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
