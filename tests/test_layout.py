@@ -46,6 +46,7 @@ LARGER = {
     "cli/acl.py:add": "the options of a command",
     "cli/acl.py:remove": "the options of a command",
     "cli/app.py:start": "the options of a command",
+    "cli/verify.py:verify": "the options of a command",
     "cli/dlq.py:list_letters": "the options of a command",
     "cli/dlq.py:show": "the options of a command",
     "cli/dlq.py:replay": "the options of a command",

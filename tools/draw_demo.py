@@ -10,18 +10,24 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from einmal.evidence.page import palette
+
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "images"
 SCHEMES: Final = {"light": ("#1f2328", "#ffffff"), "dark": ("#d1d7e0", "#0d1117")}
-"""Colours of text and background: GitHub's."""
+"""Colours of text and background: GitHub's. The other ones are the palette's for the scheme."""
 
 
-def draw(report: str, ink: str, paper: str) -> str:
+def draw(report: str, scheme: str) -> str:
     """The report's timeline as a file of its own: an image inherits no colour from the page that shows it."""
+    ink, paper = SCHEMES[scheme]
     found = re.search(r"<svg (.*?)>(.*?)</svg>", report, re.DOTALL)
     if found is None:
         sys.exit("the report has no timeline")
     shapes = re.sub(r'points="([^"]*)"', lambda points: f'points="{_without_flat(points[1])}"', found[2])
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" {found[1]} color="{ink}">'
+    shapes = re.sub(
+        r"var\(--([a-z-]+)\)", lambda name: {"page": paper}.get(name[1]) or palette(scheme)[name[1]], shapes
+    )
     return f'{opening}\n<rect width="100%" height="100%" fill="{paper}"/>{shapes}</svg>\n'
 
 
@@ -39,8 +45,8 @@ def main() -> None:
         sys.exit("usage: python tools/draw_demo.py build/demo/report.html")
     report = Path(sys.argv[1]).read_text()
     FOLDER.mkdir(exist_ok=True)
-    for name, (ink, paper) in SCHEMES.items():
-        (FOLDER / f"demo-{name}.svg").write_text(draw(report, ink, paper))
+    for scheme in SCHEMES:
+        (FOLDER / f"demo-{scheme}.svg").write_text(draw(report, scheme))
 
 
 if __name__ == "__main__":

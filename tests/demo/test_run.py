@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import pytest
 
-from einmal.demo.environment import run_environment
 from einmal.demo.pipeline_names import AFTER_END_TXN, CONTROL, EXACTLY_ONCE
 from einmal.demo.run import Demo
+from einmal.evidence.environment import run_environment
 
 
 def check(report: dict[str, Any]) -> None:
@@ -69,5 +69,7 @@ class _Driver:
 
 def test_a_driver_is_killed_as_soon_as_both_queries_stand_still(tmp_path: Path) -> None:
     driver = _Driver(CONTROL, EXACTLY_ONCE)
-    Demo(tmp_path, "text", ["a"], _Stage(), run_environment([]))._follow_to_kill_point(cast(Any, driver), AFTER_END_TXN)
+    Demo(tmp_path, "text", ["a"], _Stage(), run_environment([], {}))._follow_to_kill_point(
+        cast(Any, driver), AFTER_END_TXN
+    )
     assert driver.is_killed

@@ -16,10 +16,11 @@ from xml.etree import ElementTree
 import pytest
 
 import einmal
-from einmal.demo.environment import run_environment
 from einmal.demo.report import Report, write
 from einmal.demo.timeline import NARROW_WIDTH, WIDTH, Moment, Parts, Timeline, draw
 from einmal.demo.verdict import compare
+from einmal.demo.versions import spark_versions
+from einmal.evidence.environment import run_environment
 from tests.suite.patience import patient
 
 CHROMIUM: Final = shutil.which("chromium")
@@ -78,7 +79,7 @@ def report() -> Report:
         aborted_records=7,
         seconds=1.0,
         verdict="exactly-once",
-        environment=run_environment(["demo", "--input", "my notes"]),
+        environment=run_environment(["demo", "--input", "my notes"], spark_versions()),
     )
 
 
@@ -161,7 +162,7 @@ def test_the_page_has_its_narrow_form_and_the_picture_takes_the_page_s_colours(t
     assert "color-scheme: light dark" in text
     assert "@media (max-width: 40rem)" in text
     inks = {*re.findall(r'<text[^>]* fill="(.*?)"', draw(timeline())), *re.findall(r'<svg[^>]* fill="(.*?)"', text)}
-    assert inks <= {"currentColor", "white"}
+    assert inks <= {"currentColor", "var(--page)"}
 
 
 @pytest.mark.parametrize("picture", sorted((Path(__file__).parents[2] / "examples").glob("*/*.svg")), ids=str)

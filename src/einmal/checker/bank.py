@@ -33,33 +33,41 @@ class BankReader:
         self._balances = dict(initial)
         self._open: dict[str, TransferEntry] = {}
         self._done: dict[str, None] = {}
+        self._excess = 0
         self.anomalies: list[Anomaly] = []
 
     def read(self, partition: int, entries: Sequence[TransferEntry]) -> None:
         """All that could be read of a partition at one moment; then look whether the sum still holds."""
-        for entry in entries:
-            self._apply(entry)
+        repeated = [entry.transfer for entry in entries if self._apply(entry)]
         halves = [other.transfer for other in self._open.values() if other.partner == other.partition == partition]
         if halves:
-            self._report(f"partition {partition} shows one half of {halves}")
+            self._report(f"partition {partition} shows one half of {halves}", halves)
         under_way = sum(entry.delta for entry in self._open.values())
-        if sum(self._balances.values()) != self._total + under_way:
-            self._report(f"the accounts hold {sum(self._balances.values())}, not {self._total + under_way}")
+        held, wanted = sum(self._balances.values()), self._total + under_way
+        # Reported once, not by every read that follows.
+        if held != wanted and held - wanted != self._excess:
+            self._report(f"the accounts hold {held}, not {wanted}", repeated)
+        self._excess = held - wanted
 
-    def _apply(self, entry: TransferEntry) -> None:
+    def _apply(self, entry: TransferEntry) -> bool:
+        """Return whether the entry was there already."""
         other = self._open.pop(entry.transfer, None)
         self._balances[entry.account] = self._balances.get(entry.account, 0) + entry.delta
         if entry.transfer in self._done or (other is not None and other.account == entry.account):
-            self.anomalies.append(Anomaly("duplicate", f"{self._name} saw {entry.transfer} more than once"))
-        elif other is None:
+            self.anomalies.append(
+                Anomaly("duplicate", f"{self._name} saw {entry.transfer} more than once", (entry.transfer,))
+            )
+            return True
+        if other is None:
             self._open[entry.transfer] = entry
         else:
             self._done[entry.transfer] = None
             if other.delta + entry.delta:
-                self._report(f"{entry.transfer} takes {other.delta} and gives {entry.delta}")
+                self._report(f"{entry.transfer} takes {other.delta} and gives {entry.delta}", [entry.transfer])
+        return False
 
-    def _report(self, detail: str) -> None:
-        self.anomalies.append(Anomaly("bank-sum", f"{self._name}: {detail}"))
+    def _report(self, detail: str, transfers: Sequence[str] = ()) -> None:
+        self.anomalies.append(Anomaly("bank-sum", f"{self._name}: {detail}", tuple(transfers)))
 
     def finish(self, acknowledged: Sequence[str], refused: Sequence[str] = ()) -> list[Anomaly]:
         """Everything has been read: what was asked for must have happened, what was refused must not."""
@@ -67,10 +75,11 @@ class BankReader:
 
     def _finish(self, acknowledged: Sequence[str], refused: Sequence[str]) -> Iterator[Anomaly]:
         for entry in self._open.values():
-            yield Anomaly("torn-transaction", f"{self._name} saw only one half of {entry.transfer} at the end")
+            detail = f"{self._name} saw only one half of {entry.transfer} at the end"
+            yield Anomaly("torn-transaction", detail, (entry.transfer,))
         for transfer in acknowledged:
             if transfer not in self._done and transfer not in self._open:
-                yield Anomaly("lost-write", f"{self._name} never saw {transfer}")
+                yield Anomaly("lost-write", f"{self._name} never saw {transfer}", (transfer,))
         for transfer in refused:
             if transfer in self._done:
-                yield Anomaly("G1a", f"{self._name} saw {transfer}, which had failed")
+                yield Anomaly("G1a", f"{self._name} saw {transfer}, which had failed", (transfer,))

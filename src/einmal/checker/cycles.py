@@ -33,7 +33,7 @@ class Cycle:
     ops: tuple[int, ...]
 
     def anomaly(self) -> Anomaly:
-        return Anomaly(self.kind, f"operations {' -> '.join(map(str, (*self.ops, *self.ops[:1])))}")
+        return Anomaly(self.kind, f"operations {' -> '.join(map(str, (*self.ops, *self.ops[:1])))}", ops=self.ops)
 
 
 def find_cycles(index: Index) -> list[Cycle]:

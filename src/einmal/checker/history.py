@@ -80,10 +80,16 @@ class History:
 
 
 class Anomaly(NamedTuple):
-    """``kind``: the class, by its usual name; ``detail``: in words, for readers of the report."""
+    """``kind``: the class, by its usual name; ``detail``: in words, for readers of the report.
+
+    ``values``: those that show it, or their first words; ``ops``: the operations that do, by their position in the
+    history, where values do not name them.
+    """
 
     kind: str
     detail: str
+    values: tuple[Value, ...] = ()
+    ops: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"

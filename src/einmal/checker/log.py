@@ -44,14 +44,14 @@ def find_allowed(history: History) -> list[Anomaly]:
 def _duplicates(index: Index) -> Iterator[Anomaly]:
     for (key, value), offsets in index.offsets_of.items():
         if len(offsets) > 1:
-            yield Anomaly("duplicate", f"{value} is in {key} at offsets {sorted(offsets)}")
+            yield Anomaly("duplicate", f"{value} is in {key} at offsets {sorted(offsets)}", (value,))
 
 
 def _inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
     for key, by_offset in index.values_at.items():
         for offset, values in by_offset.items():
             if len(values) > 1:
-                yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {sorted(values)}")
+                yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {sorted(values)}", tuple(values))
 
 
 def _aborted_reads(index: Index) -> Iterator[Anomaly]:
@@ -59,9 +59,9 @@ def _aborted_reads(index: Index) -> Iterator[Anomaly]:
         if not index.is_visible(key, value):
             continue
         if op.outcome is OpOutcome.FAIL:
-            yield Anomaly("G1a", f"{value} of a failed write was read from {key}")
+            yield Anomaly("G1a", f"{value} of a failed write was read from {key}", (value,))
         elif op.aborted_later:
-            yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}")
+            yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}", (value,))
 
 
 def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
@@ -70,9 +70,10 @@ def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
             continue
         offset = index.offset_of(key, value)
         if offset is not None and offset < index.read_up_to.get(key, -1):
-            yield Anomaly("lost-write", f"{value}, acknowledged at {key} {offset}, was never read, later ones were")
+            detail = f"{value}, acknowledged at {key} {offset}, was never read, later ones were"
+            yield Anomaly("lost-write", detail, (value,))
         elif index.history.is_read_to_the_end:
-            yield Anomaly("unseen", f"{value}, acknowledged in {key}, was not seen at the end")
+            yield Anomaly("unseen", f"{value}, acknowledged in {key}, was not seen at the end", (value,))
 
 
 def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
@@ -88,7 +89,8 @@ def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
                 missing = [value for value in values if not offsets.keys() & index.offsets_of[key, value].keys()]
                 passed = [value for value in missing if _has_passed(offsets, index.offset_of(key, value))]
                 if passed and len(missing) < len(values):
-                    yield Anomaly("G1b", f"process {process} saw a transaction in {key} without {passed}")
+                    detail = f"process {process} saw a transaction in {key} without {passed}"
+                    yield Anomaly("G1b", detail, tuple(values))
 
 
 def _views(index: Index) -> dict[Key, dict[int, dict[int, None]]]:
@@ -114,7 +116,8 @@ def _torn_transactions(index: Index) -> Iterator[Anomaly]:
             seen = [send for send in op.sends if index.is_visible(send.key, send.value)]
             missing = [f"{send.value} in {send.key}" for send in op.sends if send not in seen]
             if seen and missing:
-                yield Anomaly("torn-transaction", f"{seen[0].value} in {seen[0].key} is committed, but not {missing}")
+                detail = f"{seen[0].value} in {seen[0].key} is committed, but not {missing}"
+                yield Anomaly("torn-transaction", detail, tuple(send.value for send in op.sends))
 
 
 def _precommitted_reads(index: Index) -> Iterator[Anomaly]:
@@ -126,12 +129,13 @@ def _precommitted_reads(index: Index) -> Iterator[Anomaly]:
                 continue
             for _, value in action.records:
                 if op.transactional and (action.key, value) in sent:
-                    yield Anomaly("precommitted-read", f"a transaction read its own {value} from {action.key}")
+                    detail = f"a transaction read its own {value} from {action.key}"
+                    yield Anomaly("precommitted-read", detail, (value,))
 
 
 def _poll_order(index: Index) -> Iterator[Anomaly]:
     positions: dict[int, dict[Key, int]] = defaultdict(dict)
-    for op in index.history.ops:
+    for op_id, op in enumerate(index.history.ops):
         if op.starts_anew or op.subscribed:
             positions[op.process] = {}
         before = positions[op.process]
@@ -146,9 +150,9 @@ def _poll_order(index: Index) -> Iterator[Anomaly]:
                 if last is None:
                     continue
                 if offset <= last:
-                    yield Anomaly(f"{prefix}nonmonotonic-poll", where)
+                    yield Anomaly(f"{prefix}nonmonotonic-poll", where, (value,), (op_id,))
                 elif index.is_skipped(poll.key, last, offset):
-                    yield Anomaly(f"{prefix}poll-skip", where)
+                    yield Anomaly(f"{prefix}poll-skip", where, (value,), (op_id,))
         before.update(inside)
 
 
@@ -171,6 +175,7 @@ def _send_order(index: Index) -> Iterator[Anomaly]:
                 yield Anomaly(
                     f"{prefix}nonmonotonic-send",
                     f"process {op.process} sent {send.value} later, but {send.key} has it at {offset}, before {last}",
+                    (send.value,),
                 )
         before.update(inside)
 

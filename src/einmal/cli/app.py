@@ -33,6 +33,7 @@ from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
 from einmal.cli.txn import txn
 from einmal.cli.user import user
+from einmal.cli.verify import verify
 from einmal.compiled import execution
 from einmal.extras import missing
 
@@ -105,6 +106,7 @@ app.command()(explain)
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)
+app.command()(verify)
 app.add_typer(mirror, name="mirror")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(dlq, name="dlq")

@@ -40,9 +40,10 @@ def demo(
     from einmal.client.errors import KafkaError
     from einmal.demo import report as reports
     from einmal.demo.driver import DriverFailed
-    from einmal.demo.environment import run_environment
     from einmal.demo.run import Demo
     from einmal.demo.text import NoInput, read_lines
+    from einmal.demo.versions import spark_versions
+    from einmal.evidence.environment import run_environment
     from einmal.local.processes import BrokerFailed
 
     talk = Console(file=undisguised(sys.stderr))
@@ -52,7 +53,8 @@ def demo(
         raise _failed(str(error), "give files or folders of text with --input, or nothing") from error
     try:
         with _Progress(talk) as stage:
-            report, timeline = Demo(output, source, lines, stage, run_environment(sys.argv[1:])).run()
+            environment = run_environment(sys.argv[1:], spark_versions())
+            report, timeline = Demo(output, source, lines, stage, environment).run()
     except (OSError, BrokerFailed, DriverFailed, KafkaError) as error:
         raise _failed(str(error), f"the logs of its processes are in {output}") from error
     except KeyboardInterrupt:

@@ -8,9 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from einmal.demo.environment import RunEnvironment
 from einmal.demo.timeline import NARROW_WIDTH, Timeline, draw
 from einmal.demo.verdict import Comparison
+from einmal.evidence.environment import RunEnvironment
+from einmal.evidence.page import document, table, verdict
 
 EXACTLY_ONCE: Final = "exactly-once"
 
@@ -80,48 +81,24 @@ def write(folder: Path, report: Report, timeline: Timeline) -> tuple[Path, Path]
 
 
 def _page(report: Report, timeline: Timeline) -> str:
-    good = report.verdict == EXACTLY_ONCE
-    table = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(report))
     moments = "\n".join(
         f"<li><b>{moment.seconds:.1f} s</b> <i>{moment.kind}</i> {escape(moment.text)}</li>"
         for moment in timeline.drawn()
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>einmal demo: {escape(report.verdict)}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
-.verdict {{ font-size: 1.4rem; font-weight: 600; color: {"#16a34a" if good else "#dc2626"}; }}
-table {{ border-collapse: collapse; width: 100%; }} th, td {{ padding: .35rem .6rem; border-bottom: 1px solid #8884; }}
-td:not(:first-child), th:not(:first-child) {{ text-align: right; font-variant-numeric: tabular-nums; }}
-th:first-child {{ text-align: left; }} svg {{ display: block; width: 100%; margin-top: 1.5rem; }}
-.narrow {{ display: none; }} code {{ overflow-wrap: anywhere; }}
-@media (max-width: 40rem) {{
-  .wide {{ display: none; }} .narrow {{ display: block; }}
-  tr {{ display: grid; grid-template-columns: repeat(4, 1fr); border-bottom: 1px solid #8884; padding: .35rem 0; }}
-  th, td {{ border: 0; padding: 0; font-size: .9rem; }} th:first-child {{ display: none; }}
-  td:first-child {{ grid-column: 1 / -1; font-weight: 600; }}
-}}
-</style></head><body>
-<h1>einmal demo</h1>
-<p class="verdict">{escape(report.verdict)}</p>
+    body = f"""<h1>einmal demo</h1>
+{verdict("holds" if report.verdict == EXACTLY_ONCE else "anomaly", report.verdict)}
 <p>{report.input_records:,} lines of {escape(report.source)} ({report.input_words:,} words) went through three brokers
 and a Spark pipeline in {report.seconds:.0f} seconds. {len(report.killed)} of their processes were killed with SIGKILL:
 {escape(", ".join(report.killed))}. What a <code>read_committed</code> reader sees was compared, word by word, with an
 independent single pass over the text.</p>
-<table>
-<tr><th></th><th>expected</th><th>seen</th><th>lost</th><th>repeated</th></tr>
-{table}
-</table>
-<div class="wide">{draw(timeline)}</div>
-<div class="narrow">{draw(timeline, NARROW_WIDTH)}</div>
+{table(("", "expected", "seen", "lost", "repeated"), rows(report), numbers=4)}
+<div class="desktop">{draw(timeline)}</div>
+<div class="phone">{draw(timeline, NARROW_WIDTH)}</div>
 <ol>{moments}</ol>
 <p>{report.aborted_records:,} records of aborted attempts lie in the log; <code>read_committed</code> hides them.
 Batches that Spark replayed although they were committed, recognised by the commit record:
 {report.replayed_batches}. The control run had the same input, the same session and the same kills, with
 <code>processing.guarantee=at_least_once</code>: its repeats show that the kills hit.</p>
 <p>{escape(report.environment.text())} Run it again: <code>{escape(report.environment.command)}</code></p>
-<p>Not shown: brokers on several machines, power loss, effects outside the log.</p>
-</body></html>
-"""
+<p>Not shown: brokers on several machines, power loss, effects outside the log.</p>"""
+    return document(f"einmal demo: {report.verdict}", body)

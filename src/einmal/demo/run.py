@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 from einmal.client import Producer
 from einmal.demo.brokers import Brokers
 from einmal.demo.driver import Driver, DriverFailed
-from einmal.demo.environment import RunEnvironment
 from einmal.demo.pipeline_names import (
     AFTER_END_TXN,
     BETWEEN_TASKS,
@@ -36,6 +35,7 @@ from einmal.demo.timeline import Moment, Timeline
 from einmal.demo.topics import read
 from einmal.demo.verdict import compare_counts, compare_sentences, verdict
 from einmal.demo.watch import watching
+from einmal.evidence.environment import RunEnvironment
 
 PARTITIONS: Final = 4
 LEADER_KILL_SHARE: Final = 0.5

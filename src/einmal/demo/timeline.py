@@ -23,21 +23,21 @@ _AXIS_LABEL: Final = 70
 _NUMBER: Final = 17
 """Width of a number in a circle, with the space around it."""
 _COLOURS: Final = {
-    "sentences acknowledged": "#2563eb",
-    "words counted, exactly once": "#16a34a",
-    "words counted, at least once": "#d97706",
+    "sentences acknowledged": "var(--read)",
+    "words counted, exactly once": "var(--committed)",
+    "words counted, at least once": "var(--open)",
 }
 _EVENT_COLOURS: Final = {
-    "kill": "#dc2626",
-    "failover": "#2563eb",
-    "back": "#64748b",
-    "fence": "#7c3aed",
-    "abort": "#db2777",
-    "already-in": "#0d9488",
+    "kill": "var(--aborted)",
+    "failover": "var(--read)",
+    "back": "var(--soft)",
+    "fence": "var(--control)",
+    "abort": "var(--aborted)",
+    "already-in": "var(--committed)",
 }
-_LEADS: Final = "#2563eb"
-_COORDINATES: Final = "#7c3aed"
-_SERVES: Final = "#8886"
+_LEADS: Final = "var(--read)"
+_COORDINATES: Final = "var(--control)"
+_SERVES: Final = "var(--gone)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _axes(frame: _Frame) -> list[str]:
     for share in (0.0, 0.5, 1.0):
         y = frame.y(share)
         parts.append(
-            f'<line x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>'
+            f'<line x1="{_LEFT}" x2="{frame.width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--rule)"/>'
             f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share:.0%}</text>'
         )
     if frame.top_share > 1.05:
@@ -218,7 +218,8 @@ def _events(timeline: Timeline, frame: _Frame) -> list[str]:
         drawn.append(
             f"<g><title>{escape(moment.text)}</title>{line}"
             f'<circle cx="{circles[number]:.1f}" cy="{level}" r="8" fill="{colour}"/>'
-            f'<text x="{circles[number]:.1f}" y="{level + 4}" text-anchor="middle" fill="white">{number}</text></g>'
+            f'<text x="{circles[number]:.1f}" y="{level + 4}" text-anchor="middle" fill="var(--page)">'
+            f"{number}</text></g>"
         )
     return drawn
 

@@ -27,7 +27,7 @@ from einmal.simulation.schedule import FaultKind
 from einmal.simulation.targets import Link, OperatorRequest, SlowLinks
 from einmal.simulation.world import DATA_DIRECTORY, Client, Machine, World
 from einmal.wire.errors import WireError
-from einmal.workloads.process import Role
+from einmal.workloads.process import Process, Role
 
 _WRONG_MAX_MS: Final = 3_500_000
 """How far a machine's clock may be off: a record that is an hour ahead of it is refused
@@ -267,13 +267,13 @@ async def replace_client(world: World, client: Client, source: random.Random) ->
     return client.host
 
 
-async def kill_client(world: World, client: Client, _source: random.Random) -> Role | None:
+async def kill_client(world: World, client: Client, _source: random.Random) -> Role[Process] | None:
     """Its role is to be started again, unless another process has it already."""
     world.kill_client(client)
     return None if client.is_replaced else client.role
 
 
-async def start_client(world: World, role: Role, _source: random.Random) -> None:
+async def start_client(world: World, role: Role[Process], _source: random.Random) -> None:
     world.start_client(role)
 
 

@@ -42,7 +42,7 @@ _RETRY_SECONDS: Final = 0.2
 class Client:
     """A running process of a role. ``is_replaced``: another one runs instead."""
 
-    role: Role
+    role: Role[Process]
     process: Process
     host: Host
     task: asyncio.Task[None]
@@ -244,7 +244,7 @@ class World:
         )
         return process, host
 
-    def start_client(self, role: Role) -> Client:
+    def start_client(self, role: Role[Process]) -> Client:
         process, host = self.process(role.name)
         self.trace.event(self.loop.time(), f"start {host.name}")
         client = Client(role, process, host, self.run_on(host, _run(role, process)))
@@ -298,7 +298,7 @@ class World:
                 self.keep_up(machine)
 
 
-async def _run(role: Role, process: Process) -> None:
+async def _run(role: Role[Process], process: Process) -> None:
     await role.run(process)
 
 

@@ -9,20 +9,20 @@ meanwhile. Auditors read the accounts ``read_committed`` and never see half a tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from einmal.checker.bank import BankReader, TransferEntry
 from einmal.checker.history import Anomaly, OpOutcome
 from einmal.checker.log import find_anomalies
-from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
 from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata
 from einmal.types import TopicPartition
 from einmal.workloads.endings import Endings, Rollback, close_quietly, transact
-from einmal.workloads.process import Process, Role
+from einmal.workloads.process import ClientProcess, Role, WorkloadConsumer, WorkloadProducer
 from einmal.workloads.reading import Seen, follow, read_to_the_end
-from einmal.workloads.recorder import Recorder
+from einmal.workloads.recorder import OngoingOp, Recorder
 
 ORDERS: Final = "orders"
 ACCOUNTS: Final = "accounts"
@@ -36,14 +36,25 @@ SESSION_TIMEOUT_MS: Final = 3_000
 
 
 class Bank:
-    """A clerk, two processors, an auditor."""
+    """A clerk, two processors, an auditor.
+
+    ``prefix``: of its topics, its group and its transactional.ids. ``session_timeout_ms``: of its group's members.
+    """
 
     name = "bank"
+    mistake = ""
+    """In words, of a negative control; see ``controls``."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "", session_timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
         self.recorder = Recorder()
-        self.topics = {ORDERS: ORDER_PARTITIONS, ACCOUNTS: ACCOUNT_PARTITIONS}
-        self.accounts = tuple(TopicPartition(ACCOUNTS, partition) for partition in range(ACCOUNT_PARTITIONS))
+        self._prefix = prefix
+        self._session_timeout_ms = session_timeout_ms
+        self._orders_topic, self._accounts_topic = prefix + ORDERS, prefix + ACCOUNTS
+        self.topics = {self._orders_topic: ORDER_PARTITIONS, self._accounts_topic: ACCOUNT_PARTITIONS}
+        self.groups: tuple[str, ...] = (prefix + GROUP,)
+        self.accounts = tuple(
+            TopicPartition(self._accounts_topic, partition) for partition in range(ACCOUNT_PARTITIONS)
+        )
         self._endings = Endings()
         self._auditors: dict[int, BankReader] = {}
         self._orders: dict[str, OpOutcome] = {}
@@ -58,7 +69,7 @@ class Bank:
     def stop(self) -> None:
         self._endings.stop()
 
-    async def finish(self, process: Process) -> None:
+    async def finish(self, process: ClientProcess) -> None:
         """The faults are over: a last processor makes the remaining transfers, a last auditor reads everything."""
         await self._carry_out_the_rest(process)
         auditor = _auditor(process)
@@ -78,7 +89,7 @@ class Bank:
 
     # --- clerks ----------------------------------------------------------------------------------------------------
 
-    async def _take_orders(self, process: Process) -> None:
+    async def _take_orders(self, process: ClientProcess) -> None:
         producer = process.producer(linger_ms=0, delivery_timeout_ms=8_000, request_timeout_ms=3_000)
         source = process.random
         pending: list[asyncio.Task[None]] = []
@@ -90,7 +101,7 @@ class Bank:
                 debtor, creditor = source.sample(range(ACCOUNT_COUNT), 2)
                 text = f"{order} {debtor} {creditor} {source.randint(1, 50)}"
                 self._orders[order] = OpOutcome.INFO
-                result = producer.send(ORDERS, text, partition=source.randrange(ORDER_PARTITIONS))
+                result = producer.send(self._orders_topic, text, partition=source.randrange(ORDER_PARTITIONS))
                 pending.append(asyncio.create_task(self._note(order, result)))
                 await asyncio.sleep(source.uniform(0, 0.3))
             await asyncio.gather(*pending)
@@ -109,76 +120,103 @@ class Bank:
 
     # --- processors ------------------------------------------------------------------------------------------------
 
-    async def _process(self, process: Process) -> None:
-        producer, consumer = _processor(process)
+    async def _process(self, process: ClientProcess) -> None:
+        producer, consumer = self.processor(process)
         count = 0
         try:
-            await self._endings.retried(producer.init_transactions)
-            consumer.subscribe([ORDERS])
+            await self._endings.retried(partial(self.prepare, producer))
+            consumer.subscribe([self._orders_topic])
             while not self._endings.is_stopped:
                 records = await _poll(consumer)
                 if records:
                     count += 1
                     # A process that is paused here resumes with orders that another one owns by then.
                     await asyncio.sleep(process.random.choice((0.0, process.random.uniform(0, 2.0))))
-                    await self._carry_out(process, producer, consumer, records, count)
+                    await self.carry_out(process, producer, consumer, records, count)
         except FatalError:
             return
         finally:
             await close_quietly(producer)
             await close_quietly(consumer)
 
-    async def _carry_out(
+    def processor(self, process: ClientProcess) -> tuple[WorkloadProducer, WorkloadConsumer]:
+        """The clients of a processor."""
+        producer = process.producer(
+            transactional_id=self._prefix + process.name,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            linger_ms=0,
+            max_block_ms=10_000,
+            delivery_timeout_ms=8_000,
+            request_timeout_ms=3_000,
+        )
+        consumer = process.consumer(
+            group_id=self._prefix + GROUP,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=self._session_timeout_ms,
+            heartbeat_interval_ms=500,
+            max_poll_records=20,
+            request_timeout_ms=3_000,
+        )
+        return producer, consumer
+
+    async def prepare(self, producer: WorkloadProducer) -> None:
+        await producer.init_transactions()
+
+    async def carry_out(
         self,
-        process: Process,
-        producer: Producer,
-        consumer: Consumer,
+        process: ClientProcess,
+        producer: WorkloadProducer,
+        consumer: WorkloadConsumer,
         records: Sequence[ConsumerRecord],
         count: int,
         *,
         is_restless: bool = True,
     ) -> None:
-        """One transaction: the transfers of these orders, and the group's positions after them.
+        """Make the transfers of these orders, and commit the group's positions after them, in one transaction.
 
         ``is_restless``: it may take longer than the transaction timeout, or abort.
         """
         entry = self.recorder.begin(process.number, transactional=True)
-        attempt = f"{process.number}.{count}"
 
         async def write() -> list[asyncio.Future[RecordMetadata]]:
-            results = []
-            for record in records:
-                for side in _transfer(record):
-                    key = TopicPartition(ACCOUNTS, side.partition)
-                    entry.sends(key, _written(side, attempt))
-                    results.append(producer.send(ACCOUNTS, _written(side, attempt), partition=side.partition))
+            results = self.send(producer, entry, transfers(records), f"{process.number}.{count}")
             if is_restless and process.random.random() < 0.1:
                 await asyncio.sleep(process.random.uniform(0, 1.5 * TRANSACTION_TIMEOUT_MS / 1000))
-            positions = {
-                record.topic_partition: OffsetAndMetadata(record.offset + 1, record.leader_epoch) for record in records
-            }
-            await producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+            await producer.send_offsets_to_transaction(positions_after(records), consumer.group_metadata())
             if is_restless and process.random.random() < 0.1:
                 raise Rollback
             return results
 
         if not await transact(producer, entry, write):
-            await _rewind(consumer)
+            await rewind(consumer)
 
-    async def _carry_out_the_rest(self, process: Process) -> None:
-        producer, consumer = _processor(process)
+    def send(
+        self, producer: WorkloadProducer, entry: OngoingOp, sides: Iterable[TransferEntry], attempt: str
+    ) -> list[asyncio.Future[RecordMetadata]]:
+        """Send sides of transfers, and record it. ``attempt``: unique, so that a repetition is another value."""
+        results = []
+        for side in sides:
+            value = f"{side.transfer} {side.account} {side.delta} {side.partner} {attempt}"
+            entry.sends(TopicPartition(self._accounts_topic, side.partition), value)
+            results.append(producer.send(self._accounts_topic, value, partition=side.partition))
+        return results
+
+    async def _carry_out_the_rest(self, process: ClientProcess) -> None:
+        producer, consumer = self.processor(process)
         uncommitted = process.consumer(isolation_level="read_uncommitted", enable_auto_commit=False)
-        keys = [TopicPartition(ORDERS, partition) for partition in range(ORDER_PARTITIONS)]
+        keys = [TopicPartition(self._orders_topic, partition) for partition in range(ORDER_PARTITIONS)]
         count = 0
         try:
-            await producer.init_transactions()
-            consumer.subscribe([ORDERS])
+            await self.prepare(producer)
+            consumer.subscribe([self._orders_topic])
             ends = await uncommitted.end_offsets(*keys)
             while await _is_behind(consumer, keys, ends):
                 records = await _poll(consumer)
                 if records:
                     count += 1
-                    await self._carry_out(process, producer, consumer, records, count, is_restless=False)
+                    await self.carry_out(process, producer, consumer, records, count, is_restless=False)
         finally:
             await close_quietly(uncommitted)
             await close_quietly(producer)
@@ -186,7 +224,7 @@ class Bank:
 
     # --- auditors --------------------------------------------------------------------------------------------------
 
-    async def _audit(self, process: Process) -> None:
+    async def _audit(self, process: ClientProcess) -> None:
         auditor = self._auditors[process.number] = _auditor(process)
         await follow(
             process, self.accounts, self.recorder, self._endings, read_committed=True, seen=self._audited(auditor)
@@ -204,33 +242,11 @@ class Bank:
         return seen
 
 
-def _auditor(process: Process) -> BankReader:
+def _auditor(process: ClientProcess) -> BankReader:
     return BankReader(f"{process.name} {process.number}", dict.fromkeys(range(ACCOUNT_COUNT), INITIAL))
 
 
-def _processor(process: Process) -> tuple[Producer, Consumer]:
-    producer = process.producer(
-        transactional_id=process.name,
-        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-        linger_ms=0,
-        max_block_ms=10_000,
-        delivery_timeout_ms=8_000,
-        request_timeout_ms=3_000,
-    )
-    consumer = process.consumer(
-        group_id=GROUP,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=500,
-        max_poll_records=20,
-        request_timeout_ms=3_000,
-    )
-    return producer, consumer
-
-
-async def _poll(consumer: Consumer) -> Sequence[ConsumerRecord]:
+async def _poll(consumer: WorkloadConsumer) -> Sequence[ConsumerRecord]:
     try:
         return await consumer.poll(timeout_ms=300)
     except FatalError:
@@ -240,8 +256,8 @@ async def _poll(consumer: Consumer) -> Sequence[ConsumerRecord]:
         return ()
 
 
-async def _rewind(consumer: Consumer) -> None:
-    """After an abort: read again from the committed positions."""
+async def rewind(consumer: WorkloadConsumer) -> None:
+    """After an abort, or a restart: read again from the committed positions."""
     keys = sorted(consumer.assignment())
     while keys:
         try:
@@ -259,9 +275,20 @@ async def _rewind(consumer: Consumer) -> None:
         return
 
 
-async def _is_behind(consumer: Consumer, keys: Sequence[TopicPartition], ends: dict[TopicPartition, int]) -> bool:
+async def _is_behind(
+    consumer: WorkloadConsumer, keys: Sequence[TopicPartition], ends: dict[TopicPartition, int]
+) -> bool:
     committed = await consumer.committed(*keys)
     return any((0 if (found := committed.get(key)) is None else found.offset) < ends[key] for key in keys)
+
+
+def positions_after(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {record.topic_partition: OffsetAndMetadata(record.offset + 1, record.leader_epoch) for record in records}
+
+
+def transfers(records: Iterable[ConsumerRecord]) -> list[TransferEntry]:
+    """Both sides of each order, the debit first."""
+    return [side for record in records for side in _transfer(record)]
 
 
 def _transfer(record: ConsumerRecord) -> tuple[TransferEntry, TransferEntry]:
@@ -271,10 +298,6 @@ def _transfer(record: ConsumerRecord) -> tuple[TransferEntry, TransferEntry]:
         TransferEntry(order, int(debtor), -int(amount), debit, credit),
         TransferEntry(order, int(creditor), int(amount), credit, debit),
     )
-
-
-def _written(entry: TransferEntry, attempt: str) -> str:
-    return f"{entry.transfer} {entry.account} {entry.delta} {entry.partner} {attempt}"
 
 
 def _read(record: ConsumerRecord) -> TransferEntry:

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from einmal.checker.history import OpOutcome
-from einmal.client.aio import Producer
 from einmal.client.errors import FatalError, KafkaError, UnknownOutcome
 from einmal.client.records import RecordMetadata
+from einmal.workloads.process import WorkloadProducer
 from einmal.workloads.recorder import OngoingOp
 
 
@@ -44,7 +44,9 @@ class Endings:
 
 
 async def transact(
-    producer: Producer, entry: OngoingOp, write: Callable[[], Awaitable[Sequence[asyncio.Future[RecordMetadata]]]]
+    producer: WorkloadProducer,
+    entry: OngoingOp,
+    write: Callable[[], Awaitable[Sequence[asyncio.Future[RecordMetadata]]]],
 ) -> bool:
     """One transaction, recorded in ``entry``; returns whether it was committed. Raises FatalError when it was the
     last."""
@@ -67,7 +69,7 @@ async def transact(
     return True
 
 
-async def _abort(producer: Producer) -> None:
+async def _abort(producer: WorkloadProducer) -> None:
     try:
         await producer.abort_transaction()
     except KafkaError as error:

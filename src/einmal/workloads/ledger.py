@@ -12,12 +12,11 @@ from typing import Final
 
 from einmal.checker.history import Anomaly, OpOutcome
 from einmal.checker.log import find_anomalies
-from einmal.client.aio import Producer
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
 from einmal.client.records import RecordMetadata
 from einmal.types import TopicPartition
 from einmal.workloads.endings import Endings, Rollback, close_quietly, transact
-from einmal.workloads.process import Process, Role
+from einmal.workloads.process import ClientProcess, Role, WorkloadProducer
 from einmal.workloads.reading import follow, read_to_the_end
 from einmal.workloads.recorder import OngoingOp, Recorder
 
@@ -28,14 +27,22 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Ledger:
-    """Two transactional writers, a plain one, a reader of each isolation level."""
+    """Two transactional writers, a plain one, a reader of each isolation level.
+
+    ``prefix``: of its topic and its transactional.ids.
+    """
 
     name = "ledger"
+    mistake = ""
+    """In words, of a negative control; see ``controls``."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
         self.recorder = Recorder()
-        self.keys = tuple(TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
-        self.topics = {TOPIC: PARTITIONS}
+        self._prefix = prefix
+        self._topic = prefix + TOPIC
+        self.keys = tuple(TopicPartition(self._topic, partition) for partition in range(PARTITIONS))
+        self.topics = {self._topic: PARTITIONS}
+        self.groups: tuple[str, ...] = ()
         self._endings = Endings()
         self._is_read_to_the_end = False
         self.roles = (
@@ -49,7 +56,7 @@ class Ledger:
     def stop(self) -> None:
         self._endings.stop()
 
-    async def finish(self, process: Process) -> None:
+    async def finish(self, process: ClientProcess) -> None:
         """Read everything, after the faults are over."""
         await read_to_the_end(process, self.keys, self.recorder)
         self._is_read_to_the_end = True
@@ -59,9 +66,9 @@ class Ledger:
 
     # --- writers ---------------------------------------------------------------------------------------------------
 
-    async def _write_transactions(self, process: Process) -> None:
+    async def _write_transactions(self, process: ClientProcess) -> None:
         producer = process.producer(
-            transactional_id=process.name,
+            transactional_id=self._prefix + process.name,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             linger_ms=process.random.choice((0, 2)),
             compression_type=process.random.choice(_CODECS),
@@ -84,14 +91,14 @@ class Ledger:
             await close_quietly(producer)
 
     async def _one_transaction(
-        self, process: Process, producer: Producer, entry: OngoingOp, name: str
+        self, process: ClientProcess, producer: WorkloadProducer, entry: OngoingOp, name: str
     ) -> list[asyncio.Future[RecordMetadata]]:
         source = process.random
         results = []
         for number in range(source.randint(1, 5)):
             key = source.choice(self.keys)
             entry.sends(key, f"{name}/{number}")
-            results.append(producer.send(TOPIC, f"{name}/{number}", partition=key.partition))
+            results.append(producer.send(self._topic, f"{name}/{number}", partition=key.partition))
             if source.random() < 0.4:
                 await asyncio.sleep(source.uniform(0, 0.05))
         if source.random() < 0.1:
@@ -101,7 +108,7 @@ class Ledger:
             raise Rollback
         return results
 
-    async def _write_plainly(self, process: Process) -> None:
+    async def _write_plainly(self, process: ClientProcess) -> None:
         producer = process.producer(linger_ms=0, delivery_timeout_ms=8_000, request_timeout_ms=3_000)
         pending: list[asyncio.Task[None]] = []
         count = 0
@@ -113,7 +120,7 @@ class Ledger:
                     entry = self.recorder.begin(process.number)
                     value = f"{process.name}.{process.number}.{count}"
                     entry.sends(key, value)
-                    result = producer.send(TOPIC, value, partition=key.partition)
+                    result = producer.send(self._topic, value, partition=key.partition)
                     pending.append(asyncio.create_task(_note(result, entry)))
                 await asyncio.sleep(process.random.uniform(0, 0.4))
             await asyncio.gather(*pending)
@@ -122,10 +129,10 @@ class Ledger:
 
     # --- readers ---------------------------------------------------------------------------------------------------
 
-    async def _read_committed(self, process: Process) -> None:
+    async def _read_committed(self, process: ClientProcess) -> None:
         await follow(process, self.keys, self.recorder, self._endings, read_committed=True)
 
-    async def _read_uncommitted(self, process: Process) -> None:
+    async def _read_uncommitted(self, process: ClientProcess) -> None:
         await follow(process, self.keys, self.recorder, self._endings, read_committed=False)
 
 

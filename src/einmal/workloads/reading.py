@@ -10,12 +10,14 @@ from einmal.client.errors import KafkaError
 from einmal.client.records import ConsumerRecord
 from einmal.types import TopicPartition
 from einmal.workloads.endings import Endings, close_quietly
-from einmal.workloads.process import Process
+from einmal.workloads.process import ClientProcess
 from einmal.workloads.recorder import Recorder
 
 Seen = Callable[[Sequence[ConsumerRecord]], None]
 _PATIENCE: Final = 60.0
 """Seconds in which everything that was open must have been decided, once no fault happens any more."""
+
+_FETCH_MAX: Final = 64 * 1024 * 1024
 
 
 class NotFinished(Exception):
@@ -28,11 +30,15 @@ def _settings(read_committed: bool) -> dict[str, object]:
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
         "request_timeout_ms": 3_000,
+        # One poll shows a partition as far as it can be read: a bank's auditor must not see the first half of that.
+        "max_poll_records": 1_000_000,
+        "max_partition_fetch_bytes": _FETCH_MAX,
+        "fetch_max_bytes": _FETCH_MAX,
     }
 
 
 async def follow(
-    process: Process,
+    process: ClientProcess,
     keys: Sequence[TopicPartition],
     recorder: Recorder,
     endings: Endings,
@@ -60,7 +66,7 @@ async def follow(
 
 
 async def read_to_the_end(
-    process: Process, keys: Sequence[TopicPartition], recorder: Recorder, seen: Seen | None = None
+    process: ClientProcess, keys: Sequence[TopicPartition], recorder: Recorder, seen: Seen | None = None
 ) -> None:
     """Read every partition, ``read_committed``, up to the high watermark it has now. Raises NotFinished."""
     give_up_at = asyncio.get_running_loop().time() + _PATIENCE

@@ -6,14 +6,11 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
 
 import einmal
-from einmal.spark.environment.java import probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +27,18 @@ class RunEnvironment:
         return f"Started at {self.started_at} with {versions}, on {self.machine}."
 
 
-def run_environment(arguments: Sequence[str]) -> RunEnvironment:
-    """Those of this process. ``arguments``: of the command line, without the program."""
+def run_environment(arguments: Sequence[str], versions: Mapping[str, str]) -> RunEnvironment:
+    """Those of this process. ``arguments``: of the command line, after the program; ``versions``: of more programs."""
     return RunEnvironment(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(["einmal", *arguments]),
         versions={
             "einmal": einmal.__version__,
             "Python": platform.python_version(),
-            "Spark": version("pyspark"),
-            "Java": _java_version(),
+            **versions,
         },
         machine=", ".join([_processors(), *_memory(), f"{platform.system()} {platform.machine()}"]),
     )
-
-
-def _java_version() -> str:
-    """Return the version of the Java that Spark starts: ``JAVA_HOME`` is set by then."""
-    runtime = probe(Path(os.environ.get("JAVA_HOME", ""), "bin", "java"))
-    return "unknown" if runtime is None else str(runtime.version)
 
 
 def _processors() -> str:

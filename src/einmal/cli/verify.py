@@ -1,0 +1,218 @@
+"""``einmal verify``: evidence about a cluster. Progress on stderr, the verdict on stdout.
+
+Exit status: 0 it holds, 1 an anomaly, 2 not enough evidence, or wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from einmal.cli.clients import CommandConfig, config_of, ended_by_sigterm, print_error
+from einmal.cli.formats import Format, Output
+from einmal.cli.output import print_rows
+
+if TYPE_CHECKING:
+    from einmal.evidence.environment import RunEnvironment
+    from einmal.verify.evidence import Evidence
+    from einmal.verify.faults import OwnCluster
+
+_NO_VERDICT: Final = 2
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+_SEEDS: Final = 2**31
+
+
+class ClientName(StrEnum):
+    EINMAL = "einmal"
+    CONFLUENT = "confluent-kafka"
+    AIOKAFKA = "aiokafka"
+    KAFKA_PYTHON = "kafka-python"
+
+
+class WorkloadName(StrEnum):
+    APPENDS = "appends"
+    BANK = "bank"
+
+
+class ControlName(StrEnum):
+    AT_LEAST_ONCE = "at-least-once"
+    OFFSETS_FIRST = "offsets-first"
+    READ_UNCOMMITTED = "read-uncommitted"
+    TWO_TRANSACTIONS = "two-transactions"
+
+
+class ClusterKind(StrEnum):
+    EINMAL = "einmal"
+    KAFKA = "kafka"
+
+
+def verify(
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT,...",
+            help="Existing cluster. Nothing of it is killed; the run's own topics and groups are removed afterwards.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        ClusterKind | None, typer.Option(help="Start a cluster, and kill, pause and restart its brokers.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
+    command_config: CommandConfig = None,
+    client: Annotated[ClientName, typer.Option(help="Library of all clients.")] = ClientName.EINMAL,
+    workloads: Annotated[
+        list[WorkloadName] | None, typer.Option("--workload", help="Workload; may be repeated. Default: all.")
+    ] = None,
+    control: Annotated[
+        ControlName | None,
+        typer.Option(help="Negative control: a workload with this mistake, which must end with exit status 1."),
+    ] = None,
+    time: Annotated[str, typer.Option("--time", metavar="TIME", help="Duration, such as 30s, 5m or 1h.")] = "60s",
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of values, faults and pauses. Default: random.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Evidence page; FILE.json is written beside it.")
+    ] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show whether exactly-once processing holds on a cluster: run workloads, disturb them, check every history.
+
+    Exit status: 0 it holds; 1 an anomaly; 2 the evidence is not sufficient, or wrong usage.
+    """
+    from einmal.evidence.environment import run_environment
+    from einmal.verify.run import VerifyOptions, VerifyRun
+
+    _check(bootstrap_server, cluster, control, workloads)
+    drawn = secrets.randbelow(_SEEDS) if seed is None else seed
+    arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
+    environment = run_environment(arguments, {})
+    with _failures_reported(), _own_cluster(cluster, nodes) as own:
+        options = VerifyOptions(
+            client=client.value,
+            workloads=[each.value for each in workloads or WorkloadName],
+            control=None if control is None else control.value,
+            seconds=_seconds(time),
+            seed=drawn,
+            config=config_of(own.bootstrap_servers if own else bootstrap_server, (), command_config),
+        )
+        run = VerifyRun(options, secrets.token_hex(4), own, lambda line: print(line, file=sys.stderr, flush=True))
+        evidence, left = asyncio.run(run.run())
+    for each in left:
+        print(f"warning: not removed: {each}", file=sys.stderr)
+    fields = evidence.fields(environment, left)
+    if report is not None:
+        _write(report, evidence, environment, left, fields)
+    if output is Format.JSON:
+        typer.echo(json.dumps(fields))
+    else:
+        _print(evidence, environment)
+    raise typer.Exit(evidence.verdict.exit_status)
+
+
+def _check(
+    bootstrap_server: str | None,
+    cluster: ClusterKind | None,
+    control: ControlName | None,
+    workloads: list[WorkloadName] | None,
+) -> None:
+    if (bootstrap_server is None) == (cluster is None):
+        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster einmal")
+    if cluster is ClusterKind.KAFKA:
+        raise typer.BadParameter(
+            "--cluster kafka is not available yet; start Apache Kafka yourself, and use --bootstrap-server"
+        )
+    if control is not None and workloads:
+        raise typer.BadParameter("--control has a workload of its own: leave out --workload")
+
+
+def _seconds(text: str) -> float:
+    found = _TIME.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"--time: {text!r} is not a duration, such as 30s, 5m or 1h")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+@contextmanager
+def _own_cluster(kind: ClusterKind | None, nodes: int) -> Iterator[OwnCluster | None]:
+    if kind is None:
+        yield None
+        return
+    from einmal.verify.faults import OwnCluster
+
+    with TemporaryDirectory(prefix="einmal-verify-") as folder:
+        own = OwnCluster(Path(folder), nodes)
+        print(f"starting {nodes} broker{'s' if nodes > 1 else ''}", file=sys.stderr)
+        own.start()
+        try:
+            yield own
+        finally:
+            own.close()
+
+
+@contextmanager
+def _failures_reported() -> Iterator[None]:
+    """End the command with status 2 after a failure that prevents a verdict."""
+    from einmal.client.errors import KafkaError
+    from einmal.local.processes import BrokerFailed
+    from einmal.verify.clients.processes import ClientMissing
+
+    try:
+        with ended_by_sigterm():
+            yield
+    except ClientMissing as error:
+        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+    except KafkaError as error:
+        print_error(error)
+    except (BrokerFailed, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    else:
+        return
+    raise typer.Exit(_NO_VERDICT)
+
+
+def _write(
+    path: Path, evidence: Evidence, environment: RunEnvironment, left: list[str], fields: dict[str, object]
+) -> None:
+    from einmal.verify.page import page
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(evidence, environment, left))
+        path.with_suffix(".json").write_text(json.dumps(fields, indent=2) + "\n")
+    except OSError as error:
+        print(f"error: --report: {path} cannot be written: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(_NO_VERDICT) from error
+    print(f"report: {path} and {path.with_suffix('.json')}", file=sys.stderr)
+
+
+def _print(evidence: Evidence, environment: RunEnvironment) -> None:
+    from einmal.verify.page import HEADS, rows
+    from einmal.verify.verdict import definition
+
+    print_rows([dict(zip(HEADS, row, strict=True)) for row in rows(evidence)], HEADS, Format.TEXT)
+    for part in evidence.workloads:
+        if part.mistake:
+            print(f"\nnegative control: {part.mistake}")
+        for each in part.shown(evidence.began):
+            print(f"\n{each.kind} ({each.count}): {definition(each.kind)}\n  {each.detail}")
+            for line in each.operations:
+                print(f"    {line}")
+    print(f"\ndurability: {', '.join(f'{name}={value}' for name, value in evidence.durability.items())}")
+    print(f"not tested: {'; '.join(evidence.not_tested)}")
+    print(f"repeat: {environment.command}")
+    print(f"verdict: {evidence.verdict.value}. {evidence.sentence}")

@@ -1,0 +1,45 @@
+"""The frame of a report: one self-contained HTML page in the colours of ``palette.css``, for screens and print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+
+
+def document(title: str, body: str) -> str:
+    folder = resources.files("einmal.evidence")
+    style = "".join((folder / name).read_text() for name in ("palette.css", "page.css"))
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+{style}</style></head><body>
+{body}
+</body></html>
+"""
+
+
+def palette(scheme: str) -> dict[str, str]:
+    """The colours by their names. ``scheme``: light or dark."""
+    light, dark, *_ = (resources.files("einmal.evidence") / "palette.css").read_text().split("@media")
+    return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", dark if scheme == "dark" else light))
+
+
+def verdict(kind: str, words: str, explanation: str = "") -> str:
+    """``kind``: holds, anomaly or unknown."""
+    return f'<p class="verdict {kind}" role="status"><strong>{escape(words)}</strong>{escape(explanation)}</p>'
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> str:
+    """``numbers``: so many of the last columns are numbers. On a phone they form a row below the other columns."""
+    first = len(heads) - numbers
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        opened = [f'{tag} class="n"' if index >= first else tag for index in range(len(cells))]
+        marked = [f"<{each}>{escape(cell)}</{tag}>" for each, cell in zip(opened, cells, strict=True)]
+        return f"<tr>{''.join(marked)}</tr>"
+
+    body = "\n".join([line("th", heads), *(line("td", row) for row in rows)])
+    return f'<div class="frame"><table style="--numbers: {max(1, numbers)}">\n{body}\n</table></div>'

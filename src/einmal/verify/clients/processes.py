@@ -1,0 +1,113 @@
+"""Processes of workloads whose clients are of one library, for a real cluster."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Final
+
+import einmal
+from einmal.client.config import AdminSettings, parse
+from einmal.client.errors import ConfigError
+from einmal.extras import install_command
+from einmal.security.tls import tls_context
+from einmal.workloads.process import WorkloadConsumer, WorkloadProducer
+
+Opened = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+_MODULES: Final[Mapping[str, tuple[str, str, str]]] = {
+    "confluent-kafka": ("confluent", "ConfluentProducer", "ConfluentConsumer"),
+    "aiokafka": ("aio_kafka", "AiokafkaProducer", "AiokafkaConsumer"),
+    "kafka-python": ("kafka_python", "KafkaPythonProducer", "KafkaPythonConsumer"),
+}
+OWN: Final = "einmal"
+CLIENTS: Final = (OWN, *_MODULES)
+_BOOTSTRAP_MS: Final = 60_000
+"""Faults hit brokers before a client has connected, too."""
+
+
+class ClientMissing(Exception):
+    """The package of a client is not installed. ``str()`` names it, ``hint`` installs it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the client {name} is not installed")
+        self.hint = install_command("bench") if name == "confluent-kafka" else f"pip install {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLibrary:
+    """A library, and the configuration of its clients."""
+
+    name: str
+    version: str
+    open_producer: Opened
+    open_consumer: Opened
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryProcess:
+    """``library``: of all clients of this process."""
+
+    name: str
+    number: int
+    random: random.Random
+    library: ClientLibrary
+
+    def producer(self, **settings: Any) -> WorkloadProducer:
+        found: WorkloadProducer = self.library.open_producer(self.library.config, settings)
+        return found
+
+    def consumer(self, **settings: Any) -> WorkloadConsumer:
+        found: WorkloadConsumer = self.library.open_consumer(self.library.config, settings)
+        return found
+
+
+def library(name: str, config: Mapping[str, Any]) -> ClientLibrary:
+    """``config``: settings of connections, under Kafka's names. Raises ClientMissing, ConfigError."""
+    if name == OWN:
+        from einmal.client.aio import Consumer, Producer
+
+        def open_producer(config: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+            return Producer({**config}, **settings)
+
+        def open_consumer(config: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+            return Consumer({**config}, **settings)
+
+        own = {**config, "bootstrap.timeout.ms": _BOOTSTRAP_MS}
+        return ClientLibrary(name, einmal.__version__, open_producer, open_consumer, own)
+    module_name, producer, consumer = _MODULES[name]
+    try:
+        module = importlib.import_module(f"einmal.verify.clients.{module_name}")
+    except ModuleNotFoundError as error:
+        raise ClientMissing(name) from error
+    settings = _for_librdkafka(config) if name == "confluent-kafka" else _for_python(config, name)
+    return ClientLibrary(name, metadata.version(name), getattr(module, producer), getattr(module, consumer), settings)
+
+
+def _for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != "default.api.timeout.ms"}
+
+
+def _for_python(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    settings = parse(AdminSettings, config, {})
+    security = settings.security
+    found: dict[str, Any] = {
+        "bootstrap_servers": settings.bootstrap_servers.split(","),
+        "security_protocol": security.protocol,
+    }
+    if name == "kafka-python":
+        found["bootstrap_timeout_ms"] = _BOOTSTRAP_MS
+    if security.tls is not None:
+        found["ssl_context"] = tls_context(security.tls)
+    if (sasl := security.sasl) is not None:
+        if sasl.token is not None:
+            raise ConfigError(
+                meaning=f"einmal verify does not support OAUTHBEARER with {name}",
+                what_to_do="use --client einmal or confluent-kafka",
+            )
+        user = "sasl_plain_username"
+        found |= {"sasl_mechanism": sasl.mechanism, user: sasl.username, "sasl_plain_password": sasl.password.reveal()}
+    return found

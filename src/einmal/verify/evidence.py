@@ -1,0 +1,163 @@
+"""Evidence of a run: its figures, anomalies with the operations that show them, settings, and what was not tested."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, NamedTuple
+
+from einmal.checker.history import Anomaly, History, OpOutcome
+from einmal.checker.witnesses import Witnesses
+from einmal.evidence.environment import RunEnvironment
+from einmal.verify.verdict import DEFINITION, RunVerdict, definition
+
+_SHOWN: Final = 3
+"""Examples of each kind of anomaly."""
+_OPS_SHOWN: Final = 8
+
+
+class NotedFault(NamedTuple):
+    """``seconds`` since the workloads began."""
+
+    seconds: float
+    text: str
+
+
+class Second(NamedTuple):
+    """``latency_ms``: median of the operations that were acknowledged in it; None: there was none."""
+
+    acknowledged: int
+    latency_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnomaly:
+    """``count``: of its kind. ``operations``: a line for each that shows it."""
+
+    kind: str
+    count: int
+    detail: str
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadEvidence:
+    """Operations that write, by their outcome. ``read``: records that readers got."""
+
+    name: str
+    mistake: str
+    acknowledged: int
+    failed: int
+    unknown: int
+    read: int
+    anomalies: tuple[Anomaly, ...]
+    history: History
+    client_errors: Mapping[str, int]
+
+    def shown(self, since: float) -> Iterator[ShownAnomaly]:
+        """A few of each kind."""
+        kinds: dict[str, list[Anomaly]] = defaultdict(list)
+        for anomaly in self.anomalies:
+            kinds[anomaly.kind].append(anomaly)
+        examples = [(len(found), each) for found in kinds.values() for each in sorted(found, key=_size)[:_SHOWN]]
+        witnesses = Witnesses(self.history, [anomaly for _, anomaly in examples])
+        for count, anomaly in examples:
+            ops = witnesses.of(anomaly)[:_OPS_SHOWN]
+            lines = tuple(witnesses.text(op_id, anomaly, since) for op_id in ops)
+            yield ShownAnomaly(anomaly.kind, count, anomaly.detail, lines)
+
+
+def _size(anomaly: Anomaly) -> int:
+    """Those that no operation shows come last."""
+    return len(anomaly.values) or len(anomaly.ops) or sys.maxsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """``began``: on the clock of the histories. ``has_faults``: the cluster was our own, and disturbed."""
+
+    verdict: RunVerdict
+    sentence: str
+    workloads: tuple[WorkloadEvidence, ...]
+    faults: tuple[NotedFault, ...]
+    client: str
+    control: str | None
+    seed: int
+    seconds: float
+    began: float
+    cluster: Mapping[str, str]
+    durability: Mapping[str, str]
+    has_faults: bool
+
+    @property
+    def not_tested(self) -> tuple[str, ...]:
+        return (
+            *(() if self.has_faults else ("failures of brokers: nothing was killed, stopped or disconnected",)),
+            "loss of power, disks that lose what they have flushed, and several machines at once",
+            "partitions of the network between brokers",
+            "effects outside of the log, such as databases and other services",
+            "other clients, other settings, and more than the load of this run",
+        )
+
+    def seconds_of(self) -> list[Second]:
+        """Throughput and latency, second by second, of all workloads."""
+        counts: dict[int, int] = defaultdict(int)
+        latencies: dict[int, list[float]] = defaultdict(list)
+        for part in self.workloads:
+            for op in part.history.ops:
+                if op.sends and op.outcome is OpOutcome.OK and op.ended is not None:
+                    second = int(op.ended - self.began)
+                    counts[second] += len(op.sends)
+                    latencies[second].append(1000 * (op.ended - op.began))
+        return [
+            Second(counts[each], median(latencies[each]) if each in latencies else None)
+            for each in range(max([*counts, 0]) + 1)
+        ]
+
+    def fields(self, environment: RunEnvironment, left: Sequence[str]) -> dict[str, object]:
+        """The document for programs. ``left``: what could not be removed."""
+        return {
+            "verdict": self.verdict.value,
+            "exit_status": self.verdict.exit_status,
+            "sentence": self.sentence,
+            "definition": DEFINITION,
+            "control": self.control,
+            "client": self.client,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "workloads": [
+                {
+                    "name": part.name,
+                    "mistake": part.mistake,
+                    "acknowledged": part.acknowledged,
+                    "failed": part.failed,
+                    "unknown": part.unknown,
+                    "read": part.read,
+                    "client_errors": dict(part.client_errors),
+                    "anomalies": [
+                        {
+                            "kind": each.kind,
+                            "count": each.count,
+                            "definition": definition(each.kind),
+                            "detail": each.detail,
+                            "operations": list(each.operations),
+                        }
+                        for each in part.shown(self.began)
+                    ],
+                }
+                for part in self.workloads
+            ],
+            "faults": [fault._asdict() for fault in self.faults],
+            "timeline": [second._asdict() for second in self.seconds_of()],
+            "cluster": dict(self.cluster),
+            "durability": dict(self.durability),
+            "not_tested": list(self.not_tested),
+            "left_behind": list(left),
+            "started_at": environment.started_at,
+            "command": environment.command,
+            "versions": environment.versions,
+            "machine": environment.machine,
+        }

@@ -1,0 +1,84 @@
+"""The evidence as one self-contained HTML page, and its rows and lines as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from einmal.evidence.environment import RunEnvironment
+from einmal.evidence.page import document, table, verdict
+from einmal.verify.evidence import Evidence
+from einmal.verify.picture import NARROW_WIDTH, draw
+from einmal.verify.verdict import DEFINITION, RunVerdict, definition
+
+HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
+_WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerdict.UNKNOWN: "Not enough evidence."}
+
+
+def rows(evidence: Evidence) -> list[tuple[str, ...]]:
+    """A row for each workload: operations by their outcome, and records that were read."""
+    return [
+        (part.name, *(f"{n:,}" for n in (part.acknowledged, part.failed, part.unknown, part.read, len(part.anomalies))))
+        for part in evidence.workloads
+    ]
+
+
+def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -> str:
+    """``left``: what could not be removed."""
+    seconds = evidence.seconds_of()
+    faults = "".join(f"<li>{fault.seconds:.1f} s: {escape(fault.text)}</li>" for fault in evidence.faults)
+    body = f"""<h1>einmal verify</h1>
+{verdict(evidence.verdict.value, _WORDS[evidence.verdict], evidence.sentence)}
+{_control(evidence)}
+<p class="soft">{escape(DEFINITION)}</p>
+{table(HEADS, rows(evidence), numbers=5)}
+{_anomalies(evidence)}
+<h2>Timeline</h2>
+<div class="desktop">{draw(seconds, evidence.faults)}</div>
+<div class="phone">{draw(seconds, evidence.faults, NARROW_WIDTH)}</div>
+<ol>{faults}</ol>
+<h2>Settings</h2>
+{_facts({"client": evidence.client, "time": f"{evidence.seconds:g} s", "seed": str(evidence.seed)})}
+<h3>Durability of the topics</h3>
+<p>The verdict is about these settings: they decide which acknowledged records survive a crash.</p>
+{_facts(evidence.durability)}
+<h3>Cluster</h3>
+{_facts(evidence.cluster)}
+<h2>Not tested</h2>
+{_list(evidence.not_tested)}
+<h2>Repeat it</h2>
+<p><code>{escape(environment.command)}</code></p>
+<p>{escape(environment.text())} The same seed draws the same values, faults and pauses;
+the timing of the machine differs.</p>
+{"<h2>Left behind</h2>" + _list(left) if left else ""}"""
+    return document(f"einmal verify: {evidence.verdict.value}", body)
+
+
+def _control(evidence: Evidence) -> str:
+    if evidence.control is None:
+        return ""
+    mistakes = "; ".join(part.mistake for part in evidence.workloads)
+    text = f"Negative control {evidence.control}: {mistakes}. An anomaly is the expected result."
+    return f"<p><b>{escape(text)}</b></p>"
+
+
+def _anomalies(evidence: Evidence) -> str:
+    parts = []
+    for workload in evidence.workloads:
+        kind = ""
+        for each in workload.shown(evidence.began):
+            if each.kind != kind:
+                kind = each.kind
+                parts.append(f"<h3>{escape(workload.name)}: {each.count} × {escape(kind)}</h3>")
+                parts.append(f'<p class="soft">{escape(definition(kind))}</p>')
+            parts.append(f"<p>{escape(each.detail)}</p>")
+            parts.append("<ul>" + "".join(f"<li><code>{escape(op)}</code></li>" for op in each.operations) + "</ul>")
+    return "<h2>Counter-examples</h2>" + "\n".join(parts) if parts else ""
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return table(("", ""), list(facts.items()))
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"

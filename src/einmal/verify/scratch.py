@@ -1,0 +1,82 @@
+"""Topics and groups of a run: made under a prefix, described, and removed afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from einmal.client import NewTopic
+from einmal.client.aio import Admin
+from einmal.client.errors import KafkaError
+from einmal.types import ErrorCode
+
+_ATTEMPTS: Final = 12
+_PAUSE_S: Final = 1.0
+_ABSENT: Final = (ErrorCode.group_id_not_found, ErrorCode.unknown_topic_or_partition)
+_DURABILITY: Final = ("min.insync.replicas", "flush.messages", "flush.ms", "unclean.leader.election.enable")
+
+
+class Scratch:
+    """``topics``: counts of partitions by name."""
+
+    def __init__(self, config: Mapping[str, Any], topics: Mapping[str, int], groups: Iterable[str]) -> None:
+        self._config = dict(config)
+        self._topics = dict(topics)
+        self._groups = list(groups)
+
+    async def make(self) -> None:
+        """Make the topics, with the cluster's default replication. Raises KafkaError."""
+        async with Admin(self._config) as admin:
+            await admin.create_topics([NewTopic(name, num_partitions=count) for name, count in self._topics.items()])
+
+    async def cluster(self) -> dict[str, str]:
+        """Facts about the cluster. Raises KafkaError."""
+        async with Admin(self._config) as admin:
+            found = await admin.describe_cluster()
+        return {
+            "cluster id": found.cluster_id or "unknown",
+            "brokers": str(len(found.brokers)),
+            "transaction.version": str(found.transaction_version),
+        }
+
+    async def durability(self) -> dict[str, str]:
+        """The topics' settings that decide what survives a crash. Raises KafkaError."""
+        async with Admin(self._config) as admin:
+            described = await admin.describe_topics(self._topics)
+            configs = await admin.describe_configs(self._topics)
+        replicas = {len(each.replicas) for topic in described.values() for each in topic.partitions.values()}
+        found = {"acks": "all", "replication factor": ", ".join(map(str, sorted(replicas)))}
+        for name in _DURABILITY:
+            values = {str(config[name].value) for config in configs.values() if name in config}
+            if values:
+                found[name] = ", ".join(sorted(values))
+        return found
+
+    async def remove(self) -> list[str]:
+        """Delete everything; return what could not be removed, each with the reason."""
+        left = []
+        async with Admin(self._config) as admin:
+            for group in self._groups:
+                left += await _removed(f"group {group}", partial(admin.delete_groups, [group]))
+            for topic in self._topics:
+                left += await _removed(f"topic {topic}", partial(admin.delete_topics, [topic]))
+        return left
+
+
+async def _removed(name: str, remove: Callable[[], Awaitable[None]]) -> list[str]:
+    """Empty, or the name and why it is still there."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            await remove()
+        except KafkaError as error:
+            if error.code in _ABSENT:
+                break
+            # Members that were cancelled are in their group until their session ends.
+            if error.code is not ErrorCode.non_empty_group or attempt == _ATTEMPTS - 1:
+                return [f"{name}: {error}"]
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            break
+    return []

@@ -1,0 +1,61 @@
+"""The verdict of a run, from anomalies and evidence. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+from einmal.checker.history import Anomaly
+
+
+class RunVerdict(Enum):
+    """``value``: as in JSON and on the page."""
+
+    HOLDS = "holds"
+    ANOMALY = "anomaly"
+    UNKNOWN = "unknown"
+
+    @property
+    def exit_status(self) -> int:
+        return {RunVerdict.HOLDS: 0, RunVerdict.ANOMALY: 1, RunVerdict.UNKNOWN: 2}[self]
+
+
+DEFINITION: Final = (
+    "Exactly-once processing holds if, for every reader with isolation.level=read_committed, each acknowledged write "
+    "is there once, nothing that was aborted is there, each transaction is there whole or not at all, and the order "
+    "within a partition is kept."
+)
+_DEFINITIONS: Final[Mapping[str, str]] = {
+    "duplicate": "A value that was written once is there more than once.",
+    "lost-write": "An acknowledged write is not there, although later ones are.",
+    "unseen": "An acknowledged write is not there at the end.",
+    "G1a": "Aborted read: a committed reader sees a write that failed or was aborted.",
+    "G1b": "Intermediate read: a committed reader passes a transaction and sees a part of it only.",
+    "torn-transaction": "A part of a transaction is committed, another part is not.",
+    "phantom-commit": "A transaction whose abort was acknowledged is visible.",
+    "bank-sum": "The balances of all accounts do not add up to the initial sum: a reader saw half of a transfer.",
+    "inconsistent-offsets": "An offset of a partition has different values for different clients.",
+    "precommitted-read": "A transaction reads its own write before it commits.",
+    "nonmonotonic-poll": "A reader goes back in a partition without a change of its position.",
+    "poll-skip": "A reader passes over committed records.",
+    "nonmonotonic-send": "Writes of one producer are in another order than they were sent.",
+    "G1c": "Circular information flow: operations see each other's effects in a circle, or back in time.",
+}
+
+
+def definition(kind: str) -> str:
+    """Return what a kind of anomaly means; empty for an unknown one."""
+    name = kind.removeprefix("int-")
+    return _DEFINITIONS.get(name, _DEFINITIONS["G1c"] if "G1c" in name or "PL-" in name else "")
+
+
+def decide(anomalies: Sequence[Anomaly], gaps: Sequence[str]) -> tuple[RunVerdict, str]:
+    """The verdict, and a sentence about it. ``gaps``: why evidence is missing; an anomaly needs no more of it."""
+    if anomalies:
+        kinds = Counter(each.kind for each in anomalies)
+        return RunVerdict.ANOMALY, "Anomalies: " + ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) + "."
+    if gaps:
+        return RunVerdict.UNKNOWN, "The evidence is not sufficient: " + "; ".join(gaps) + "."
+    return RunVerdict.HOLDS, "No anomaly. Every acknowledged write was read once, and nothing that was aborted."

@@ -1,0 +1,87 @@
+"""Claims about verdicts of ``einmal verify`` on a real broker: the right workloads are green, each control is red."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Sequence
+
+import pytest
+
+from einmal.client.aio import Admin
+from einmal.evidence.environment import run_environment
+from einmal.verify.clients.processes import CLIENTS
+from einmal.verify.evidence import Evidence
+from einmal.verify.page import page
+from einmal.verify.run import PREFIX, WORKLOADS, VerifyOptions, VerifyRun
+from einmal.verify.verdict import RunVerdict
+from einmal.workloads.controls import CONTROLS
+from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.shared import shared, unique
+
+with warnings.catch_warnings():
+    # kafka-python's way to its resources.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka  # noqa: F401
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
+
+_SECONDS = 9.0
+"""A group begins to read after three."""
+
+
+@pytest.fixture
+def bootstrap() -> str:
+    broker: EinmalBroker = shared("einmal")
+    return broker.bootstrap
+
+
+async def verified(
+    bootstrap: str, *, client: str = "einmal", control: str | None = None, workloads: Sequence[str] = tuple(WORKLOADS)
+) -> Evidence:
+    options = VerifyOptions(
+        client=client,
+        workloads=workloads,
+        control=control,
+        seconds=_SECONDS,
+        seed=7,
+        config={"bootstrap.servers": bootstrap},
+    )
+    name = unique("run")
+    evidence, left = await VerifyRun(options, name, None, lambda _line: None).run()
+    assert left == []
+    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+        groups = [group.group_id for group in await admin.list_groups()]
+        assert not [each for each in [*await admin.list_topics(), *groups] if each.startswith(f"{PREFIX}{name}-")]
+    return evidence
+
+
+async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counter_example(bootstrap: str) -> None:
+    right, *wrong = await asyncio.gather(
+        verified(bootstrap), *(verified(bootstrap, control=control) for control in CONTROLS)
+    )
+    assert right.verdict is RunVerdict.HOLDS, right.sentence
+    assert all(part.acknowledged and part.read for part in right.workloads)
+    kinds = {}
+    for control, evidence in zip(CONTROLS, wrong, strict=True):
+        assert evidence.verdict is RunVerdict.ANOMALY, (control, evidence.sentence)
+        (part,) = evidence.workloads
+        assert part.mistake
+        shown = list(part.shown(evidence.began))
+        kinds[control] = {each.kind for each in shown}
+        # A transfer that was lost has left no operation.
+        assert control == "offsets-first" or all(each.operations for each in shown)
+        assert part.mistake in page(evidence, run_environment(["verify"], {}), [])
+    assert "duplicate" in kinds["at-least-once"]
+    assert kinds["offsets-first"] == {"lost-write"}
+    assert "G1a" in kinds["read-uncommitted"]
+    assert kinds["two-transactions"] & {"bank-sum", "torn-transaction", "duplicate"}
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("client", [each for each in CLIENTS if each != "einmal"])
+async def test_workloads_hold_through_other_libraries(bootstrap: str, client: str) -> None:
+    evidence = await verified(bootstrap, client=client)
+    assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
+    assert all(part.acknowledged and part.read for part in evidence.workloads)
+    assert evidence.client.startswith(f"{client} ")
