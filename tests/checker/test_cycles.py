@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from einmal.checker.cycles import find_cycles, flows_forward
 from einmal.checker.history import History, Op, OpOutcome, Poll, Send
+from einmal.checker.index import Index
 from einmal.checker.log import find_allowed, find_anomalies
 from einmal.types import TopicPartition
 
@@ -145,3 +147,13 @@ def test_what_writes_without_isolation_show_is_allowed(kind: str) -> None:
 @pytest.mark.parametrize("name", INNOCENT)
 def test_the_innocent_are_left_alone(name: str) -> None:
     assert told(*INNOCENT[name]) == (set(), set())
+
+
+@pytest.mark.parametrize(("read_at", "is_certain"), [(2.0, True), (0.5, False)])
+def test_histories_without_a_read_from_the_future_need_no_graph(read_at: float, is_certain: bool) -> None:
+    key = TopicPartition("t", 0)
+    write = Op(process=1, actions=(Send(key, "a", 0),), outcome=OpOutcome.OK, began=1.0, ended=1.5)
+    read = Op(process=2, actions=(Poll(key, ((0, "a"),)),), outcome=OpOutcome.OK, began=read_at, ended=read_at)
+    index = Index(History((write, read)))
+    assert flows_forward(index) is is_certain
+    assert bool([each for each in find_cycles(index) if not each.is_allowed]) is not is_certain

@@ -68,6 +68,23 @@ def find_cycles(index: Index) -> list[Cycle]:
     return found
 
 
+def flows_forward(index: Index) -> bool:
+    """Whether it is certain, after one pass without a graph, that no cycle exists that is not allowed.
+
+    Count a write at the moment when it began, and a read when it ended. Orders lead from the end of an operation to a
+    later beginning, so forward; if each value was read after its write began, all edges lead forward.
+    """
+    for op in index.history.ops:
+        for poll in op.polls if op.read_committed and op.outcome is OpOutcome.OK else ():
+            for _, value in poll.records:
+                writer = index.writers.get((poll.key, value))
+                if writer is None or writer is op:
+                    continue
+                if op.sends or op.ended is None or writer.polls or writer.began >= op.ended:
+                    return False
+    return True
+
+
 def _has_effect(index: Index, op: Op) -> bool:
     """It was committed, or a reader saw it."""
     if op.outcome is OpOutcome.INFO:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from einmal.checker.cycles import find_cycles
+from einmal.checker.cycles import find_cycles, flows_forward
 from einmal.checker.history import Anomaly, History, Key, OpOutcome, Send, Value
 from einmal.checker.index import Index
 
@@ -31,6 +31,8 @@ def find_anomalies(history: History) -> list[Anomaly]:
         _send_order,
     ):
         found += check(index)
+    if flows_forward(index):
+        return found
     return found + [cycle.anomaly() for cycle in find_cycles(index) if not cycle.is_allowed]
 
 
@@ -78,6 +80,11 @@ def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
 
 def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
     views = _views(index)
+    # A partition's readers, each with what it has read, and from where to where.
+    readers = {
+        key: [(process, offsets, min(offsets), max(offsets)) for process, offsets in found.items() if offsets]
+        for key, found in views.items()
+    }
     for op in index.history.ops:
         if not op.transactional or op.outcome is OpOutcome.FAIL:
             continue
@@ -85,9 +92,13 @@ def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
         for send in op.sends:
             sends[send.key].append(send.value)
         for key, values in sends.items():
-            for process, offsets in views.get(key, {}).items():
+            for process, offsets, first, last in readers.get(key, ()):
                 missing = [value for value in values if not offsets.keys() & index.offsets_of[key, value].keys()]
-                passed = [value for value in missing if _has_passed(offsets, index.offset_of(key, value))]
+                passed = [
+                    value
+                    for value in missing
+                    if (offset := index.offset_of(key, value)) is not None and first <= offset <= last
+                ]
                 if passed and len(missing) < len(values):
                     detail = f"process {process} saw a transaction in {key} without {passed}"
                     yield Anomaly("G1b", detail, tuple(values))
@@ -102,10 +113,6 @@ def _views(index: Index) -> dict[Key, dict[int, dict[int, None]]]:
             for poll in op.polls:
                 views[poll.key][op.process].update(dict.fromkeys(offset for offset, _ in poll.records))
     return views
-
-
-def _has_passed(offsets: dict[int, None], offset: int | None) -> bool:
-    return offset is not None and min(offsets) <= offset <= max(offsets)
 
 
 def _torn_transactions(index: Index) -> Iterator[Anomaly]:

@@ -41,5 +41,5 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int =
         marked = [f"<{each}>{escape(cell)}</{tag}>" for each, cell in zip(opened, cells, strict=True)]
         return f"<tr>{''.join(marked)}</tr>"
 
-    body = "\n".join([line("th", heads), *(line("td", row) for row in rows)])
+    body = "\n".join([*([line("th", heads)] if any(heads) else []), *(line("td", row) for row in rows)])
     return f'<div class="frame"><table style="--numbers: {max(1, numbers)}">\n{body}\n</table></div>'

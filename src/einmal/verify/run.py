@@ -81,9 +81,12 @@ class VerifyRun:
         prefix = f"{PREFIX}{self.name}-"
         return [
             WorkloadRun(
-                kind(prefix, _SESSION_MS) if issubclass(kind, Bank) else kind(prefix), clients, str(options.seed)
+                name,
+                kind(prefix, _SESSION_MS) if issubclass(kind, Bank) else kind(prefix),
+                clients,
+                str(options.seed),
             )
-            for kind in (kinds[name] for name in names)
+            for name, kind in ((name, kinds[name]) for name in names)
         ]
 
     async def _disturbed(self, runs: Sequence[WorkloadRun]) -> None:
@@ -117,12 +120,12 @@ class VerifyRun:
         while True:
             await asyncio.sleep(chance.uniform(*_REPLACE_S))
             run = chance.choice(runs)
-            self._note(f"second {run.replace(chance)} of {run.workload.name}")
+            self._note(f"second {run.replace(chance)} of {run.name}")
 
     async def _report(self, runs: Sequence[WorkloadRun]) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_S)
-            counts = [f"{run.workload.name} {run.acknowledged} acknowledged" for run in runs]
+            counts = [f"{run.name} {run.acknowledged} acknowledged" for run in runs]
             self.say(f"{self._now():.0f} of {self.options.seconds:.0f} s: {', '.join(counts)}")
 
     def _note(self, text: str) -> None:
@@ -148,7 +151,7 @@ class VerifyRun:
             counts = {outcome: run.workload.recorder.count(outcome) for outcome in OpOutcome}
             parts.append(
                 WorkloadEvidence(
-                    name=run.workload.name,
+                    name=run.name,
                     mistake=run.workload.mistake,
                     acknowledged=counts[OpOutcome.OK],
                     failed=counts[OpOutcome.FAIL],

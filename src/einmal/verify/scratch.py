@@ -15,6 +15,8 @@ from einmal.types import ErrorCode
 _ATTEMPTS: Final = 12
 _PAUSE_S: Final = 1.0
 _ABSENT: Final = (ErrorCode.group_id_not_found, ErrorCode.unknown_topic_or_partition)
+_INT64_MAX: Final = str(2**63 - 1)
+_NEVER: Final = "never (the operating system decides)"
 _DURABILITY: Final = ("min.insync.replicas", "flush.messages", "flush.ms", "unclean.leader.election.enable")
 
 
@@ -51,7 +53,7 @@ class Scratch:
         for name in _DURABILITY:
             values = {str(config[name].value) for config in configs.values() if name in config}
             if values:
-                found[name] = ", ".join(sorted(values))
+                found[name] = ", ".join(_NEVER if each == _INT64_MAX else each for each in sorted(values))
         return found
 
     async def remove(self) -> list[str]:

@@ -24,8 +24,9 @@ FINISH_S: Final = 120.0
 
 @dataclass(slots=True)
 class WorkloadRun:
-    """``gaps``: why evidence is missing. ``errors``: of processes, by their text."""
+    """``name``: as users know it. ``gaps``: why evidence is missing. ``errors``: of processes, by their text."""
 
+    name: str
     workload: Bank | Ledger
     library: ClientLibrary
     seed: str
@@ -68,16 +69,16 @@ class WorkloadRun:
     async def finish(self) -> None:
         """Read everything to its end; what prevents it becomes a gap."""
         if not self.acknowledged:
-            self.gaps.append(f"{self.workload.name}: nothing was acknowledged{self._most_frequent_error()}")
+            self.gaps.append(f"{self.name}: nothing was acknowledged{self._most_frequent_error()}")
             return
         try:
             await asyncio.wait_for(self.workload.finish(self._process("last")), FINISH_S)
         except NotFinished as error:
-            self.gaps.append(f"{self.workload.name}: the end could not be read {error}")
+            self.gaps.append(f"{self.name}: the end could not be read {error}")
         except TimeoutError:
-            self.gaps.append(f"{self.workload.name}: the end could not be read within {FINISH_S:.0f} s")
+            self.gaps.append(f"{self.name}: the end could not be read within {FINISH_S:.0f} s")
         except Exception as error:  # noqa: BLE001 - whatever a library raises here, there is no verdict
-            self.gaps.append(f"{self.workload.name}: the end could not be read: {_text(error)}")
+            self.gaps.append(f"{self.name}: the end could not be read: {_text(error)}")
 
     @property
     def acknowledged(self) -> int:
@@ -107,7 +108,7 @@ class WorkloadRun:
 
     def _process(self, name: str) -> LibraryProcess:
         self._count += 1
-        source = random.Random(f"{self.seed}/{self.workload.name}/{name}#{self._count}")
+        source = random.Random(f"{self.seed}/{self.name}/{name}#{self._count}")
         return LibraryProcess(name, self._count, source, self.library)
 
     def _most_frequent_error(self) -> str:

@@ -1,0 +1,103 @@
+"""Claims about the command ``einmal verify``: its exit status, its documents, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Admin
+from einmal.local.ports import free_ports
+from einmal.verify.clients.processes import CLIENTS
+from einmal.verify.run import PREFIX, WORKLOADS
+from einmal.workloads.controls import CONTROLS
+from tests.cli.running import invoke
+from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.patience import patient
+from tests.suite.shared import shared
+
+
+def test_the_options_are_those_of_the_package() -> None:
+    text = invoke(["verify", "--help"], env={"COLUMNS": "200"}).output
+    assert all(name in text for name in (*CLIENTS, *WORKLOADS, *CONTROLS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--bootstrap-server"),
+        (["-b", "127.0.0.1:1", "--cluster", "einmal"], "--bootstrap-server"),
+        (["--cluster", "kafka"], "not available yet"),
+        (["-b", "127.0.0.1:1", "--control", "at-least-once", "--workload", "bank"], "--workload"),
+        (["-b", "127.0.0.1:1", "--time", "soon"], "duration"),
+    ],
+)
+def test_wrong_usage_is_status_2(arguments: list[str], named: str) -> None:
+    result = invoke(["verify", *arguments])
+    assert result.exit_code == 2
+    assert named in result.output
+
+
+def test_a_cluster_that_cannot_be_reached_is_status_2_with_a_hint() -> None:
+    (port,) = free_ports([("127.0.0.1", 0)])
+    result = invoke(["verify", "-b", f"127.0.0.1:{port}", "--time", "1s"])
+    assert result.exit_code == 2
+    assert "error: " in result.output and "hint: " in result.output
+
+
+def test_a_client_that_is_not_installed_is_status_2_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    monkeypatch.delitem(sys.modules, "einmal.verify.clients.aio_kafka", raising=False)
+    result = invoke(["verify", "-b", "127.0.0.1:1", "--client", "aiokafka"])
+    assert result.exit_code == 2
+    assert "aiokafka is not installed" in result.output and "pip install aiokafka" in result.output
+
+
+def own_topics(bootstrap: str) -> list[str]:
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        return [topic for topic in admin.list_topics() if topic.startswith(PREFIX)]
+
+
+def started(bootstrap: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "einmal", "verify", "-b", bootstrap, "--workload", "appends", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_the_evidence_is_a_document_and_a_page_and_names_the_command_that_repeats_it(tmp_path: Path) -> None:
+    broker: EinmalBroker = shared("einmal-commands")
+    page = tmp_path / "evidence.html"
+    run = started(broker.bootstrap, "--time", "3s", "--format", "json", "--report", str(page))
+    out, errors = run.communicate(timeout=patient(90))
+    assert run.returncode == 0, errors
+    document = json.loads(out)
+    assert (document["verdict"], document["exit_status"], document["left_behind"]) == ("holds", 0, [])
+    assert document["workloads"][0]["acknowledged"] > 0
+    assert document["durability"]["min.insync.replicas"] == "1"
+    assert document["not_tested"]
+    assert document["command"].endswith(f"--seed {document['seed']}")
+    assert json.loads(page.with_suffix(".json").read_text()) == document
+    text = page.read_text()
+    assert "<svg" in text and "http" not in text and document["command"] in text
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_ctrl_c_removes_what_was_made() -> None:
+    broker: EinmalBroker = shared("einmal-commands")
+    run = started(broker.bootstrap, "--time", "10m")
+    assert run.stderr is not None
+    made: list[str] = []
+    for line in run.stderr:
+        if "acknowledged" in line:
+            made = own_topics(broker.bootstrap)
+            break
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=patient(60))
+    assert run.returncode == 130, errors
+    assert made and not {*made} & {*own_topics(broker.bootstrap)}
