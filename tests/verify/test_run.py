@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -16,7 +16,9 @@ from einmal.verify.page import page
 from einmal.verify.run import PREFIX, WORKLOADS, VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
 from einmal.workloads.controls import CONTROLS
+from tests.interop.conftest import Node
 from tests.interop.einmal_broker import EinmalBroker
+from tests.security.secure_kafka import SecureKafka
 from tests.suite.shared import shared, unique
 
 with warnings.catch_warnings():
@@ -37,20 +39,25 @@ def bootstrap() -> str:
 
 
 async def verified(
-    bootstrap: str, *, client: str = "einmal", control: str | None = None, workloads: Sequence[str] = tuple(WORKLOADS)
+    connection: str | Mapping[str, str],
+    *,
+    client: str = "einmal",
+    control: str | None = None,
+    workloads: Sequence[str] = tuple(WORKLOADS),
 ) -> Evidence:
+    config = {"bootstrap.servers": connection} if isinstance(connection, str) else connection
     options = VerifyOptions(
         client=client,
         workloads=workloads,
         control=control,
         seconds=_SECONDS,
         seed=7,
-        config={"bootstrap.servers": bootstrap},
+        config=config,
     )
     name = unique("run")
     evidence, left = await VerifyRun(options, name, None, lambda _line: None).run()
     assert left == []
-    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+    async with Admin(config) as admin:
         groups = [group.group_id for group in await admin.list_groups()]
         assert not [each for each in [*await admin.list_topics(), *groups] if each.startswith(f"{PREFIX}{name}-")]
     return evidence
@@ -85,3 +92,20 @@ async def test_workloads_hold_through_other_libraries(bootstrap: str, client: st
     assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
     assert all(part.acknowledged and part.read for part in evidence.workloads)
     assert evidence.client.startswith(f"{client} ")
+
+
+@pytest.mark.interop
+async def test_workloads_hold_on_apache_kafka_and_a_control_is_red_there() -> None:
+    node: Node = shared("apache")
+    right, wrong = await asyncio.gather(verified(node.bootstrap), verified(node.bootstrap, control="read-uncommitted"))
+    assert right.verdict is RunVerdict.HOLDS, right.sentence
+    assert wrong.verdict is RunVerdict.ANOMALY, wrong.sentence
+
+
+@pytest.mark.interop
+async def test_workloads_hold_over_tls_with_passwords() -> None:
+    node: SecureKafka = shared("secure-apache")
+    settings = node.settings("SCRAM-SHA-512")
+    runs = (verified(settings, client=client, workloads=["appends"]) for client in CLIENTS)
+    for evidence in await asyncio.gather(*runs):
+        assert evidence.verdict is RunVerdict.HOLDS, (evidence.client, evidence.sentence)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from einmal.client import NewTopic
 from einmal.client.aio import Admin
-from einmal.client.errors import KafkaError
+from einmal.client.errors import KafkaError, UnknownTopic
 from einmal.types import ErrorCode
 
 _ATTEMPTS: Final = 12
@@ -44,10 +44,18 @@ class Scratch:
         }
 
     async def durability(self) -> dict[str, str]:
-        """The topics' settings that decide what survives a crash. Raises KafkaError."""
+        """The topics' settings that decide what survives a crash, once the brokers know them. Raises KafkaError."""
         async with Admin(self._config) as admin:
-            described = await admin.describe_topics(self._topics)
-            configs = await admin.describe_configs(self._topics)
+            for attempt in range(_ATTEMPTS):
+                try:
+                    described = await admin.describe_topics(self._topics)
+                    configs = await admin.describe_configs(self._topics)
+                    break
+                except UnknownTopic:
+                    # Brokers learn of a new topic after its creation was acknowledged.
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+                    await asyncio.sleep(_PAUSE_S)
         replicas = {len(each.replicas) for topic in described.values() for each in topic.partitions.values()}
         found = {"acks": "all", "replication factor": ", ".join(map(str, sorted(replicas)))}
         for name in _DURABILITY:
