@@ -75,3 +75,13 @@ def test_what_was_refused_and_is_there_is_an_aborted_read() -> None:
     reader = _reader()
     reader.read(0, _transfer("t1"))
     assert _kinds(reader, (), ("t1",)) == {"G1a"}
+
+
+def test_a_transfer_that_is_there_twice_is_not_lost_too() -> None:
+    reader = _reader()
+    debit, credit = _transfer("t1", partitions=(0, 1))
+    reader.read(0, [debit, debit])
+    reader.read(1, [credit, credit])
+    found = reader.finish(["t1"])
+    assert {each.kind for each in found} <= {"duplicate", "bank-sum"}
+    assert ("t1",) in [each.values for each in found if each.kind == "duplicate"]

@@ -57,6 +57,7 @@ class BankReader:
             self.anomalies.append(
                 Anomaly("duplicate", f"{self._name} saw {entry.transfer} more than once", (entry.transfer,))
             )
+            self._done[entry.transfer] = None
             return True
         if other is None:
             self._open[entry.transfer] = entry

@@ -208,7 +208,7 @@ def _print(evidence: Evidence, environment: RunEnvironment) -> None:
     for part in evidence.workloads:
         if part.mistake:
             print(f"\nnegative control: {part.mistake}")
-        for each in part.shown(evidence.began):
+        for each in part.shown(evidence.began, examples_max=1):
             print(f"\n{each.kind} ({each.count}): {definition(each.kind)}\n  {each.detail}")
             for line in each.operations:
                 print(f"    {line}")

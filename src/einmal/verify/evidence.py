@@ -57,12 +57,12 @@ class WorkloadEvidence:
     history: History
     client_errors: Mapping[str, int]
 
-    def shown(self, since: float) -> Iterator[ShownAnomaly]:
-        """A few of each kind."""
+    def shown(self, since: float, examples_max: int = _SHOWN) -> Iterator[ShownAnomaly]:
+        """A few of each kind, those with the fewest values first."""
         kinds: dict[str, list[Anomaly]] = defaultdict(list)
         for anomaly in self.anomalies:
             kinds[anomaly.kind].append(anomaly)
-        examples = [(len(found), each) for found in kinds.values() for each in sorted(found, key=_size)[:_SHOWN]]
+        examples = [(len(found), each) for found in kinds.values() for each in sorted(found, key=_size)[:examples_max]]
         witnesses = Witnesses(self.history, [anomaly for _, anomaly in examples])
         for count, anomaly in examples:
             ops = witnesses.of(anomaly)[:_OPS_SHOWN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -40,9 +40,12 @@ class OwnCluster:
             broker.signal(signal.SIGCONT)
         self._cluster.kill()
 
-    async def disturb(self, chance: random.Random, note: Callable[[str], None]) -> None:
-        """One fault after another, with calm in between, until cancelled; then every broker serves again."""
+    async def disturb(
+        self, chance: random.Random, note: Callable[[str], None], progress: Callable[[], Awaitable[None]]
+    ) -> None:
+        """One fault after another until cancelled, each after ``progress`` and a calm."""
         while True:
+            await progress()
             await asyncio.sleep(chance.uniform(*_CALM_S))
             (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
             broker = self._cluster.brokers[chance.choice(list(self._cluster.brokers))]

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from einmal.checker.history import OpOutcome
@@ -26,6 +27,7 @@ PREFIX: Final = "einmal-verify-"
 WORKLOADS: Final[Mapping[str, type[Bank] | type[Ledger]]] = {"appends": Ledger, "bank": Bank}
 _SESSION_MS: Final = 6_000
 """Kafka's default of group.min.session.timeout.ms."""
+_LOOK_S: Final = 0.2
 _PROGRESS_S: Final = 5.0
 _REPLACE_S: Final = (4.0, 9.0)
 
@@ -94,7 +96,8 @@ class VerifyRun:
             run.start()
         disturbing = [self._replace(runs), self._report(runs)]
         if self.cluster is not None:
-            disturbing.append(self.cluster.disturb(random.Random(f"{self.options.seed}/faults"), self._note))
+            chance = random.Random(f"{self.options.seed}/faults")
+            disturbing.append(self.cluster.disturb(chance, self._note, partial(_progress, runs)))
         tasks = [asyncio.ensure_future(each) for each in disturbing]
         try:
             # A fault that fails ends the run.
@@ -178,3 +181,10 @@ class VerifyRun:
             durability=dict(durability),
             has_faults=self.cluster is not None,
         )
+
+
+async def _progress(runs: Sequence[WorkloadRun]) -> None:
+    """Wait until every workload has acknowledged more than now."""
+    before = [run.acknowledged for run in runs]
+    while any(run.acknowledged <= count for run, count in zip(runs, before, strict=True)):  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_S)
