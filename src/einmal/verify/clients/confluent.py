@@ -161,7 +161,6 @@ class ConfluentConsumer:
             error = message.error()
             if error is None:
                 self._positions[key] = message.offset() + 1
-                epoch = message.leader_epoch()
                 found.append(
                     ConsumerRecord(
                         *key,
@@ -170,7 +169,6 @@ class ConfluentConsumer:
                         message.key(),
                         message.value(),
                         (),
-                        -1 if epoch is None else epoch,
                     )
                 )
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
