@@ -1,15 +1,30 @@
-"""Spark Connect is refused in so many words. Its client (grpcio) is not among our packages: no server runs here."""
+"""Spark Connect: topics are read through a remote server, and what needs a driver of one's own is refused at once.
+
+The client of Spark Connect (grpcio) is not among our packages. Without it the refusals are tested with a session that
+raises what a Connect session raises; with it, on a server.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pyspark.errors import PySparkAttributeError
+from pyspark.errors import PySparkAttributeError, PySparkException
 from pyspark.sql import DataFrame
 
-from einmal.spark import PipelineRefused, session, write, write_stream
+from einmal.spark import PipelineRefused, decode, register, session, write, write_stream
+from tests.spark.pipelines import Pipeline
+from tests.spark.topics import create, fill, numbers
+from tests.suite.shared import unique
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JSON = {"value.format": "json", "value.schema": "number int"}
 
 
 class ConnectSession:
@@ -24,7 +39,7 @@ def frame(*, streaming: bool) -> DataFrame:
 
 
 def test_a_connect_session_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PipelineRefused, match="Spark Connect, whose driver runs elsewhere"):
+    with pytest.raises(PipelineRefused, match=r"Spark Connect, .*\nhint: SparkSession.builder.remote\(...\) makes one"):
         session(master="sc://127.0.0.1:15002")
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
     with pytest.raises(PipelineRefused, match="spark-submit"):
@@ -32,9 +47,69 @@ def test_a_connect_session_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_frame_of_a_connect_session_is_not_written() -> None:
-    bootstrap = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
-    with pytest.raises(PipelineRefused, match="Spark Connect"):
-        write(frame(streaming=False)).options(**bootstrap).save()
-    stream = write_stream(frame(streaming=True)).options(**bootstrap, **{"transactional.id": "t"})
-    with pytest.raises(PipelineRefused, match="Spark Connect"):
-        stream.option("checkpointLocation", "/nowhere").start()
+    assert_only_read(frame(streaming=False), frame(streaming=True))
+
+
+def assert_only_read(batch: DataFrame, stream: DataFrame) -> None:
+    leads = r"Spark Connect, whose driver runs elsewhere: the sink leads its transactions .*\nhint: .*spark-submit"
+    with pytest.raises(PipelineRefused, match=leads):
+        write(batch)
+    with pytest.raises(PipelineRefused, match=leads):
+        write_stream(stream)
+    for each in (batch, stream):
+        with pytest.raises(PipelineRefused, match=r"Spark Connect, .*: decode looks into the query's plan"):
+            decode(each, JSON)
+
+
+# --- on a server ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def connect(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """After the classic session: grpc's threads hold what a JVM that is started later would need."""
+    if find_spec("grpc") is None:
+        pytest.skip("the client of Spark Connect needs grpcio: pip install 'pyspark[connect]'")
+    from pyspark.sql.connect.session import SparkSession as ConnectSparkSession
+
+    from tests.spark.connect_server import ConnectServer
+
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
+        # Not of ``pyspark.sql.SparkSession.builder``, which makes one kind of session in a process.
+        remote = ConnectSparkSession.builder.remote(server.url).create()
+        yield cast("SparkSession", remote)
+        remote.stop()
+
+
+@pytest.mark.spark
+def test_topics_are_read_over_connect_beside_a_classic_session_that_writes(
+    spark: SparkSession, connect: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("connect"))
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    fill(bootstrap, pipeline.source_topic, range(20))
+    options = {**pipeline.client_options, "subscribe": pipeline.source_topic, "startingOffsets": "earliest"}
+    batch = connect.read.format("einmal").options(**options).load()
+    assert sorted(int(bytes(row.value)) for row in batch.collect()) == list(range(20))
+    # A restart of a stream continues: its position is in the checkpoint on the server.
+    read = []
+    for more in (range(20, 25), range(25, 30)):
+        fill(bootstrap, pipeline.source_topic, more)
+        stream = connect.readStream.format("einmal").options(**options).load().selectExpr("int(string(value)) as n")
+        written = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        written.trigger(availableNow=True).start(str(tmp_path / "table")).awaitTermination()
+        read.append(sorted(row.n for row in connect.read.parquet(str(tmp_path / "table")).collect()))
+    assert read == [list(range(25)), list(range(30))]
+    # In the same program, a classic session writes exactly once.
+    pipeline.writer(spark).start().awaitTermination()
+    assert numbers(bootstrap, pipeline.topic) == list(range(30))
+    assert_only_read(batch, stream)
+
+
+@pytest.mark.spark
+def test_the_source_is_registered_with_a_connect_session_and_its_errors_arrive(
+    connect: SparkSession, bootstrap: str
+) -> None:
+    register(connect)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "t", "kafka.nonsense": "1"}
+    with pytest.raises(PySparkException, match=r"OptionError: kafka.\* options: unknown setting 'nonsense'"):
+        connect.read.format("einmal").options(**options).load().collect()

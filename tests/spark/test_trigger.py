@@ -9,7 +9,7 @@ from einmal.spark import OptionError, write_stream
 
 
 def trigger_of(**given: Any) -> dict[str, Any]:
-    frame: Any = SimpleNamespace(isStreaming=True)
+    frame: Any = SimpleNamespace(isStreaming=True, sparkSession=SimpleNamespace(_jvm=None))
     return write_stream(frame).trigger(**given)._trigger
 
 

@@ -58,6 +58,7 @@ class BatchWriter:
     """Spark's DataFrameWriter, with the methods that apply here."""
 
     def __init__(self, frame: DataFrame) -> None:
+        require_classic_session(frame, "the sink leads its transactions from the driver")
         if frame.isStreaming:
             raise OptionError("write takes a batch DataFrame (spark.read); a streaming one goes to write_stream")
         self._frame = frame
@@ -94,7 +95,6 @@ class BatchWriter:
 
     def save(self) -> Written:
         """Write all rows in one transaction; returns when it is committed. Raises OptionError, PipelineError."""
-        require_classic_session(self._frame)
         options, sink = self._parsed()
         redact_plans(self._frame.sparkSession)
         try:

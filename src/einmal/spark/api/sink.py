@@ -79,6 +79,7 @@ class StreamWriter:
     """Spark's DataStreamWriter, with the methods that apply here."""
 
     def __init__(self, frame: DataFrame) -> None:
+        require_classic_session(frame, "the sink leads its transactions from the driver")
         if not frame.isStreaming:
             raise OptionError("write_stream takes a streaming DataFrame (spark.readStream)")
         self._frame = frame
@@ -179,7 +180,6 @@ class StreamWriter:
 
     def start(self) -> PipelineQuery:
         """Run the preflight, acquire the transactional.id, start the query. Raises OptionError, PipelineError."""
-        require_classic_session(self._frame)
         redact_plans(self._frame.sparkSession)
         options, parts = self._parsed()
         name = options.transactional_id or parts[0].sink.table

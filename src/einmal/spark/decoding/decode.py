@@ -39,6 +39,7 @@ from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
 from einmal.spark.environment.plan_nodes import analyzed_plan, kind_of, plan_nodes
 from einmal.spark.environment.source_nodes import is_source, offset_numbers
+from einmal.spark.environment.spark_session import require_classic_session
 
 _MARK: Final = "einmal_decode_"
 _RELATION: Final = "StreamingRelationV2"
@@ -72,6 +73,7 @@ def decode(frame: DataFrame, options: Mapping[str, str], *, name: str | None = N
         settings = decode_settings({key: str(value) for key, value in options.items()})
     except SettingError as error:
         raise OptionError(str(error)) from error
+    require_classic_session(frame, "decode looks into the query's plan, and counts bad rows, on the driver")
     source = _source_options(frame)
     if settings.tolerates and source is None:
         raise OptionError(

@@ -25,9 +25,10 @@ from einmal.spark.environment.plan_redaction import redact_plans
 from einmal.spark.environment.temporary_folder import temporary_folder
 from einmal.spark.errors import reason_of
 
-_CONNECT_REFUSED: Final = (
-    "this session is Spark Connect, whose driver runs elsewhere: the sink leads its transactions from the driver",
-    "run the program with spark-submit, or with the address of a Spark master (spark://, yarn, k8s://, local[*])",
+_CONNECT: Final = "this session is Spark Connect, whose driver runs elsewhere: "
+_CLASSIC: Final = (
+    "run the program with spark-submit, or with the address of a Spark master (spark://, yarn, k8s://, local[*]); over "
+    'Connect, spark.read and spark.readStream.format("einmal") read topics'
 )
 _STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _DEFAULTS: Final = {
@@ -90,7 +91,10 @@ def session(
     wanted = {name: str(value) for name, value in (config or {}).items()}
     master = master or wanted.pop("spark.master", None) or "local[*]"
     if master.startswith("sc://") or os.environ.get("SPARK_REMOTE"):
-        raise PipelineRefused(*_CONNECT_REFUSED)
+        raise PipelineRefused(
+            f"{_CONNECT}session() makes one with a driver in this process, which the sink needs",
+            f"SparkSession.builder.remote(...) makes one of Spark Connect; or {_CLASSIC}",
+        )
     # A session that runs keeps what it was made with.
     settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
     if quiet:
@@ -103,10 +107,15 @@ def session(
     return spark
 
 
-def require_classic_session(frame: DataFrame) -> None:
-    """Raises PipelineRefused for a frame of Spark Connect, which has no JVM here."""
-    if not hasattr(frame.sparkSession, "_jvm"):
-        raise PipelineRefused(*_CONNECT_REFUSED)
+def is_classic(spark: SparkSession) -> bool:
+    """False for a session of Spark Connect, which has no JVM here."""
+    return hasattr(spark, "_jvm")
+
+
+def require_classic_session(frame: DataFrame, why: str) -> None:
+    """Raises PipelineRefused for a frame of Spark Connect. ``why``: what a driver elsewhere prevents."""
+    if not is_classic(frame.sparkSession):
+        raise PipelineRefused(_CONNECT + why, _CLASSIC)
 
 
 def connection_of(spark: SparkSession) -> object:

@@ -12,6 +12,7 @@ from einmal.options.values import OptionError
 from einmal.security.redaction import is_secret
 from einmal.spark.environment.python_worker import answered
 from einmal.spark.environment.source_environment import share_environment
+from einmal.spark.environment.spark_session import is_classic
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.writer.writer import KafkaStreamWriter
 
@@ -51,4 +52,6 @@ def register(spark: SparkSession) -> None:
     (``einmal.spark.environment.source_environment``); those of ``write_stream`` do not need it.
     """
     spark.dataSource.register(EinmalDataSource)
-    share_environment(spark, EinmalDataSource.name())
+    # A Connect server has einmal installed, too; nobody reaches into its JVM from here.
+    if is_classic(spark):
+        share_environment(spark, EinmalDataSource.name())
