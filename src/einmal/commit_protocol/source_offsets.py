@@ -93,15 +93,18 @@ def limited(start: Positions, available: Positions, most: int) -> Positions:
     }
 
 
-def ranges(start: Positions, end: Positions, min_partitions: int | None) -> list[PlannedRange]:
-    """One range per partition that has something to read; more where ``min_partitions`` asks for it."""
+def ranges(
+    start: Positions, end: Positions, min_partitions: int | None, max_records: int | None = None
+) -> list[PlannedRange]:
+    """One range per partition that has something to read; more where ``min_partitions`` asks for it, and as many as
+    ``max_records`` of each needs."""
     whole = [PlannedRange(each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
-    if min_partitions is None or not whole or len(whole) >= min_partitions:
-        return whole
     total = sum(each.end - each.start for each in whole)
+    wanted = 0 if min_partitions is None or len(whole) >= min_partitions else min_partitions
     pieces = []
     for topic_partition, first, last in whole:
-        count = max(1, min(last - first, round((last - first) * min_partitions / total)))
+        size = last - first
+        count = max(1, min(size, round(size * wanted / total)), -(-size // (max_records or size)))
         cuts = [Offset(first + (last - first) * i // count) for i in range(count + 1)]
         pieces += [PlannedRange(topic_partition, low, high) for low, high in zip(cuts, cuts[1:], strict=False)]
     return pieces

@@ -54,6 +54,7 @@ class SourceOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
     undated: bool = False
@@ -62,6 +63,11 @@ class SourceOptions:
     """Those of the client's settings that are not defaults of the source."""
     without_effect: tuple[str, ...] = ()
     """Accepted options without effect here."""
+
+    @property
+    def divides_partitions(self) -> bool:
+        """Whether a partition of a topic may be read by several tasks."""
+        return self.min_partitions is not None or self.max_records_per_partition is not None
 
     @property
     def isolation(self) -> str:
@@ -86,6 +92,7 @@ _SOURCE: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "groupIdPrefix",
@@ -143,6 +150,7 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         min_partitions=options.number("minPartitions"),
+        max_records_per_partition=options.number("maxRecordsPerPartition"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         include_headers=options.flag("includeHeaders", False),
         undated=options.flag(UNDATED, False),

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from einmal.options.source import source_options
 from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, walk
 from einmal.spark.environment.source_nodes import source_nodes
 from einmal.spark.environment.streaming_query import execution_of, operator_class
@@ -60,7 +61,10 @@ def sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
 def divides_partitions(frame: DataFrame) -> bool:
     """Whether a query's sources may give records of one partition to several tasks: the order of these tasks is then
     that of the records."""
-    return any(kind != KafkaDataSource.name() or "minpartitions" in options for kind, options in sources(frame))
+    return any(
+        kind != KafkaDataSource.name() or source_options(options, streaming=True).divides_partitions
+        for kind, options in sources(frame)
+    )
 
 
 class Execution:

@@ -170,8 +170,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end != self._planned:
             self._planner.check_replay(begin, last)
         first = self._planner.first_offsets(begin, last)
-        pieces = ranges(first, last.offsets, self._options.min_partitions)
-        tasks = packed(pieces, shared_max(pieces) if self._options.min_partitions is None else 0)
+        options = self._options
+        pieces = ranges(first, last.offsets, options.min_partitions, options.max_records_per_partition)
+        tasks = packed(pieces, 0 if options.divides_partitions else shared_max(pieces))
         return [Piece(each, last.topic_ids) for each in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -197,8 +198,8 @@ class KafkaReader(DataSourceReader):
         return self._tasks
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Piece)
-        return read_piece(self._options, partition)
+        # Spark reads a partition None where there are none.
+        return read_piece(self._options, partition) if isinstance(partition, Piece) else iter(())
 
 
 class StillOpen(Exception):
@@ -220,7 +221,8 @@ def _range(options: SourceOptions) -> list[Piece] | str:
     for each, end in last.items():
         if first.offsets[each] > end:
             return f"{each} would be read from offset {first.offsets[each]} to {end}, which lies before it"
-    return [Piece([each], first.topic_ids) for each in ranges(first.offsets, last, options.min_partitions)]
+    pieces = ranges(first.offsets, last, options.min_partitions, options.max_records_per_partition)
+    return [Piece([each], first.topic_ids) for each in pieces]
 
 
 def read_piece(options: SourceOptions, piece: Piece) -> Iterator[Any]:
