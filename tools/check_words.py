@@ -59,8 +59,8 @@ def _rule(words: str, right: str, only: str = "") -> Rule:
 # A comment shows the right use of a word.
 RULES: Final = (
     _rule("strike strikes striking struck harm harms harmed hurt hurts", "fault, kill, fault injection"),
-    # stroke="black" in SVG
-    _rule("stroke strokes", "fault, kill, fault injection", r"\bstrokes?\b(?![-=])"),
+    # stroke="black" and stroke: black in SVG
+    _rule("stroke strokes", "fault, kill, fault injection", r"\bstrokes?\b(?![-=:])"),
     _rule("judge judges judged judging judgement judgements", "reference implementation; check, validate"),
     _rule("told tell tells telling say says saying", "report, return, log"),
     _rule("said", "report, return, log", r"\b(is|are|was|were) said\b"),

@@ -31,6 +31,7 @@ from einmal.cli.quota import quota
 from einmal.cli.run import run
 from einmal.cli.simulate import simulate
 from einmal.cli.topic import topic
+from einmal.cli.trace import trace
 from einmal.cli.txn import txn
 from einmal.cli.user import user
 from einmal.cli.verify import verify
@@ -103,6 +104,7 @@ def start(
 app.command()(run)
 app.command()(ingest)
 app.command()(explain)
+app.command()(trace)
 app.command()(demo)
 app.command()(bench)
 app.command()(simulate)

@@ -1,0 +1,115 @@
+"""When each side knows the outcome of a transaction: what the frames show, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from einmal.trace.exchanges import Exchange, Marker
+from einmal.trace.transactions import Outcome, Traced, Written
+
+
+class Side(StrEnum):
+    COORDINATOR = "coordinator"
+    PRODUCER = "producer"
+    READER = "reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Somebody knows. Seconds since the epoch: not before ``earliest``, and not after ``latest``; None: not seen.
+
+    ``who``: of a reader its client id.
+    """
+
+    side: Side
+    who: str
+    what: str
+    earliest: float | None
+    latest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The answers about one partition that one reader got.
+
+    ``held``: the last with a last stable offset (LSO) at or below the transaction's records, after their
+    acknowledgement; ``moved``: the first with an LSO behind them, and ``marker`` the transaction's marker in it.
+    """
+
+    written: Written
+    held: Exchange | None
+    moved: Exchange | None
+    marker: Marker | None
+
+    @property
+    def latest(self) -> float | None:
+        return None if self.moved is None else self.moved.answered_at
+
+
+def moments(traced: Traced, views: dict[str, list[Seen]]) -> list[Moment]:
+    """``views``: by the reader's client id."""
+    end = traced.end
+    done = end if end is not None and end.is_done else None
+    asked = traced.asked_at
+    decided = "takes the decision"
+    knows = "knows the outcome" if done is None else f"knows that it is {traced.outcome.value}"
+    at = None if done is None else done.answered_at
+    found = [
+        Moment(Side.COORDINATOR, "coordinator", decided, asked, at),
+        Moment(Side.PRODUCER, traced.transactional_id, knows, at, at),
+    ]
+    what = "reads past it" if traced.outcome is Outcome.ABORTED else "may read the records"
+    for reader, seen in views.items():
+        found.append(Moment(Side.READER, reader, what, *_window(seen, asked)))
+    return found
+
+
+def _window(seen: Sequence[Seen], asked: float | None) -> tuple[float | None, float | None]:
+    """When all partitions that the reader fetches had their last stable offset behind the transaction."""
+    latest = [each.latest for each in seen]
+    known = [each for each in latest if each is not None]
+    # The broker may have made the answer long before it was seen: held back is only what was asked for later.
+    held = [each.held.sent_at for each in seen if each.held is not None]
+    earliest = max([*held, *([] if asked is None else [asked])], default=None)
+    return earliest, max(known) if known and len(known) == len(latest) else None
+
+
+def views(traced: Traced, exchanges: Sequence[Exchange]) -> dict[str, list[Seen]]:
+    """Find the answers about the transaction's partitions of each committed reader, by its client id."""
+    fetches = [each for each in exchanges if each.api == "Fetch" and each.answered_at is not None]
+    fetches.sort(key=lambda each: each.answered_at or 0)
+    written = traced.written()
+    found: dict[str, list[Seen]] = {}
+    for reader in dict.fromkeys(each.client_id for each in fetches):
+        own = [each for each in fetches if each.client_id == reader]
+        seen = [_seen(each, traced, own) for each in written.values()]
+        seen = [each for each in seen if each.held is not None or each.moved is not None]
+        if seen:
+            found[reader] = seen
+    return found
+
+
+def _seen(written: Written, traced: Traced, fetches: Sequence[Exchange]) -> Seen:
+    held = moved = marker = None
+    for each, lso in _stable_offsets(written.name, fetches):
+        since = written.acknowledged_at if lso <= written.last_offset else traced.asked_at or written.acknowledged_at
+        if (each.answered_at or 0) < max(since, written.acknowledged_at):
+            continue
+        if lso > written.last_offset:
+            moved = each
+            break
+        held = each
+    if moved is not None:
+        (marks,) = (part.markers for part in moved.parts if part.name == written.name)
+        own = (each for each in marks if each.producer_id == traced.producer_id)
+        marker = next((each for each in own if each.offset > written.last_offset), None)
+    return Seen(written, held, moved, marker)
+
+
+def _stable_offsets(name: str, fetches: Sequence[Exchange]) -> Iterator[tuple[Exchange, int]]:
+    for each in fetches:
+        for part in each.parts:
+            if part.name == name and part.last_stable_offset is not None:
+                yield each, part.last_stable_offset

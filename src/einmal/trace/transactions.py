@@ -1,0 +1,150 @@
+"""Exchanges divided into transactions, by transactional id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from einmal.trace.exchanges import WRITES, Exchange
+
+
+class Outcome(StrEnum):
+    """The outcome as the producer learnt it by the answer to EndTxn."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """EndTxn was asked, and no answer without an error was seen."""
+    NOT_ENDED = "not_ended"
+    """No EndTxn was seen: it is open, or its coordinator has aborted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The acknowledged records of a transaction in one partition, and the broker that acknowledged them."""
+
+    name: str
+    broker: int | None
+    first_offset: int
+    last_offset: int
+    records: int
+    acknowledged_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A transaction: its requests in order, with the InitProducerId before the first of an id.
+
+    ``successor``: the InitProducerId of the same id that ended it, where no EndTxn did.
+    """
+
+    transactional_id: str
+    exchanges: tuple[Exchange, ...]
+    successor: Exchange | None = None
+
+    @property
+    def end(self) -> Exchange | None:
+        """The EndTxn that had an answer without an error; else the last that was asked."""
+        asked = [each for each in self.exchanges if each.api == "EndTxn"]
+        done = [each for each in asked if each.is_done]
+        return done[0] if done else asked[-1] if asked else None
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.end is None:
+            return Outcome.NOT_ENDED
+        if not self.end.is_done:
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED if self.end.committed else Outcome.ABORTED
+
+    @property
+    def asked_at(self) -> float | None:
+        """When the outcome was first asked for, if EndTxn decided it: no marker is older.
+
+        A coordinator that has aborted by itself refuses EndTxn, or its answer is not seen.
+        """
+        if self.end is None or not self.end.is_done:
+            return None
+        return min(each.sent_at for each in self.exchanges if each.api == "EndTxn")
+
+    @property
+    def producer_id(self) -> int | None:
+        known = [each.producer_id for each in self.exchanges if each.producer_id is not None]
+        return known[-1] if known else None
+
+    @property
+    def producer_epoch(self) -> int | None:
+        known = [each.producer_epoch for each in self.exchanges if each.producer_epoch is not None]
+        return known[-1] if known else None
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Those that it wrote to."""
+        asked = (each for each in self.exchanges if each.api in ("AddPartitionsToTxn", "Produce"))
+        return frozenset(part.topic for each in asked for part in each.parts)
+
+    @property
+    def begun_at(self) -> float:
+        return self.exchanges[0].sent_at
+
+    def written(self) -> dict[str, Written]:
+        """By the partition's name."""
+        found: dict[str, Written] = {}
+        for each in self.exchanges:
+            if each.api != "Produce" or each.answered_at is None:
+                continue
+            for part in each.parts:
+                if part.first_offset is None or part.last_offset is None:
+                    continue
+                new = Written(
+                    part.name, each.broker, part.first_offset, part.last_offset, part.records, each.answered_at
+                )
+                found[part.name] = _joined(found[part.name], new) if part.name in found else new
+        return found
+
+
+def _joined(one: Written, other: Written) -> Written:
+    return Written(
+        one.name,
+        other.broker,
+        min(one.first_offset, other.first_offset),
+        max(one.last_offset, other.last_offset),
+        one.records + other.records,
+        min(one.acknowledged_at, other.acknowledged_at),
+    )
+
+
+def transactions(exchanges: Sequence[Exchange]) -> list[Traced]:
+    """In the order in which they ended; those without an EndTxn come last.
+
+    ``exchanges``: in the order of their requests.
+    """
+    finished: list[Traced] = []
+    current: dict[str, list[Exchange]] = {}
+    for each in exchanges:
+        name = each.transactional_id
+        if name is None:
+            continue
+        known = current.setdefault(name, [])
+        if _begins(known, each) and _is_transaction(known):
+            is_replaced = each.api == "InitProducerId" and not any(other.api == "EndTxn" for other in known)
+            finished.append(Traced(name, tuple(known), each if is_replaced else None))
+            known.clear()
+        known.append(each)
+    rest = [Traced(name, tuple(known)) for name, known in current.items() if _is_transaction(known)]
+    return sorted([*finished, *rest], key=lambda each: (each.outcome is Outcome.NOT_ENDED, each.exchanges[-1].sent_at))
+
+
+def _is_transaction(known: Sequence[Exchange]) -> bool:
+    return any(each.api in WRITES or each.api == "EndTxn" for each in known)
+
+
+def _begins(known: Sequence[Exchange], each: Exchange) -> bool:
+    """Whether a request belongs to the next transaction. A repeated EndTxn does not, nor what was sent beside one."""
+    if each.api == "InitProducerId":
+        return True
+    ends = [other for other in known if other.api == "EndTxn"]
+    if each.api == "EndTxn" or not ends:
+        return False
+    return any(other.answered_at is not None and other.answered_at <= each.sent_at for other in ends)

@@ -1,0 +1,110 @@
+"""Claims about diagrams of exchanges made by hand: lost answers, fenced producers, transactions that nobody ends."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from einmal.trace import svg, text
+from einmal.trace.diagram import Diagram, Tone
+from einmal.trace.exchanges import Exchange, Part
+from einmal.trace.story import story
+from einmal.trace.transactions import Outcome, transactions
+from einmal.trace.words import NO_READER
+from tests.trace.making import asked, ended, fetched, produced
+
+
+def last(*exchanges: Exchange) -> Diagram:
+    return story(transactions(exchanges)[-1], exchanges)
+
+
+def labels(diagram: Diagram, tone: Tone) -> list[str]:
+    return [row.label for row in diagram.rows if row.tone is tone]
+
+
+def test_a_lost_answer_leaves_the_producer_without_the_outcome_until_the_next() -> None:
+    lost = (asked("InitProducerId", 0), produced(1, 5), ended(2, None))
+    unknown = last(*lost)
+    assert unknown.outcome == "unknown" and "does not know" in unknown.verdict
+    assert labels(unknown, Tone.WRONG) == ["no answer to EndTxn"]
+    again = last(*lost, ended(3))
+    assert again.outcome == "committed"
+    coordinator, producer = again.moments
+    # The first request may have been the one that decided.
+    assert (coordinator.earliest, coordinator.latest) == (2000.0, 3001.0)
+    assert producer.latest == 3001.0
+
+
+def test_a_reader_knows_what_a_producer_with_a_lost_answer_does_not() -> None:
+    diagram = last(produced(1, 5), ended(2, None), fetched(3, 7, marker=True))
+    assert diagram.outcome == "unknown"
+    assert labels(diagram, Tone.KNOWS) == ["readable: t-0 (commit marker at 6)"]
+    _, producer, reader = diagram.moments
+    assert (producer.latest, reader.latest) == (None, 2001.0)
+
+
+def test_what_a_reader_may_see_lies_between_the_request_and_the_fetch_that_shows_it() -> None:
+    diagram = last(produced(0, 5), ended(1), fetched(1.5, 5), fetched(2, 7, took=0.5, marker=True))
+    *_, reader = diagram.moments
+    # The answer of the Fetch at 1.5 is as old as its request at most.
+    assert (reader.earliest, reader.latest) == (1500.0, 2500.0)
+    assert labels(diagram, Tone.ANSWER)[-1] == "readable: t-0 only below 5"
+
+
+def test_an_open_transaction_shows_that_nobody_ends_it() -> None:
+    diagram = last(produced(0, 5), fetched(1, 5))
+    assert diagram.outcome == "not_ended" and "open" in diagram.verdict
+    assert [(row.at, row.label) for row in diagram.rows if row.tone is Tone.WRONG] == [(None, "no EndTxn")]
+    assert [bar.is_released for bar in diagram.bars] == [False]
+
+
+def test_the_next_producer_of_an_id_ends_what_is_open() -> None:
+    first, second = transactions([produced(0, 5), asked("InitProducerId", 1), produced(2, 8), ended(3)])
+    (replaced,) = (each for each in (first, second) if each.outcome is Outcome.NOT_ENDED)
+    diagram = story(replaced, [])
+    assert "but by the next one with this id" in diagram.verdict
+    assert diagram.rows[-1].label.startswith("producer 7")
+    assert labels(diagram, Tone.WRONG) == []
+
+
+def test_a_reader_shows_that_a_coordinator_has_aborted_by_itself() -> None:
+    diagram = last(produced(0, 5), fetched(1, 5), fetched(60, 7, marker=False))
+    assert "ended without an EndTxn" in diagram.verdict
+    *_, reader = diagram.moments
+    assert (reader.earliest, reader.latest) == (1000.0, 60001.0)
+    assert labels(diagram, Tone.KNOWS) == ["readable: t-0 (abort marker at 6)"]
+
+
+def test_a_refused_end_is_no_outcome() -> None:
+    diagram = last(produced(0, 5), ended(1, error="PRODUCER_FENCED"))
+    assert diagram.outcome == "unknown"
+    assert labels(diagram, Tone.WRONG) == ["PRODUCER_FENCED · 1.0 ms"]
+
+
+def test_leaders_have_a_lane_each_and_offsets_of_groups_their_coordinator() -> None:
+    offsets = asked("TxnOffsetCommit", 1, broker=4, group="g", parts=(Part("in", 0),))
+    diagram = last(produced(0, 5, broker=2), produced(0, 9, topic="u", broker=3), offsets, ended(2))
+    lanes = [(each.title, each.subtitle) for each in diagram.lanes]
+    assert lanes == [
+        ("id", "producer"),
+        ("broker 1", "coordinator"),
+        ("broker 4", "group coordinator"),
+        ("broker 2", "leader of t-0"),
+        ("broker 3", "leader of u-0"),
+    ]
+    assert len(diagram.bars) == 2
+    assert NO_READER in diagram.remarks
+
+
+def test_a_partition_that_no_reader_fetched_is_named() -> None:
+    diagram = last(produced(0, 5), produced(0, 9, topic="u"), ended(1), fetched(2, 7))
+    assert "No read_committed reader showed the last stable offset of u-0." in diagram.remarks
+
+
+def test_names_cannot_break_out_of_the_picture() -> None:
+    name = '<script>"&\x1b'
+    exchanges = [produced(0, 5, transactional_id=name), ended(1, transactional_id=name)]
+    diagram = story(transactions(exchanges)[-1], exchanges)
+    tree = ElementTree.fromstring(svg.drawn(diagram))
+    assert not [each for each in tree.iter() if each.tag.endswith("script")]
+    assert name.replace("\x1b", "\N{REPLACEMENT CHARACTER}") in "".join(tree.itertext())
+    assert name in text.drawn(diagram)
