@@ -62,6 +62,7 @@ LARGER = {
     "cli/topic.py:alter": "the options of a command",
     "cli/topic.py:produce": "the options of a command",
     "cli/topic.py:consume": "the options of a command",
+    "cli/trace.py:trace": "the options of a command",
     "cli/txn.py:abort": "the options of a command",
     "cli/user.py:create": "the options of a command",
     "client/aio/raw.py:PartitionWriter.__init__": "public",

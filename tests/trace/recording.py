@@ -16,7 +16,7 @@ from typing import Any, Final
 from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame
 from einmal.chaos.proxy.server import KafkaProxy
 from einmal.trace.exchanges import Exchange
-from einmal.trace.recorder import Recorder
+from einmal.trace.recorder import ExchangeRecorder
 
 _APIS: Final = frozenset(
     ("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "Produce", "EndTxn", "Fetch")
@@ -46,7 +46,7 @@ class FrameFile:
 
 def replayed(path: Path) -> list[Exchange]:
     """The exchanges of a file."""
-    recorder = Recorder()
+    recorder = ExchangeRecorder()
     requests: dict[int, RequestFrame] = {}
     for number, line in enumerate(path.read_text().splitlines()):
         fields = json.loads(line)

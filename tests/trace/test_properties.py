@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einmal.trace import svg, text
-from einmal.trace.exchanges import Exchange, Part
+from einmal.trace.exchanges import Exchange, ExchangePart
 from einmal.trace.story import story
 from einmal.trace.transactions import transactions
 from tests.trace.making import asked
@@ -23,7 +23,7 @@ def _exchange(draw: st.DrawFn) -> Exchange:
     )
     took = draw(st.one_of(st.none(), st.floats(0, 5)))
     offset = draw(st.integers(0, 20))
-    part = Part(
+    part = ExchangePart(
         draw(st.sampled_from("tu")),
         draw(st.integers(0, 1)),
         records=draw(st.integers(1, 3)),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from einmal.trace import text
+from einmal.trace import svg, text
 from einmal.trace.diagram import Diagram, Tone
 from einmal.trace.story import story
 from einmal.trace.transactions import transactions
 from einmal.trace.words import ADDED_BY_LEADERS, MARKERS_UNSEEN
 from tests.trace.recording import replayed
 
+DOCS = Path(__file__).parents[2] / "docs"
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.jsonl"))
 
 
@@ -80,3 +82,23 @@ def test_a_terminal_has_a_line_for_each_row_with_its_arrow_between_two_lanes() -
     (end,) = (line for line in lines if line.endswith("EndTxn, commit"))
     assert end.split()[1].startswith("│──") and "▶│" in end
     assert sum("●" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_the_pictures_in_the_documentation_are_of_these_recordings(path: Path) -> None:
+    picture = DOCS / "images" / f"trace-{path.stem}.svg"
+    drawn = svg.drawn(diagram_of(path))
+    if os.environ.get("EINMAL_REWRITE"):
+        picture.write_text(drawn)
+    assert picture.read_text() == drawn
+    assert picture.name in (DOCS / "trace.md").read_text()
+
+
+def test_the_text_in_the_documentation_is_of_this_recording() -> None:
+    page = DOCS / "trace.md"
+    before, rest = page.read_text().split("```text\n", 1)
+    _, after = rest.split("```\n", 1)
+    expected = f"{before}```text\n{text.drawn(recorded('confluent-einmal'))}\n```\n{after}"
+    if os.environ.get("EINMAL_REWRITE"):
+        page.write_text(expected)
+    assert page.read_text() == expected

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 from einmal.trace import svg, text
 from einmal.trace.diagram import Diagram, Tone
-from einmal.trace.exchanges import Exchange, Part
+from einmal.trace.exchanges import Exchange, ExchangePart
 from einmal.trace.story import story
-from einmal.trace.transactions import Outcome, transactions
+from einmal.trace.transactions import LearntOutcome, transactions
 from einmal.trace.words import NO_READER
 from tests.trace.making import asked, ended, fetched, produced
 
@@ -59,7 +59,7 @@ def test_an_open_transaction_shows_that_nobody_ends_it() -> None:
 
 def test_the_next_producer_of_an_id_ends_what_is_open() -> None:
     first, second = transactions([produced(0, 5), asked("InitProducerId", 1), produced(2, 8), ended(3)])
-    (replaced,) = (each for each in (first, second) if each.outcome is Outcome.NOT_ENDED)
+    (replaced,) = (each for each in (first, second) if each.outcome is LearntOutcome.NOT_ENDED)
     diagram = story(replaced, [])
     assert "but by the next one with this id" in diagram.verdict
     assert diagram.rows[-1].label.startswith("producer 7")
@@ -81,7 +81,7 @@ def test_a_refused_end_is_no_outcome() -> None:
 
 
 def test_leaders_have_a_lane_each_and_offsets_of_groups_their_coordinator() -> None:
-    offsets = asked("TxnOffsetCommit", 1, broker=4, group="g", parts=(Part("in", 0),))
+    offsets = asked("TxnOffsetCommit", 1, broker=4, group="g", parts=(ExchangePart("in", 0),))
     diagram = last(produced(0, 5, broker=2), produced(0, 9, topic="u", broker=3), offsets, ended(2))
     lanes = [(each.title, each.subtitle) for each in diagram.lanes]
     assert lanes == [

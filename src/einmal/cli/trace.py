@@ -70,10 +70,10 @@ def trace(
         raise typer.BadParameter("--topic and --transactional-id choose among the transactions of a command")
     from einmal.chaos.proxy.server import KafkaProxy
     from einmal.inspection.document import document
-    from einmal.trace.recorder import Recorder
+    from einmal.trace.recorder import ExchangeRecorder
     from einmal.trace.story import story
 
-    recorder, status = Recorder(), 0
+    recorder, status = ExchangeRecorder(), 0
     config = config_of(brokers, settings, command_config)
     with failures_reported():
         proxy = KafkaProxy(str(config["bootstrap.servers"]), observer=recorder, upstream_tls=_tls(config))

@@ -25,7 +25,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Arrow:
     """An arrow from one lane to another, by their positions. ``at`` None: it has not happened."""
 
     at: float | None
@@ -68,7 +68,7 @@ class Diagram:
     begun_at: float
     verdict: str
     lanes: tuple[Lane, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Arrow, ...]
     bars: tuple[Bar, ...]
     moments: tuple[Knowledge, ...]
     remarks: tuple[str, ...]

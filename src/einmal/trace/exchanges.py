@@ -18,7 +18,7 @@ READ_COMMITTED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class SeenMarker:
     """The marker of a producer, as a reader finds it in the log."""
 
     producer_id: int
@@ -27,7 +27,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExchangePart:
     """The part of an exchange that concerns one partition. Offsets and the error's name are those of the answer."""
 
     topic: str
@@ -35,7 +35,7 @@ class Part:
     records: int = 0
     first_offset: int | None = None
     last_stable_offset: int | None = None
-    markers: tuple[Marker, ...] = ()
+    markers: tuple[SeenMarker, ...] = ()
     error: str | None = None
 
     @property
@@ -67,7 +67,7 @@ class Exchange:
     producer_epoch: int | None = None
     committed: bool | None = None
     group: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ExchangePart, ...] = ()
     error: str | None = None
 
     @property
@@ -134,7 +134,7 @@ def _add_partitions(request: Any, answer: Any, _names: Names) -> dict[str, Any] 
         "producer_id": request.v3_and_below_producer_id,
         "producer_epoch": request.v3_and_below_producer_epoch,
         "parts": tuple(
-            Part(topic.name, partition, error=errors.get((topic.name, partition)))
+            ExchangePart(topic.name, partition, error=errors.get((topic.name, partition)))
             for topic in request.v3_and_below_topics
             for partition in topic.partitions
         ),
@@ -160,7 +160,7 @@ def _offsets(request: Any, answer: Any, names: Names) -> dict[str, Any]:
         "group": request.group_id,
         **_identity(request),
         "parts": tuple(
-            Part(name, each.partition_index, error=errors.get((name, each.partition_index)))
+            ExchangePart(name, each.partition_index, error=errors.get((name, each.partition_index)))
             for topic in request.topics
             for name in (names.topic(topic),)
             for each in topic.partitions
@@ -186,7 +186,7 @@ def _produce(request: Any, answer: Any, names: Names) -> dict[str, Any] | None:
             done = written.get((name, each.index))
             first = done.base_offset if done is not None and not done.error_code else None
             error = None if done is None else _named(done.error_code)
-            parts.append(Part(name, each.index, sum(each.record_count for each in headers), first, error=error))
+            parts.append(ExchangePart(name, each.index, sum(each.record_count for each in headers), first, error=error))
     return {"transactional_id": request.transactional_id, **identity, "parts": tuple(parts)}
 
 
@@ -200,7 +200,7 @@ def _fetch(request: Any, answer: Any, names: Names) -> dict[str, Any] | None:
         return None
     return {
         "parts": tuple(
-            Part(
+            ExchangePart(
                 names.topic(topic),
                 each.partition_index,
                 last_stable_offset=None if each.error_code else each.last_stable_offset,
@@ -213,11 +213,11 @@ def _fetch(request: Any, answer: Any, names: Names) -> dict[str, Any] | None:
     }
 
 
-def _markers(records: bytes) -> Iterator[Marker]:
+def _markers(records: bytes) -> Iterator[SeenMarker]:
     for position, header in iter_headers(records):
         if header.is_control and header.is_transactional:
             (record,) = decode_records(records, position, header)
-            yield Marker(header.producer_id, header.base_offset, decode_marker(record).committed)
+            yield SeenMarker(header.producer_id, header.base_offset, decode_marker(record).committed)
 
 
 def topics_of(answer: AnswerFrame) -> dict[UUID, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from einmal.trace.exchanges import Exchange, Part
-from einmal.trace.moments import Seen
+from einmal.trace.exchanges import Exchange, ExchangePart
+from einmal.trace.moments import ReaderView
 
 _NAMED: Final = 2
 
@@ -46,7 +46,7 @@ def _meaning(each: Exchange) -> str:
     return "done"
 
 
-def _offsets(parts: Sequence[Part]) -> str:
+def _offsets(parts: Sequence[ExchangePart]) -> str:
     known = [each for each in parts if each.first_offset is not None]
     if len(known) > _NAMED:
         return f"written to {len(known)} partitions"
@@ -59,7 +59,7 @@ def _offsets(parts: Sequence[Part]) -> str:
     return ", ".join(written)
 
 
-def fetched_label(each: Exchange, seen: Sequence[Seen]) -> str:
+def fetched_label(each: Exchange, seen: Sequence[ReaderView]) -> str:
     """Describe how far a Fetch shows the transaction's partitions to be readable."""
     moved = [view for view in seen if view.moved is each]
     held = [view for view in seen if view.held is each and view.moved is not each]
@@ -68,17 +68,17 @@ def fetched_label(each: Exchange, seen: Sequence[Seen]) -> str:
     return f"readable: {', '.join(sorted([*readable, *stopped]))}"
 
 
-def _marker(view: Seen) -> str:
+def _marker(view: ReaderView) -> str:
     if view.marker is None:
         return ""
     return f" ({'commit' if view.marker.committed else 'abort'} marker at {view.marker.offset:,})"
 
 
-def _stable(each: Exchange, view: Seen) -> int:
+def _stable(each: Exchange, view: ReaderView) -> int:
     (offset,) = (part.last_stable_offset for part in each.parts if part.name == view.written.name)
     return offset or 0
 
 
-def _names(parts: Sequence[Part]) -> str:
+def _names(parts: Sequence[ExchangePart]) -> str:
     names = sorted({each.name for each in parts})
     return ", ".join(names) if len(names) <= _NAMED else f"{len(names)} partitions"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from einmal.trace.exchanges import Exchange, Marker
-from einmal.trace.transactions import Outcome, Traced, Written
+from einmal.trace.exchanges import Exchange, SeenMarker
+from einmal.trace.transactions import LearntOutcome, Traced, WrittenPart
 
 
 class Side(StrEnum):
@@ -17,7 +17,7 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class LearningMoment:
     """Somebody knows. Seconds since the epoch: not before ``earliest``, and not after ``latest``; None: not seen.
 
     ``who``: of a reader its client id.
@@ -31,24 +31,24 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReaderView:
     """The answers about one partition that one reader got.
 
     ``held``: the last with a last stable offset (LSO) at or below the transaction's records, after their
     acknowledgement; ``moved``: the first with an LSO behind them, and ``marker`` the transaction's marker in it.
     """
 
-    written: Written
+    written: WrittenPart
     held: Exchange | None
     moved: Exchange | None
-    marker: Marker | None
+    marker: SeenMarker | None
 
     @property
     def latest(self) -> float | None:
         return None if self.moved is None else self.moved.answered_at
 
 
-def moments(traced: Traced, views: dict[str, list[Seen]]) -> list[Moment]:
+def moments(traced: Traced, views: dict[str, list[ReaderView]]) -> list[LearningMoment]:
     """``views``: by the reader's client id."""
     end = traced.end
     done = end if end is not None and end.is_done else None
@@ -57,16 +57,16 @@ def moments(traced: Traced, views: dict[str, list[Seen]]) -> list[Moment]:
     knows = "knows the outcome" if done is None else f"knows that it is {traced.outcome.value}"
     at = None if done is None else done.answered_at
     found = [
-        Moment(Side.COORDINATOR, "coordinator", decided, asked, at),
-        Moment(Side.PRODUCER, traced.transactional_id, knows, at, at),
+        LearningMoment(Side.COORDINATOR, "coordinator", decided, asked, at),
+        LearningMoment(Side.PRODUCER, traced.transactional_id, knows, at, at),
     ]
-    what = "reads past it" if traced.outcome is Outcome.ABORTED else "may read the records"
+    what = "reads past it" if traced.outcome is LearntOutcome.ABORTED else "may read the records"
     for reader, seen in views.items():
-        found.append(Moment(Side.READER, reader, what, *_window(seen, asked)))
+        found.append(LearningMoment(Side.READER, reader, what, *_window(seen, asked)))
     return found
 
 
-def _window(seen: Sequence[Seen], asked: float | None) -> tuple[float | None, float | None]:
+def _window(seen: Sequence[ReaderView], asked: float | None) -> tuple[float | None, float | None]:
     """When all partitions that the reader fetches had their last stable offset behind the transaction."""
     latest = [each.latest for each in seen]
     known = [each for each in latest if each is not None]
@@ -76,12 +76,12 @@ def _window(seen: Sequence[Seen], asked: float | None) -> tuple[float | None, fl
     return earliest, max(known) if known and len(known) == len(latest) else None
 
 
-def views(traced: Traced, exchanges: Sequence[Exchange]) -> dict[str, list[Seen]]:
+def views(traced: Traced, exchanges: Sequence[Exchange]) -> dict[str, list[ReaderView]]:
     """Find the answers about the transaction's partitions of each committed reader, by its client id."""
     fetches = [each for each in exchanges if each.api == "Fetch" and each.answered_at is not None]
     fetches.sort(key=lambda each: each.answered_at or 0)
     written = traced.written()
-    found: dict[str, list[Seen]] = {}
+    found: dict[str, list[ReaderView]] = {}
     for reader in dict.fromkeys(each.client_id for each in fetches):
         own = [each for each in fetches if each.client_id == reader]
         seen = [_seen(each, traced, own) for each in written.values()]
@@ -91,7 +91,7 @@ def views(traced: Traced, exchanges: Sequence[Exchange]) -> dict[str, list[Seen]
     return found
 
 
-def _seen(written: Written, traced: Traced, fetches: Sequence[Exchange]) -> Seen:
+def _seen(written: WrittenPart, traced: Traced, fetches: Sequence[Exchange]) -> ReaderView:
     held = moved = marker = None
     for each, lso in _stable_offsets(written.name, fetches):
         since = written.acknowledged_at if lso <= written.last_offset else traced.asked_at or written.acknowledged_at
@@ -105,7 +105,7 @@ def _seen(written: Written, traced: Traced, fetches: Sequence[Exchange]) -> Seen
         (marks,) = (part.markers for part in moved.parts if part.name == written.name)
         own = (each for each in marks if each.producer_id == traced.producer_id)
         marker = next((each for each in own if each.offset > written.last_offset), None)
-    return Seen(written, held, moved, marker)
+    return ReaderView(written, held, moved, marker)
 
 
 def _stable_offsets(name: str, fetches: Sequence[Exchange]) -> Iterator[tuple[Exchange, int]]:

@@ -1,4 +1,4 @@
-"""``Recorder``: the exchanges of a frame proxy, as its observer."""
+"""``ExchangeRecorder``: the exchanges of a frame proxy, as its observer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from einmal.wire.errors import WireError
 _logger = logging.getLogger(__name__)
 
 
-class Recorder:
+class ExchangeRecorder:
     """Keeps what concerns transactions, without the records. The proxy's thread calls it; ``exchanges`` may any."""
 
     def __init__(self) -> None:

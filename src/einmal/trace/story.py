@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from einmal.trace.diagram import Bar, Diagram, Lane, Row, Tone
+from einmal.trace.diagram import Arrow, Bar, Diagram, Lane, Tone
 from einmal.trace.exchanges import Exchange
 from einmal.trace.labels import answer_label, fetched_label, request_label
-from einmal.trace.moments import Seen, moments, views
-from einmal.trace.transactions import Outcome, Traced
+from einmal.trace.moments import ReaderView, moments, views
+from einmal.trace.transactions import LearntOutcome, Traced
 from einmal.trace.words import knowledge, remarks, verdict
 
 _PARTITIONS_NAMED: Final = 3
@@ -22,8 +22,8 @@ def story(traced: Traced, exchanges: Sequence[Exchange]) -> Diagram:
     known = moments(traced, seen)
     lanes = _Lanes(traced, seen)
     events = sorted(_events(traced, seen, lanes), key=lambda each: each.at)
-    rows = [Row(_ms(each.at, traced), each.source, each.target, each.label, each.tone) for each in events]
-    rows += [Row(None, lanes.producer, target, label, Tone.WRONG) for target, label in _missing(traced, lanes)]
+    rows = [Arrow(_ms(each.at, traced), each.source, each.target, each.label, each.tone) for each in events]
+    rows += [Arrow(None, lanes.producer, target, label, Tone.WRONG) for target, label in _missing(traced, lanes)]
     return Diagram(
         traced.transactional_id,
         traced.producer_id,
@@ -58,7 +58,7 @@ class _Lanes:
     """Producer, coordinators, leaders, readers: from left to right."""
 
     traced: Traced
-    seen: dict[str, list[Seen]]
+    seen: dict[str, list[ReaderView]]
     producer: int = 0
     _keys: list[tuple[str, str | int | None]] = field(default_factory=list)
 
@@ -118,13 +118,13 @@ def _software(exchanges: Iterable[Exchange]) -> str:
     return f", {found}" if found else ""
 
 
-def _shown(seen: dict[str, list[Seen]]) -> list[Exchange]:
+def _shown(seen: dict[str, list[ReaderView]]) -> list[Exchange]:
     """The Fetches that are drawn: of each partition the last that was held back, and the first that was not."""
     found = (each for views in seen.values() for view in views for each in (view.held, view.moved))
     return list(dict.fromkeys(each for each in found if each is not None))
 
 
-def _events(traced: Traced, seen: dict[str, list[Seen]], lanes: _Lanes) -> Iterator[_Event]:
+def _events(traced: Traced, seen: dict[str, list[ReaderView]], lanes: _Lanes) -> Iterator[_Event]:
     for each in (*traced.exchanges, *([traced.successor] if traced.successor else [])):
         broker = lanes.of(each)
         yield _Event(each.sent_at, lanes.producer, broker, request_label(each), Tone.REQUEST, each)
@@ -145,12 +145,12 @@ def _missing(traced: Traced, lanes: _Lanes) -> Iterator[tuple[int, str]]:
     for each in traced.exchanges:
         if each.answered_at is None:
             yield lanes.of(each), f"no answer to {each.api}"
-    if traced.outcome is Outcome.NOT_ENDED and traced.successor is None:
+    if traced.outcome is LearntOutcome.NOT_ENDED and traced.successor is None:
         yield lanes.of_coordinator(), "no EndTxn"
 
 
 def _bars(
-    traced: Traced, seen: dict[str, list[Seen]], events: Sequence[_Event], rows: int, lanes: _Lanes
+    traced: Traced, seen: dict[str, list[ReaderView]], events: Sequence[_Event], rows: int, lanes: _Lanes
 ) -> Iterator[Bar]:
     """A bar for each leader: from its first acknowledgement until a reader sees all its partitions readable."""
     written = traced.written().values()
@@ -167,7 +167,7 @@ def _bars(
         yield Bar(lanes.of(events[first].exchange), first, last, is_released)
 
 
-def _released_at(name: str, seen: dict[str, list[Seen]]) -> float | None:
+def _released_at(name: str, seen: dict[str, list[ReaderView]]) -> float | None:
     """When the first reader saw the partition's last stable offset behind the transaction."""
     latest = [view.latest for views in seen.values() for view in views if view.written.name == name]
     return min((at for at in latest if at is not None), default=None)

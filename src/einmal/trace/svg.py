@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from einmal.trace.diagram import Bar, Diagram, Lane, Row, Tone
+from einmal.trace.diagram import Arrow, Bar, Diagram, Lane, Tone
 
 _FIRST_LANE: Final = 150
 _BETWEEN: Final = 236
@@ -67,7 +67,7 @@ class _Page:
     def _x(self, lane: int) -> int:
         return _FIRST_LANE + _BETWEEN * lane
 
-    def _lines(self, row: Row) -> list[str]:
+    def _lines(self, row: Arrow) -> list[str]:
         """The label, as wide as its arrow; bold letters are wider."""
         character = _CHARACTER * (1.1 if row.tone is Tone.KNOWS else 1)
         return textwrap.wrap(row.label, int((_BETWEEN * abs(row.target - row.source) - 20) / character))
@@ -101,7 +101,7 @@ class _Page:
                 f"<title>{_held(each)}</title></rect>"
             )
 
-    def _row(self, row: Row, y: int) -> Iterator[str]:
+    def _row(self, row: Arrow, y: int) -> Iterator[str]:
         if row.at is not None:
             yield _text(f"{row.at:,.1f}", 62, y + 4, "s n", "end")
         begin, end = self._x(row.source), self._x(row.target)

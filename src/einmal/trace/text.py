@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from einmal.trace.diagram import Diagram, Row, Tone
+from einmal.trace.diagram import Arrow, Diagram, Tone
 
 _TIME: Final = 9
 _LANE: Final = 16
@@ -30,7 +30,7 @@ def _key(letter: str, title: str, subtitle: str) -> str:
     return f"  {letter}  {title}, {subtitle}"
 
 
-def _line(diagram: Diagram, number: int, row: Row) -> str:
+def _line(diagram: Diagram, number: int, row: Arrow) -> str:
     at = "" if row.at is None else f"{row.at:,.1f}"
     held = {each.lane for each in diagram.bars if each.first <= number <= each.last}
     line = "".join(("┃" if lane in held else "│").ljust(_LANE) for lane in range(len(diagram.lanes))).rstrip()

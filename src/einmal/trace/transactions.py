@@ -9,7 +9,7 @@ from enum import StrEnum
 from einmal.trace.exchanges import WRITES, Exchange
 
 
-class Outcome(StrEnum):
+class LearntOutcome(StrEnum):
     """The outcome as the producer learnt it by the answer to EndTxn."""
 
     COMMITTED = "committed"
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenPart:
     """The acknowledged records of a transaction in one partition, and the broker that acknowledged them."""
 
     name: str
@@ -51,12 +51,12 @@ class Traced:
         return done[0] if done else asked[-1] if asked else None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> LearntOutcome:
         if self.end is None:
-            return Outcome.NOT_ENDED
+            return LearntOutcome.NOT_ENDED
         if not self.end.is_done:
-            return Outcome.UNKNOWN
-        return Outcome.COMMITTED if self.end.committed else Outcome.ABORTED
+            return LearntOutcome.UNKNOWN
+        return LearntOutcome.COMMITTED if self.end.committed else LearntOutcome.ABORTED
 
     @property
     def asked_at(self) -> float | None:
@@ -88,24 +88,24 @@ class Traced:
     def begun_at(self) -> float:
         return self.exchanges[0].sent_at
 
-    def written(self) -> dict[str, Written]:
+    def written(self) -> dict[str, WrittenPart]:
         """By the partition's name."""
-        found: dict[str, Written] = {}
+        found: dict[str, WrittenPart] = {}
         for each in self.exchanges:
             if each.api != "Produce" or each.answered_at is None:
                 continue
             for part in each.parts:
                 if part.first_offset is None or part.last_offset is None:
                     continue
-                new = Written(
+                new = WrittenPart(
                     part.name, each.broker, part.first_offset, part.last_offset, part.records, each.answered_at
                 )
                 found[part.name] = _joined(found[part.name], new) if part.name in found else new
         return found
 
 
-def _joined(one: Written, other: Written) -> Written:
-    return Written(
+def _joined(one: WrittenPart, other: WrittenPart) -> WrittenPart:
+    return WrittenPart(
         one.name,
         other.broker,
         min(one.first_offset, other.first_offset),
@@ -133,7 +133,9 @@ def transactions(exchanges: Sequence[Exchange]) -> list[Traced]:
             known.clear()
         known.append(each)
     rest = [Traced(name, tuple(known)) for name, known in current.items() if _is_transaction(known)]
-    return sorted([*finished, *rest], key=lambda each: (each.outcome is Outcome.NOT_ENDED, each.exchanges[-1].sent_at))
+    return sorted(
+        [*finished, *rest], key=lambda each: (each.outcome is LearntOutcome.NOT_ENDED, each.exchanges[-1].sent_at)
+    )
 
 
 def _is_transaction(known: Sequence[Exchange]) -> bool:

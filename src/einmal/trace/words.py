@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from einmal.trace.diagram import Knowledge
-from einmal.trace.moments import Moment, Seen, Side
-from einmal.trace.transactions import Outcome, Traced
+from einmal.trace.moments import LearningMoment, ReaderView, Side
+from einmal.trace.transactions import LearntOutcome, Traced
 
 MARKERS_UNSEEN: Final = (
     "WriteTxnMarkers, by which the coordinator has the markers written, passes between brokers and not through the "
@@ -20,19 +20,19 @@ ADDED_BY_LEADERS: Final = (
 NO_READER: Final = "No read_committed reader fetched its partitions through the proxy."
 
 
-def verdict(traced: Traced, known: Sequence[Moment]) -> str:
+def verdict(traced: Traced, known: Sequence[LearningMoment]) -> str:
     """One sentence: how it ended, who learnt it when."""
     name = traced.transactional_id
     readers = [each.latest for each in known if each.side is Side.READER]
     seen = [each for each in readers if each is not None]
     match traced.outcome:
-        case Outcome.NOT_ENDED if traced.successor is not None:
+        case LearntOutcome.NOT_ENDED if traced.successor is not None:
             return f"Transaction of {name}: not ended by its producer, but by the next one with this id."
-        case Outcome.NOT_ENDED if seen:
+        case LearntOutcome.NOT_ENDED if seen:
             return f"Transaction of {name}: ended without an EndTxn through the proxy, as readers show."
-        case Outcome.NOT_ENDED:
+        case LearntOutcome.NOT_ENDED:
             return f"Transaction of {name}: open. Nobody has asked to end it."
-        case Outcome.UNKNOWN:
+        case LearntOutcome.UNKNOWN:
             return f"Transaction of {name}: its producer does not know the outcome; no answer to EndTxn has it."
     (producer,) = (each for each in known if each.side is Side.PRODUCER)
     text = f"Transaction of {name}: {traced.outcome.value}. Its producer knew after {_after(producer.latest, traced)}"
@@ -41,7 +41,7 @@ def verdict(traced: Traced, known: Sequence[Moment]) -> str:
     return f"{text}, the first reader after {_after(min(seen), traced)}."
 
 
-def knowledge(moment: Moment, traced: Traced) -> Knowledge:
+def knowledge(moment: LearningMoment, traced: Traced) -> Knowledge:
     earliest, latest = (
         None if at is None else round((at - traced.begun_at) * 1000, 1) for at in (moment.earliest, moment.latest)
     )
@@ -61,9 +61,9 @@ def _words(side: Side, earliest: float | None, latest: float | None) -> str:
     return f"between {earliest or 0:,.1f} and {latest:,.1f} ms, by the last stable offset in its Fetch"
 
 
-def remarks(traced: Traced, views: dict[str, list[Seen]]) -> Iterator[str]:
+def remarks(traced: Traced, views: dict[str, list[ReaderView]]) -> Iterator[str]:
     """Name what the proxy cannot see, and what it saw instead."""
-    if traced.outcome is not Outcome.NOT_ENDED or traced.successor is not None:
+    if traced.outcome is not LearntOutcome.NOT_ENDED or traced.successor is not None:
         yield MARKERS_UNSEEN
     if set(traced.written()) - _added(traced):
         yield ADDED_BY_LEADERS
