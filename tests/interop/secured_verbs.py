@@ -212,6 +212,11 @@ def _(stage: Stage) -> None:
         assert f"einmal txn abort {name}" in stage.run("txn", "doctor", "--topic", stage.name, status=1)
 
 
+@shows("trace")
+def _(stage: Stage) -> None:
+    assert "committed. Its producer knew after" in stage.run("trace")
+
+
 @shows("txn show")
 def _(stage: Stage) -> None:
     with stage.open_transaction() as name:

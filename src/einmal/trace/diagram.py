@@ -37,7 +37,8 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The last stable offset is held at a leader, from one row to another; ``is_released``: until there."""
+    """The last stable offset is held at a leader, from one row to another; ``is_released``: a reader shows that it ends
+    there, for all of the leader's partitions; else it may have ended before."""
 
     lane: int
     first: int

@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import Final
 
-from einmal.trace.diagram import Arrow, Bar, Diagram, Lane, Tone
+from einmal.trace.diagram import Arrow, Diagram, Lane, Tone
 
 _FIRST_LANE: Final = 150
 _BETWEEN: Final = 236
@@ -98,7 +98,7 @@ class _Page:
             first, last = tops[each.first], tops[each.last] if each.is_released else bottom
             yield (
                 f'<rect class="held" x="{self._x(each.lane) - 3}" y="{first}" width="6" height="{last - first}" rx="2">'
-                f"<title>{_held(each)}</title></rect>"
+                "<title>last stable offset held, as far as readers show</title></rect>"
             )
 
     def _row(self, row: Arrow, y: int) -> Iterator[str]:
@@ -140,10 +140,6 @@ class _Page:
             lines += found
             y += _LINE * (len(found) - 1)
         return lines, y + 20
-
-
-def _held(bar: Bar) -> str:
-    return "last stable offset held" if bar.is_released else "last stable offset held until the end of the trace"
 
 
 def _legend(diagram: Diagram) -> Iterator[str]:
