@@ -28,6 +28,7 @@ PAGES = [
         "list_access",
         "list_bounds",
         "list_commands",
+        "list_log_events",
         "list_modules",
         "list_public_defects",
         "list_settings",

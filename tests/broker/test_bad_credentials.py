@@ -15,6 +15,7 @@ import pytest
 from einmal.broker.node import Node
 from einmal.client.aio import Admin
 from einmal.client.errors import KafkaError, NoBrokerReachable, SaslAuthenticationFailed, SslHandshakeFailed
+from einmal.event_log import fields_of
 from einmal.types import ErrorCode
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good
 from tests.broker.nodes import Client, running_node, until
@@ -70,14 +71,14 @@ async def undisturbed(
             assert await client.answers()
     for line, reason in zip(lines(caplog), reasons, strict=True):
         assert reason in line.getMessage()
-        assert line.__dict__["client"] == "127.0.0.1"
-        assert line.__dict__.get("listener", listener) == listener
+        assert fields_of(line)["client"] == "127.0.0.1"
+        assert fields_of(line).get("listener", listener) == listener
     assert good.slowest < LATENCY_SECONDS_MAX
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """Of the broker, about a client."""
-    return [each for each in caplog.records if hasattr(each, "client")]
+    return [each for each in caplog.records if "client" in fields_of(each)]
 
 
 async def failure(settings: Mapping[str, Any]) -> KafkaError:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from einmal.event_log import fields_of
 from tests.broker.good_client import Good, resident_bytes
 from tests.broker.nodes import Client, until
 from tests.broker.test_tls_listeners import hello
@@ -68,7 +69,7 @@ async def test_half_open_handshakes_cost_others_nothing(
             lines = [each for each in caplog.records if "connection closed: " in each.getMessage()]
             # One for each handshake that the node has ended, or the client after it has sent something.
             assert count - 1_000 <= len(lines) <= count
-            assert {each.__dict__["client"] for each in lines} == {"127.0.0.1"}
+            assert {fields_of(each)["client"] for each in lines} == {"127.0.0.1"}
     finally:
         for each in kept:
             each.close()

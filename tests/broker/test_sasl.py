@@ -16,6 +16,7 @@ import pytest
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.broker.node import Node
 from einmal.broker.rpc.authentication import Credentials
+from einmal.event_log import fields_of
 from einmal.log.disk import OsDisk
 from einmal.security.mechanisms import SaslExchange
 from einmal.security.principal import Principal
@@ -95,7 +96,7 @@ async def test_wrong_credentials_get_an_error_with_a_hint_and_end_the_connection
         )
         assert await client.is_closed()
     (line,) = [record for record in caplog.records if "authentication failed" in record.getMessage()]
-    assert line.client == "127.0.0.1"  # type: ignore[attr-defined]
+    assert fields_of(line)["client"] == "127.0.0.1"
     assert "a guess" not in caplog.text and SECRET not in caplog.text
 
 
@@ -139,9 +140,9 @@ async def test_a_request_before_authentication_ends_the_connection_with_one_line
         assert await client.answers()
         client.send(api_key, {0: 9, 1: 13, 3: 9, 19: 7, 22: 4, 32: 4, 51: 0}[api_key], bytes(64))
         assert await client.is_closed()
-    lines = [record for record in caplog.records if hasattr(record, "client")]
+    lines = [record for record in caplog.records if "client" in fields_of(record)]
     assert len(lines) == 1
-    assert lines[0].client == "127.0.0.1"
+    assert fields_of(lines[0])["client"] == "127.0.0.1"
 
 
 async def test_a_message_without_a_handshake_is_an_illegal_state(tmp_path: Path) -> None:

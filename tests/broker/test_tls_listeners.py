@@ -21,6 +21,7 @@ import uvloop
 from einmal.broker.config import ConfigError
 from einmal.broker.front.connections import tls_server
 from einmal.broker.node import Node
+from einmal.event_log import fields_of
 from einmal.security.principal import ANONYMOUS, Principal
 from einmal.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from einmal.wire.frames import frame
@@ -215,7 +216,7 @@ async def test_a_client_without_a_valid_certificate_is_refused_and_logged_once(
                 await client.answers()
         (line,) = lines(caplog, "TLS handshake failed")
         assert reason in line.getMessage()
-        assert (line.__dict__["client"], line.__dict__["listener"]) == ("127.0.0.1", "SSL")
+        assert (fields_of(line)["client"], fields_of(line)["listener"]) == ("127.0.0.1", "SSL")
 
 
 async def test_a_client_that_does_not_trust_the_broker_is_logged(tls: Tls, caplog: pytest.LogCaptureFixture) -> None:
@@ -286,7 +287,7 @@ async def test_another_protocol_closes_the_connection_with_one_line_that_names_i
         await first_answer(port_of(node, listener), data)
         (line,) = lines(caplog, "connection closed")
         assert reason in line.getMessage()
-        assert (line.__dict__["client"], line.__dict__["listener"]) == ("127.0.0.1", listener)
+        assert (fields_of(line)["client"], fields_of(line)["listener"]) == ("127.0.0.1", listener)
 
 
 async def test_random_bytes_in_a_handshake_only_close_the_connection(tls: Tls) -> None:

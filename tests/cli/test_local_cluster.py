@@ -129,5 +129,7 @@ def test_per_broker_settings_are_ignored_with_a_warning(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, *options).wait_until_ready() as cluster:
         _status, errors = cluster.stop()
     (warning,) = map(json.loads, errors.splitlines())
-    assert warning["event"] == "node.id is chosen for each of the 2 brokers: the configured value is ignored"
+    assert warning["event"] == "setting_ignored"
+    assert warning["message"] == "node.id is chosen for each of the 2 brokers: the configured value is ignored"
+    assert (warning["logger"], warning["setting"], warning["brokers"]) == ("einmal.cli.start", "node.id", 2)
     assert "num.partitions=3" in (tmp_path / "broker-2.properties").read_text()

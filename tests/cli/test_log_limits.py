@@ -3,7 +3,8 @@
 import io
 import logging
 
-from einmal.cli.log_limits import LENGTH_MAX, LINES_MAX, WINDOW_SECONDS, LimitedHandler
+from einmal.cli.log_limits import LINES_MAX, WINDOW_SECONDS, LimitedHandler
+from einmal.event_log import LENGTH_MAX
 
 
 def log(handler: LimitedHandler, text: str, *values: object, at: float = 0.0) -> None:

@@ -8,17 +8,17 @@ and take topics it does not know yet for deleted ones. Changes are the active co
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from einmal.event_log import EventLog
 from einmal.metadata.image import ClusterImage, ImageDelta
 from einmal.metadata.records import MetadataRecord
 from einmal.security.acl import Acl
 from einmal.types import Offset
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 class Following(Protocol):
@@ -74,7 +74,9 @@ class ClusterMetadata:
 
     def load_snapshot(self, snapshot: Sequence[MetadataRecord], end_offset: Offset, epoch: int) -> None:
         """Take what is in a snapshot for all that was before."""
-        log.info("metadata snapshot", extra={"end_offset": end_offset, "epoch": epoch})
+        log.info(
+            "metadata_snapshot_loaded", "a snapshot of the metadata log is loaded", end_offset=end_offset, epoch=epoch
+        )
         before, image = self.image, ClusterImage()
         image.apply(snapshot)
         image.version += before.version

@@ -8,7 +8,6 @@ the simulator builds the same node on virtual time, network and disk.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import sys
 import time
@@ -73,8 +72,6 @@ from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION, ClusterImage, ImageDelta
 from einmal.seams import Clock, Network
 from einmal.security.authorizer import StandardAuthorizer
-
-log = logging.getLogger(__name__)
 
 _CHECKPOINT_SECONDS: Final = 5.0
 

@@ -6,7 +6,6 @@ cannot be used is logged once, and what was loaded before stays.
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.broker.listeners import NamedListener
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.seams import Clock
 from einmal.security.certificates import subject_of, valid_until
@@ -25,7 +25,7 @@ from einmal.security.principal_mapping import NoRuleMatches, PrincipalMapping
 from einmal.security.settings import TlsSettings, tls_settings
 from einmal.security.tls import ServerOptions, leaf_of, read_into, server_context, tls_context
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 REFRESH_SECONDS: Final = 10.0
 _FILES: Final = (
@@ -80,7 +80,7 @@ class ListenerTls:
                 "clients authenticate by certificates of any authority that this machine trusts, such as those of the "
                 "web: set ssl.truststore.location to your own"
             )
-            log.warning(message, extra=self._about)
+            log.warning("any_client_certificate_accepted", message, listener=self.listener.name)
 
     async def refresh(self) -> None:
         """Take the files' new content."""
@@ -93,13 +93,18 @@ class ListenerTls:
         except SecuritySettingError as error:
             if self._problem != error.meaning:
                 log.warning(
-                    "the changed certificate files are not used: %s: %s", error.meaning, error.hint, extra=self._about
+                    "changed_certificates_refused",
+                    "the changed certificate files are not used: %(error)s: %(hint)s",
+                    error=error.meaning,
+                    hint=error.hint,
+                    listener=self.listener.name,
                 )
             self._problem = error.meaning
             return
         self._problem = ""
         self._loaded = made
-        log.info("new connections use the changed certificate files", extra=self._about)
+        changed = "new connections use the changed certificate files"
+        log.info("certificates_changed", changed, listener=self.listener.name)
         self._warn_of_end(made)
 
     @property
@@ -151,15 +156,12 @@ class ListenerTls:
 
     def _warn_of_end(self, loaded: _Contexts) -> None:
         if loaded.ends is not None and loaded.ends <= self._now:
-            log.warning("the certificate has expired at %s: renew it", loaded.ends, extra=self._about)
+            expired = "the certificate has expired at %(end)s: renew it"
+            log.warning("certificate_expired", expired, end=loaded.ends, listener=self.listener.name)
 
     @property
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now().wall_ms / 1000, UTC)
-
-    @property
-    def _about(self) -> dict[str, str]:
-        return {"listener": self.listener.name}
 
 
 class NodeTls:

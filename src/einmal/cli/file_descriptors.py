@@ -6,10 +6,13 @@ the other's, or what a checkpoint, a flush or a new connection to another broker
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from einmal.event_log import EventLog
+
+log = EventLog(__name__)
 
 _KEPT_FREE: Final = 64
 """For listening sockets, other nodes, and files that are open for the time of a call, in each thread."""
@@ -44,5 +47,6 @@ def raised_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError) as error:
-            logging.warning("no more than %d file descriptors: %s", soft, error)
+            few = "no more than %(count)d file descriptors: %(error)s"
+            log.warning("file_descriptors_limited", few, count=soft, error=error)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from typing import IO, Final
 
+from einmal.event_log import LENGTH_MAX, shortened
+
 LINES_MAX: Final = 20
 """Maximum number of lines of a kind, in a window."""
 WINDOW_SECONDS: Final = 10.0
-LENGTH_MAX: Final = 2_000
-"""Maximum length of a message. Tracebacks are ours, and are not cut."""
 _KINDS_MAX: Final = 1_000
+_SUPPRESSED: Final = "%(count)d similar lines suppressed: %(text)s"
 
 
 class _Kind:
@@ -67,13 +68,13 @@ class LimitedHandler(logging.StreamHandler[IO[str]]):
             del self._kinds[key]
             if kind.suppressed:
                 name, text = key
-                message = "%d similar lines suppressed: %s"
-                self._write(
-                    logging.LogRecord(name, logging.WARNING, "", 0, message, (kind.suppressed, text[:200]), None)
-                )
+                fields = {"count": kind.suppressed, "text": text[:200]}
+                line = {"name": name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": _SUPPRESSED}
+                event = {"args": fields, "event": "similar_lines_suppressed", "fields": fields}
+                self._write(logging.makeLogRecord(line | event))
 
     def _write(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if len(message) > LENGTH_MAX:
-            record.msg, record.args = f"{message[:LENGTH_MAX]}... ({len(message)} characters)", None
+            record.msg, record.args = shortened(message), None
         self.emit(record)

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import einmal
 from einmal.broker.config import (
@@ -37,14 +37,18 @@ from einmal.broker.listeners import Audience, NamedListener, endpoints_of
 from einmal.cli.file_descriptors import raised_limit, shares
 from einmal.cli.formats import Format
 from einmal.cli.garbage import collect_in_time
+from einmal.cli.log_formats import JsonFormatter, TextFormatter
 from einmal.cli.log_limits import LimitedHandler
 from einmal.compiled import execution
+from einmal.event_log import EventLog
 from einmal.seams import ListenError
 from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import read_file, resolved
 
 if TYPE_CHECKING:
     from einmal.broker.node import Node
+
+log = EventLog(__name__)
 
 _LOCK_FILE: Final = ".lock"
 _M_TRIM_THRESHOLD: Final = -1
@@ -79,7 +83,6 @@ _OF_EACH: Final = frozenset(
 )
 """Settings that the brokers of a cluster on this machine cannot have in common."""
 _BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
-_STANDARD_LOG_FIELDS: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
 class _StartError(Exception):
@@ -171,7 +174,7 @@ def _config(port: int | None, host: str | None, data_dir: Path | None, values: M
 
 def _warn_of_unknown(keys: Sequence[str]) -> None:
     for warning in warnings_of(keys, SETTINGS):
-        logging.warning("%s", warning)
+        log.warning("unknown_setting", "%(warning)s", warning=warning)
 
 
 def _listeners_at(config: BrokerConfig, host: str | None, port: int | None) -> str:
@@ -213,7 +216,8 @@ def _run_cluster(
     _warn_of_unknown(unknown)
     for key in values:
         if key in _OF_EACH and key != "listeners":
-            logging.warning("%s is chosen for each of the %d brokers: the configured value is ignored", key, count)
+            chosen = "%(setting)s is chosen for each of the %(brokers)d brokers: the configured value is ignored"
+            log.warning("setting_ignored", chosen, setting=key, brokers=count)
     folder = (data_dir or _default_data_dir() / f"cluster-of-{count}").expanduser().absolute()
     declared = config.named_listeners.first.endpoint
     # A second one would write down other ports for the brokers of the first.
@@ -267,16 +271,24 @@ def _share_descriptors(config: BrokerConfig, limit: int) -> tuple[BrokerConfig, 
 
 def _log_descriptors(wanted: BrokerConfig, config: BrokerConfig, limit: int, files: int) -> None:
     most = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
-    logging.info(
-        "%d file descriptors: up to %d for files of logs, %d for connections", limit, files, sum(most.values())
+    log.info(
+        "file_descriptors_shared",
+        "%(limit)d file descriptors: up to %(files)d for files of logs, %(connections)d for connections",
+        limit=limit,
+        files=files,
+        connections=sum(most.values()),
     )
     for name, count in most.items():
         configured = wanted.of_listener(name)
         if count < configured.max_connections and "max.connections" in configured.given:
-            logging.warning(
-                "listener %s has up to %d connections, not max.connections=%d: the limit of file descriptors "
-                "(ulimit -Hn) is %d",
-                *(name, count, configured.max_connections, limit),
+            log.warning(
+                "max_connections_lowered",
+                "listener %(listener)s has up to %(count)d connections, not max.connections=%(configured)d: the limit "
+                "of file descriptors (ulimit -Hn) is %(limit)d",
+                listener=name,
+                count=count,
+                configured=configured.max_connections,
+                limit=limit,
             )
 
 
@@ -356,7 +368,7 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
     _warn_of_impersonation(config)
     await stopping.wait()
     collecting.cancel()
-    logging.info("stopping")
+    log.info("broker_stopping", "stopping")
     try:
         await node.stop()
     except OSError as error:
@@ -380,11 +392,12 @@ def _warn_of_impersonation(config: BrokerConfig) -> None:
         )
     else:
         return
-    logging.warning(
-        "%s: acknowledge records that no replica has, end transactions, take over the metadata. Set "
+    log.warning(
+        "cluster_unprotected",
+        "%(problem)s: acknowledge records that no replica has, end transactions, take over the metadata. Set "
         "inter.broker.listener.name, listener.security.protocol.map and einmal.cluster.secret.file "
         "(docs/security.md), or let only trusted hosts reach the ports",
-        problem,
+        problem=problem,
     )
 
 
@@ -501,32 +514,6 @@ def _set_up_logging(wanted: Format | None) -> None:
     """``wanted`` None: text on a terminal, JSON elsewhere."""
     handler = LimitedHandler(sys.stderr)
     is_text = sys.stderr.isatty() if wanted is None else wanted is Format.TEXT
-    handler.setFormatter(_ConsoleFormatter() if is_text else _JsonFormatter())
+    handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def _extras(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD_LOG_FIELDS}
-
-
-class _ConsoleFormatter(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-
-    def format(self, record: logging.LogRecord) -> str:
-        return " ".join((super().format(record), *(f"{key}={value}" for key, value in _extras(record).items())))
-
-
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "time": self.formatTime(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-            **_extras(record),
-        }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)

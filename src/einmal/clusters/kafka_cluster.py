@@ -6,7 +6,6 @@ One cluster object per query, on the driver. Knows nothing of Spark.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Mapping
@@ -28,10 +27,11 @@ from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
 from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.commit_protocol.source_offsets import SourcePosition
+from einmal.event_log import EventLog
 from einmal.options.values import OptionError
 from einmal.types import ErrorCode, IsolationLevel, Offset, TopicPartition
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 _VERIFYING_ADD_PARTITIONS: Final = 4
 """Brokers that speak this version verify a transactional write at the coordinator (KIP-890 part 1)."""
@@ -137,7 +137,8 @@ class _Asker(Admin):
             elif isinstance(answer, UnknownTopic) or not passes(answer):
                 raise answer
             else:
-                _logger.warning("%s is not read now, other partitions are: %s", each, answer)
+                unread = "%(partition)s is not read now, other partitions are: %(error)s"
+                _logger.warning("partition_unread", unread, partition=each, error=answer)
         return found
 
     async def ends(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol import effects as protocol
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.commit_protocol.run_state import Held
+from einmal.event_log import EventLog
 from einmal.ingest import effects
 from einmal.ingest.appender import Appender, LocalAppender
 from einmal.ingest.deduplication.business_key import Deduplicate
@@ -44,7 +44,11 @@ _HINT_FENCED: Final = (
 _HINT_UNREADABLE: Final = "run the einmal that wrote the record, or a newer one"
 _NOT_ALLOWED: Final = ("transactional.id", "enable.idempotence", "acks")
 _END: Final = object()
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
+
+
+def _log_notice(notice: SourceNotice) -> None:
+    _logger.warning("ingest_notice", "%(text)s", text=notice.text, kind=notice.kind, subject=notice.subject)
 
 
 class IngestStopped(Exception):
@@ -83,7 +87,7 @@ class Ingest:
         self._name = name
         self._deduplicate = deduplicate
         self._deduplicator: Deduplicator | None = None
-        self._notify = notify or (lambda notice: _logger.warning("%s", notice.text))
+        self._notify = notify or _log_notice
         self._committed = committed
         self._parts: Iterator[object] | None = None
         self._batch: IngestBatch | None = None

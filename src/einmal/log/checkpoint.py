@@ -17,7 +17,6 @@ The order matters: batches are flushed, then the derived files are written, then
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -25,12 +24,13 @@ from uuid import UUID
 
 from google_crc32c import value as crc32c
 
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.log.segment import Segment
 from einmal.log.segment_files import IndexWrite, SegmentSummary, Stored, StoredIndexes
 from einmal.types import Offset
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 FILE_NAME: Final = "recovery-checkpoint"
 _VERSION: Final = 0
@@ -166,8 +166,10 @@ def load(disk: Disk, directory: PurePosixPath) -> Summary | None:
         return Summary.decode(disk.read_file(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning(
-            "%s is invalid (%s): reading the whole log instead. Records removed by DeleteRecords may reappear",
-            path,
-            error,
+            "checkpoint_invalid",
+            "%(path)s is invalid (%(error)s): reading the whole log instead. Records removed by "
+            "DeleteRecords may reappear",
+            path=path,
+            error=error,
         )
         return None

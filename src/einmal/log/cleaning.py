@@ -8,17 +8,17 @@ void: the log was truncated, or segments went. Then what was begun is removed, a
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from einmal.event_log import EventLog
 from einmal.log.compaction import CleanedSegment, Cleaning, last_batches
 from einmal.log.disk import Disk
 from einmal.log.partition_log import PartitionLog
 from einmal.types import Instant, Offset
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 Swap: TypeAlias = Callable[[Cleaning, CleanedSegment], Awaitable[bool]]
 _END: Final = object()
@@ -89,4 +89,4 @@ async def _discard(disk: Disk, cleaning: Cleaning) -> None:
         await disk.in_background(cleaning.discard)
     except OSError as error:
         # The folder is gone, or recovery will sweep it.
-        log.debug("cannot remove what was begun: %s", error)
+        log.debug("cleaning_remains", "cannot remove what was begun: %(error)s", error=error)

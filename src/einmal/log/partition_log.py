@@ -61,12 +61,12 @@ Appending, reading and shrinking are synchronous, for one event loop; long disk 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 from uuid import UUID
 
+from einmal.event_log import EventLog
 from einmal.log import checkpoint, compaction, partition_metadata
 from einmal.log.admission import NONE, Admission, assign_offsets, trusted_headers, validated_headers
 from einmal.log.compaction import Cleanable
@@ -102,7 +102,7 @@ from einmal.types import (
 from einmal.wire.control_batch import encode_marker
 from einmal.wire.record_batch import CONTROL, BatchHeader, read_header
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 class AppendResult(NamedTuple):
@@ -322,7 +322,7 @@ class PartitionLog:
             return self._storage_error(error)
         if self._lacks_room:
             self._lacks_room = False
-            log.info("%s can be written to again", self._directory)
+            log.info("log_writable_again", "%(path)s can be written to again", path=self._directory)
         self.durability.appended(len(batches), len(headers))
         self._replay(batches, headers, entries, now)
         return AppendResult(NONE, entries[0].base_offset, entries[-1].last_offset, append_time, self.log_start_offset)
@@ -355,11 +355,13 @@ class PartitionLog:
     def _storage_error(self, error: OSError) -> AppendResult:
         if error.errno not in SHORTAGES:
             self.durability.is_offline = True
-            log.error("%s cannot be written to and is offline: %s", self._directory, error)
+            offline = "%(path)s cannot be written to and is offline: %(error)s"
+            log.error("log_offline", offline, path=self._directory, error=error)
         elif not self._lacks_room:
             # Nothing was written, so the log may continue once the disk has space.
             self._lacks_room = True
-            log.error("%s cannot be written to, records are refused until it can: %s", self._directory, error)
+            refused = "%(path)s cannot be written to, records are refused until it can: %(error)s"
+            log.error("log_unwritable", refused, path=self._directory, error=error)
         return AppendResult.refusal(ErrorCode.kafka_storage_error, self.log_start_offset)
 
     # --- reading ---------------------------------------------------------------------------------------------

@@ -56,7 +56,6 @@ is changed; everything after it is read and validated, and what is derived from 
 
 from __future__ import annotations
 
-import logging
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -64,6 +63,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
+from einmal.event_log import EventLog
 from einmal.log import checkpoint, leader_epochs, segment_swap
 from einmal.log.aborted_index import AbortedEntry
 from einmal.log.batches import holds_batch, scan
@@ -92,7 +92,8 @@ from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
 from einmal.wire.errors import Truncated, WireError
 from einmal.wire.record_batch import CONTROL, HEADER_SIZE, BatchHeader, decode_records, is_whole_batch
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_UNKNOWN: Final = "%(path)s is not what the checkpoint knows: rebuilt from the log"
 
 _NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _DERIVED: Final = (OFFSET_INDEX, TIME_INDEX, ABORTED_INDEX)
@@ -162,7 +163,13 @@ def _own(
         return None
     path = directory / checkpoint.FILE_NAME
     if summary.topic_id != topic_id:
-        log.warning("%s is of topic id %s, not %s: the whole log is read instead", path, summary.topic_id, topic_id)
+        log.warning(
+            "checkpoint_of_other_topic",
+            "%(path)s is of topic id %(found)s, not %(expected)s: the whole log is read instead",
+            path=path,
+            found=summary.topic_id,
+            expected=topic_id,
+        )
         return None
     # Checkpoints of earlier versions do not name the partition.
     if None not in (partition, summary.partition) and summary.partition != partition:
@@ -249,7 +256,7 @@ def _segments(
             if segment.load_aborted_index():
                 aborted_from[base] = segment.end_offset
             else:
-                log.warning("%s is not what the checkpoint knows: rebuilt", segment.path(ABORTED_INDEX))
+                log.warning("aborted_index_rebuilt", _UNKNOWN, path=segment.path(ABORTED_INDEX))
         following = bases[number + 1] if number + 1 < len(bases) else None
         is_proved = base in known and base != growing
         is_flushed = is_proved or (summary is None and following is not None and base in files[OFFSET_INDEX])
@@ -283,12 +290,13 @@ def _is_sparse(known: SegmentSummary) -> bool:
 
 def _add_entries(segment: Segment) -> None:
     """Earlier versions wrote an index with the interval in the topic's settings, however large."""
-    log.warning("%s: its index has few entries: rebuilt", segment.path(OFFSET_INDEX))
+    log.warning("index_rebuilt", "%(path)s: its index has few entries: rebuilt", path=segment.path(OFFSET_INDEX))
     try:
         segment.rebuild_indexes()
     except LogCorruption as error:
         # Whoever reads there gets the error, and nobody else.
-        log.warning("%s: its index stays as it is: %s", segment.path(OFFSET_INDEX), error)
+        sentence = "%(path)s: its index stays as it is: %(error)s"
+        log.warning("index_not_rebuilt", sentence, path=segment.path(OFFSET_INDEX), error=error)
 
 
 def _known_snapshots(offsets: list[Offset], summary: checkpoint.Summary | None) -> dict[Offset, Stored | None]:
@@ -330,12 +338,14 @@ def _scan(segment: Segment, *, may_be_torn: bool, lost_power: bool) -> bool:
             "segments after it; or, with other replicas, move the directory away: it is copied from the leader"
         )
     log.warning(
-        "%s: %s: the torn tail of a crash, %d bytes from offset %d on, is cut off at %d",
-        segment.path(LOG),
-        error,
-        segment.file.size() - segment.size,
-        segment.end_offset,
-        segment.size,
+        "torn_tail_truncated",
+        "%(path)s: %(error)s: the torn tail of a crash, %(bytes)d bytes from offset %(offset)d on, is cut off at "
+        "%(size)d",
+        path=segment.path(LOG),
+        error=error,
+        bytes=segment.file.size() - segment.size,
+        offset=segment.end_offset,
+        size=segment.size,
     )
     segment.cut(segment.size)
     # At once: what is appended now must not be followed by old bytes again after a power cut.
@@ -371,7 +381,8 @@ def _reaches(segment: Segment, following: Offset, config: LogConfig, *, may_be_t
 def _drop(disk: Disk, directory: PurePosixPath, config: LogConfig, bases: list[Offset]) -> None:
     # The last first: after a crash in between there is no hole.
     for base in reversed(bases):
-        log.warning("%s follows the torn tail of a crash, and goes", directory / file_name(base, LOG))
+        sentence = "%(path)s follows the torn tail of a crash, and goes"
+        log.warning("segment_after_torn_tail_removed", sentence, path=directory / file_name(base, LOG))
         Segment(disk, directory, base, config.index_interval_bytes).remove()
 
 
@@ -388,19 +399,18 @@ def _remove(disk: Disk, directory: PurePosixPath, suffix: str, offsets: list[Off
 def _load_epochs(
     disk: Disk, directory: PurePosixPath, recovered: Recovered, summary: checkpoint.Summary | None
 ) -> bool:
+    path = directory / leader_epochs.FILE_NAME
     try:
-        data = disk.read_file(directory / leader_epochs.FILE_NAME) if summary else b""
+        data = disk.read_file(path) if summary else b""
         stored = Stored.of(data)
         if summary and stored == summary.leader_epochs:
             recovered.epochs = LeaderEpochs.decode(data)
             recovered.stored_epochs = stored
             return True
         if summary:
-            log.warning(
-                "%s is not what the checkpoint knows: rebuilt from the log", directory / leader_epochs.FILE_NAME
-            )
+            log.warning("leader_epochs_rebuilt", _UNKNOWN, path=path)
     except (OSError, ValueError) as error:
-        log.warning("%s: %s: rebuilt from the log", directory / leader_epochs.FILE_NAME, error)
+        log.warning("leader_epochs_unreadable", "%(path)s: %(error)s: rebuilt from the log", path=path, error=error)
     # Not to be believed: the replay begins at the first segment, which is as good.
     recovered.aborted_from[recovered.segments[0].base_offset] = recovered.segments[0].base_offset
     recovered.segments[0].aborted_index.truncate_to(recovered.segments[0].base_offset)
@@ -435,7 +445,8 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
             except (OSError, ValueError) as error:
                 is_usable = False
                 if stored != NOTHING_STORED:
-                    log.warning("%s is not used: %s", directory / file_name(offset, SNAPSHOT), error)
+                    sentence, path = "%(path)s is not used: %(error)s", directory / file_name(offset, SNAPSHOT)
+                    log.warning("producer_snapshot_unused", sentence, path=path, error=error)
         if is_usable:
             kept.insert(0, offset)
         else:

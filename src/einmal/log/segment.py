@@ -29,13 +29,13 @@ Knows no producer and no high watermark.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple, TypeVar
 
 from google_crc32c import extend as extend_crc
 
+from einmal.event_log import EventLog
 from einmal.log.aborted_index import ENTRY_SIZE as ABORTED_ENTRY_SIZE
 from einmal.log.aborted_index import AbortedIndex
 from einmal.log.batches import walk
@@ -64,7 +64,7 @@ from einmal.types import LeaderEpoch, Offset, Position
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import HEADER_SIZE, BatchHeader, peek_header, read_header, validate
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _KNOWN_POSITIONS: Final = 64
 
@@ -356,7 +356,8 @@ class Segment:
         offsets = _load(self._disk, self.path(OFFSET_INDEX), self.stored.offsets)
         times = _load(self._disk, self.path(TIME_INDEX), self.stored.times)
         if offsets is None or times is None:
-            log.warning("%s: an index does not match the checkpoint: rebuilt", self.path(LOG))
+            sentence = "%(path)s: an index does not match the checkpoint: rebuilt"
+            log.warning("index_rebuilt", sentence, path=self.path(LOG))
             self.rebuild_indexes()
             return
         self._offset_index = OffsetIndex.decode(self.base_offset, offsets)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from einmal.client.errors import FatalError, KafkaError, LocalError, RetriableEr
 from einmal.commit_protocol import effects as protocol
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.commit_protocol.run_state import Held
+from einmal.event_log import EventLog
 from einmal.mirror_protocol import effects
 from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
@@ -50,7 +50,11 @@ _HINT_STALLED: Final = (
 _HINT_FATAL: Final = "correct the cluster's client settings in the declaration"
 _HINT_FENCED: Final = "another mirror has started under this name: let only one of them run"
 _HINT_UNREADABLE: Final = "run the einmal that wrote the record, or a newer one; delete a record that is no mirror's"
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
+
+
+def _log_notice(notice: MirrorNotice) -> None:
+    _logger.warning("mirror_notice", "%(text)s", text=notice.text, kind=notice.kind.value, subject=notice.subject)
 
 
 class MirrorStopped(Exception):
@@ -86,7 +90,7 @@ class MirrorProcess:
         self._source = SourceReader(source)
         self._copier = copier or LocalCopier(self._source.reader)
         self._target = TargetWriter(target, flow.name, flow.transactional_id)
-        self._notify = notify or (lambda notice: _logger.warning("%s", notice.text))
+        self._notify = notify or _log_notice
         self._committed = committed
         self._ends_when_idle = ends_when_idle
         self._record: CommitRecord | None = None

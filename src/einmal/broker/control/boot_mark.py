@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import Final
 
 from einmal.broker.config import BrokerConfig
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 FILE_NAME: Final = ".boot"
 
@@ -30,7 +30,7 @@ class BootMark:
             self._disk.write_file(self._path, self._disk.boot_id().encode())
         except OSError as error:
             # The next start may take damage for a torn tail, no more.
-            log.warning("%s: %s", self._path, error)
+            log.warning("boot_mark_unwritten", "%(path)s: %(error)s", path=self._path, error=error)
 
     def remove(self) -> None:
         """The disk has refused writes: what this process wrote may be lost although the machine has kept its power."""

@@ -10,7 +10,6 @@ Knows the requests to the controller, not how it decides them.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -22,6 +21,7 @@ from einmal.broker.listeners import ConfigError
 from einmal.broker.listening import Listening
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
+from einmal.event_log import EventLog
 from einmal.metadata.features import SUPPORTED_FEATURES
 from einmal.types import ErrorCode
 from einmal.wire.api.broker_heartbeat import API as BROKER_HEARTBEAT
@@ -29,7 +29,7 @@ from einmal.wire.api.broker_heartbeat import BrokerHeartbeatRequest
 from einmal.wire.api.broker_registration import API as BROKER_REGISTRATION
 from einmal.wire.api.broker_registration import BrokerRegistrationRequest, Feature, Listener
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _REGISTRATION_VERSION: Final = 4
 _HEARTBEAT_VERSION: Final = 1
@@ -173,7 +173,7 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         """Register, with retries. Raises ConfigError when no controller ever accepts this broker."""
-        loop = asyncio.get_running_loop()
+        loop, node_id = asyncio.get_running_loop(), self._config.node_id
         report_at = loop.time() + _FIRST_REPORT_SECONDS
         self._files.write_running()
         while True:
@@ -185,11 +185,17 @@ class BrokerLifecycle:
                 raise ConfigError(self._why_refused(error))
             if loop.time() >= report_at:
                 report_at = loop.time() + _REPORT_SECONDS
-                log.warning("node %d waits for %s", self._config.node_id, self._what_is_missing(error))
+                missing = self._what_is_missing(error)
+                log.warning("registration_waits", "node %(node)d waits for %(missing)s", node=node_id, missing=missing)
             is_duplicate = error is ErrorCode.duplicate_broker_registration
             await asyncio.sleep(_DUPLICATE_RETRY_SECONDS if is_duplicate else _RETRY_SECONDS)
         if answer.broker_epoch != self._identity.broker_epoch:
-            log.info("broker %d is registered, epoch %d", self._config.node_id, answer.broker_epoch)
+            log.info(
+                "broker_registered",
+                "broker %(broker)d is registered, epoch %(epoch)d",
+                broker=node_id,
+                epoch=answer.broker_epoch,
+            )
         self._identity.broker_epoch = answer.broker_epoch
         self._files.write_running()
         if self._config.flush_each and self._files.previous_epoch >= 0:
@@ -259,7 +265,9 @@ class BrokerLifecycle:
             return True
         if answer.error_code is not ErrorCode.none:
             if answer.error_code not in _SOON:
-                log.warning("the controller refuses a heartbeat: %s", answer.error_code.name)
+                log.warning(
+                    "heartbeat_refused", "the controller refuses a heartbeat: %(error)s", error=answer.error_code.name
+                )
             return False
         self._answered_at = asyncio.get_running_loop().time()
         self._set_unfenced(not answer.is_fenced)
@@ -269,7 +277,7 @@ class BrokerLifecycle:
 
     def _set_unfenced(self, is_unfenced: bool) -> None:
         if self.is_unfenced and not is_unfenced and not self._wants_shutdown:
-            log.warning("broker %d is fenced", self._config.node_id)
+            log.warning("self_fenced", "broker %(broker)d is fenced", broker=self._config.node_id)
         self.is_unfenced = is_unfenced
         if is_unfenced and self._unfenced is not None and not self._unfenced.done():
             self._unfenced.set_result(None)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final, Protocol
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.rpc.controller_channel import Leadership
 from einmal.broker.rpc.peers import Asker
+from einmal.event_log import EventLog
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.messages import Api, Q, R
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _LANE: Final = "heartbeat"
 _TIMEOUT_MS: Final = 2_000
@@ -44,7 +44,7 @@ class ControllerLink:
         try:
             return await self._peers.ask(leader, api, version, request, timeout_ms=self._timeout_ms, lane=_LANE)
         except (NoAnswer, WireError) as error:
-            log.debug("controller %d: %s", leader, error)
+            log.debug("controller_unanswered", "controller %(node)d: %(error)s", node=leader, error=error)
             return None
 
     @property

@@ -10,7 +10,6 @@ Decides nothing itself. Knows the API by which a broker is contacted, and no oth
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, assert_never
@@ -20,6 +19,7 @@ from einmal.broker.config import BrokerConfig
 from einmal.broker.coordinators.shard_runtime import ShardRuntime
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.rpc.peers import Asker
+from einmal.event_log import EventLog
 from einmal.metadata import records
 from einmal.metadata.controller import Controller
 from einmal.metadata.features import FIRST_LEVELS, TRANSACTION_VERSION
@@ -41,7 +41,7 @@ from einmal.wire.api.api_versions import API as API_VERSIONS
 from einmal.wire.api.api_versions import ApiVersionsRequest
 from einmal.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 R = TypeVar("R")
 
@@ -85,7 +85,12 @@ class ControllerRuntime:
     def lead(self, partition: Partition) -> None:
         """This node leads the quorum now, whose log is this partition."""
         self.resign()
-        log.info("node %d is the active controller, epoch %d", self._config.node_id, partition.leader_epoch)
+        log.info(
+            "controller_elected",
+            "node %(node)d is the active controller, epoch %(epoch)d",
+            node=self._config.node_id,
+            epoch=partition.leader_epoch,
+        )
         self._runtime = ShardRuntime(
             partition,
             self._new_controller,
@@ -169,9 +174,15 @@ class ControllerRuntime:
                     if broker_id != self._config.node_id:
                         self._in_background(self._call_on(broker_id, broker_epoch))
             case BrokerFenced(broker_id, broker_epoch, reason):
-                log.warning("broker %d, epoch %d, is fenced: %s", broker_id, broker_epoch, reason)
+                fenced = "broker %(broker)d, epoch %(epoch)d, is fenced: %(reason)s"
+                log.warning("broker_fenced", fenced, broker=broker_id, epoch=broker_epoch, reason=reason)
             case BrokerUnfenced(broker_id, broker_epoch):
-                log.info("broker %d, epoch %d, takes part", broker_id, broker_epoch)
+                log.info(
+                    "broker_unfenced",
+                    "broker %(broker)d, epoch %(epoch)d, takes part",
+                    broker=broker_id,
+                    epoch=broker_epoch,
+                )
             case LedAtRisk():
                 self.unclean_elections += 1
                 self._tell_of_risk(action)
@@ -180,15 +191,14 @@ class ControllerRuntime:
 
     def _tell_of_risk(self, led: LedAtRisk) -> None:
         # No other replica could have more records than the only one.
-        level = logging.ERROR if led.has_others else logging.DEBUG
-        log.log(
-            level,
-            "%s-%d is led by broker %d, which may lack committed records (%s election)",
-            led.topic,
-            led.partition_id,
-            led.leader,
-            led.outcome.name.lower().replace("_", " "),
-        )
+        if led.has_others:
+            log.error(
+                "partition_led_at_risk",
+                "%(partition)s is led by broker %(broker)d, which may lack committed records (%(election)s election)",
+                partition=f"{led.topic}-{led.partition_id}",
+                broker=led.leader,
+                election=led.outcome.name.lower().replace("_", " "),
+            )
 
     async def _call_on(self, broker_id: BrokerId, broker_epoch: int) -> None:
         try:

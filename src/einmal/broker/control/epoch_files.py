@@ -9,7 +9,6 @@ emptied. And where a process has died before it had an epoch, the next one regis
 from __future__ import annotations
 
 import json
-import logging
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -18,9 +17,10 @@ from uuid import UUID
 from einmal.broker.config import BrokerConfig
 from einmal.broker.control.boot_mark import BootMark
 from einmal.broker.identity import Identity
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 RUNNING_FILE: Final = ".running"
@@ -87,7 +87,7 @@ class EpochFiles:
             elif self._disk.exists(self._clean_shutdown_path):
                 self._forget()
         except OSError as error:
-            log.error("%s: %s", self._clean_shutdown_path, error)
+            log.error("clean_shutdown_file_failed", "%(path)s: %(error)s", path=self._clean_shutdown_path, error=error)
 
     def remember(self) -> None:
         """All that this broker has is on disk. Raises OSError."""
@@ -112,7 +112,7 @@ class EpochFiles:
             self._disk.write_file(self._running_path, json.dumps(content).encode())
         except OSError as error:
             # The file has another epoch then, and counts for nothing.
-            log.error("%s: %s", self._running_path, error)
+            log.error("epoch_file_failed", "%(path)s: %(error)s", path=self._running_path, error=error)
 
     def disk_is_broken(self) -> None:
         """Remove the proof that memory outlives the process: what a disk has not taken may be gone from memory, too."""

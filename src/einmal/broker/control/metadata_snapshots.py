@@ -6,9 +6,9 @@ the latest. Knows neither Raft nor what a record means.
 
 from __future__ import annotations
 
-import logging
 from pathlib import PurePosixPath
 
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.quorum import snapshot
@@ -17,7 +17,7 @@ from einmal.types import ErrorCode, Offset
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import validate_all
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 class MetadataSnapshots:
@@ -36,7 +36,7 @@ class MetadataSnapshots:
             try:
                 values = snapshot.decode(self._disk.read_file(self._path(snapshot_id)))
             except WireError as error:
-                log.error("%s: %s", self._path(snapshot_id), error)
+                log.error("metadata_snapshot_damaged", "%(path)s: %(error)s", path=self._path(snapshot_id), error=error)
                 continue
             if snapshot_id.offset >= log_start:
                 return snapshot_id, values

@@ -7,7 +7,6 @@ its fetch offset vouches for all records below. After a second failure in a row 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from typing import Final, Protocol
 
@@ -15,6 +14,7 @@ from einmal.broker.control.metadata_snapshots import MetadataSnapshots
 from einmal.broker.control.quorum_messages import VERSION, snapshot_request, somebody
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.rpc.peers import Peers
+from einmal.event_log import EventLog
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import METADATA_PARTITION, METADATA_TOPIC_ID
 from einmal.quorum import snapshot
@@ -39,7 +39,7 @@ from einmal.wire.api.fetch_snapshot import API as FETCH_SNAPSHOT
 from einmal.wire.errors import WireError
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _LANE: Final = "quorum-fetch"
 """A connection of its own: a waiting Fetch must not delay a vote behind it."""
@@ -148,7 +148,7 @@ class MetadataFollower:
             for effect in step.effects:
                 await self._perform(effect)
         except (OSError, LogCorruption) as error:
-            log.error("the metadata log does not follow: %s", error)
+            log.error("metadata_replication_failed", "the metadata log does not follow: %(error)s", error=error)
             await asyncio.sleep(_DISK_PAUSE_SECONDS)
         if fetched.error_code is not ErrorCode.none and self._member.raft.epoch == epoch:
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -174,14 +174,16 @@ class MetadataFollower:
             self._asking = None
         self._failures = 0
         if response.error_code is not ErrorCode.none or not response.topics or not response.topics[0][1]:
-            log.warning("node %d does not let this node take part: %s", target, response.error_code.name)
+            refused = "node %(node)d does not let this node take part: %(error)s"
+            log.warning("quorum_fetch_refused", refused, node=target, error=response.error_code.name)
             self._member.refused_with = response.error_code
             await asyncio.sleep(_DISK_PAUSE_SECONDS)
             return None
         return response.topics[0][1][0]
 
     async def _failed(self, target: int, error: Exception) -> None:
-        log.debug("fetch of the metadata log from node %d: %s", target, error)
+        sentence = "fetch of the metadata log from node %(node)d: %(error)s"
+        log.debug("quorum_fetch_failed", sentence, node=target, error=error)
         self._failures += 1
         if self._failures > 1:
             self._member.step(LeaderLost(target))
@@ -197,10 +199,14 @@ class MetadataFollower:
                 if error in (ErrorCode.none, ErrorCode.not_leader_or_follower):
                     self._member.publish(partition.high_watermark)
                 else:
-                    log.error("the metadata log does not take what the leader sends: %s", error.name)
+                    log.error(
+                        "metadata_append_refused",
+                        "the metadata log does not take what the leader sends: %(error)s",
+                        error=error.name,
+                    )
                     await asyncio.sleep(_DISK_PAUSE_SECONDS)
             case TruncateTo(offset):
-                log.info("the metadata log is cut", extra={"offset": offset})
+                log.info("metadata_log_truncated", "the metadata log is cut", offset=offset)
                 await partition.truncate_to(offset)
             case FetchSnapshot(leader_id, snapshot_id):
                 await self._fetch_snapshot(leader_id, snapshot_id)
@@ -215,7 +221,12 @@ class MetadataFollower:
         try:
             values = snapshot.decode(data)
         except WireError as error:
-            log.error("the snapshot that node %d sends: %s", leader_id, error)
+            log.error(
+                "received_snapshot_damaged",
+                "the snapshot that node %(node)d sends: %(error)s",
+                node=leader_id,
+                error=error,
+            )
             # The next answer names it again.
             await asyncio.sleep(_DISK_PAUSE_SECONDS)
             return

@@ -6,19 +6,19 @@ Each request is a task of its own. They share a connection, which no Fetch that 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
 from einmal.broker.control.quorum_messages import VERSION, QuorumResponse, reply_of
 from einmal.broker.rpc.peers import Asker
+from einmal.event_log import EventLog
 from einmal.quorum.messages import Reply
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.messages import Api, Q
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _LANE: Final = "quorum"
 
@@ -58,10 +58,17 @@ class QuorumRequests:
         try:
             answer = await self._peers.ask(to, api, VERSION[api.key], request, timeout_ms=timeout_ms, lane=_LANE)
             if answer.error_code is not ErrorCode.none:
-                log.error("node %d has nothing to do with this one: %s", to, answer.error_code.name)
+                refused = "node %(node)d has nothing to do with this one: %(error)s"
+                log.error("quorum_request_refused", refused, node=to, error=answer.error_code.name)
             reply = reply_of(answer)
         except (NoAnswer, WireError) as error:
-            log.debug("request %d to node %d: %s", api.key, to, error)
+            log.debug(
+                "quorum_request_failed",
+                "request %(api)d to node %(node)d: %(error)s",
+                api=api.key,
+                node=to,
+                error=error,
+            )
         answered(reply)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -33,7 +33,6 @@ for it is answered.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
@@ -51,6 +50,7 @@ from einmal.broker.listeners import Endpoint
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.resources.supervision import Supervisor
 from einmal.broker.rpc.peers import Peers
+from einmal.event_log import EventLog
 from einmal.log.producer_state import AppendOrigin
 from einmal.metadata import records
 from einmal.metadata.image import METADATA_PARTITION
@@ -84,7 +84,7 @@ from einmal.wire.api.end_quorum_epoch import API as END_QUORUM_EPOCH
 from einmal.wire.api.vote import API as VOTE
 from einmal.wire.fetch import FetchRequest
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _RETRY_SECONDS: Final = 1.0
 _FAREWELL_MS: Final = 500
@@ -288,8 +288,8 @@ class QuorumRuntime:
         reply = self.step(event).reply
         assert reply is not None, f"{event} is no request"
         if reply.error is ErrorCode.invalid_request:
-            message = "refused, for no member of the quorum can have sent it in epoch %d: %s"
-            log.warning(message, self.raft.epoch, event)
+            message = "refused, for no member of the quorum can have sent it in epoch %(epoch)d: %(request)s"
+            log.warning("quorum_message_refused", message, epoch=self.raft.epoch, request=event)
         return reply
 
     def _perform(self, effect: Effect) -> None:
@@ -297,7 +297,7 @@ class QuorumRuntime:
             case Lead():
                 self._lead(effect)
             case StopLeading(epoch):
-                log.info("the metadata quorum is no longer led from here", extra={"epoch": epoch})
+                log.info("quorum_leadership_lost", "the metadata quorum is no longer led from here", epoch=epoch)
                 self._controller.resign()
             case Follow(leader_id, epoch):
                 self._follow(leader_id, epoch)
@@ -319,14 +319,14 @@ class QuorumRuntime:
                 assert not isinstance(effect, Persist), "written before all else"
 
     def _lead(self, effect: Lead) -> None:
-        log.info("the metadata quorum is led from here", extra={"epoch": effect.epoch})
+        log.info("quorum_leadership_won", "the metadata quorum is led from here", epoch=effect.epoch)
         self.partition.lead(self, LeaderEpoch(effect.epoch))
         now = self._clock.now()
         batch = control_records.leader_change(self.node_id, self.voters, effect.granting, now.wall_ms)
         result = self.partition.append(bytearray(batch), now, AppendOrigin.COORDINATOR)
         if result.error is not ErrorCode.none:
             # Without a record of its own epoch it could commit nothing.
-            log.error("cannot lead the metadata quorum: %s", result.error.name)
+            log.error("quorum_leadership_failed", "cannot lead the metadata quorum: %(error)s", error=result.error.name)
             asyncio.get_running_loop().call_soon(self.step, ResignRequested())
         self._controller.lead(self.partition)
         self._leader_is_known()
@@ -343,7 +343,7 @@ class QuorumRuntime:
 
     def give_up(self, error: OSError) -> None:
         """The disk refuses: be as one that has crashed, until what is remembered can be written down again."""
-        log.error("no part in the metadata quorum: %s", error)
+        log.error("quorum_left", "no part in the metadata quorum: %(error)s", error=error)
         self.has_failed = True
         if self.partition.is_leader:
             self._controller.resign()

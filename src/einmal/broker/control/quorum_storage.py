@@ -6,7 +6,6 @@ believed: a member that has forgotten a vote, or committed records, must not tak
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from einmal.broker.config import BrokerConfig
@@ -15,6 +14,7 @@ from einmal.broker.identity import Identity
 from einmal.broker.listeners import ConfigError
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.metadata import records
@@ -28,7 +28,8 @@ from einmal.types import NO_LEADER_EPOCH, Offset
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import decode_records, iter_headers
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_UNREADABLE: Final = "cannot read %(partition)s at offset %(offset)d: %(error)s"
 
 _EPOCH_SPENT: Final = EPOCH_MAX - 1_000
 _READ_BYTES: Final = 1024 * 1024
@@ -107,7 +108,7 @@ class QuorumStorage:
                 if not batches:
                     break
         except (OSError, LogCorruption, WireError) as error:
-            log.error("cannot read %s at offset %d: %s", METADATA_PARTITION, offset, error)
+            log.error("metadata_log_unreadable", _UNREADABLE, partition=METADATA_PARTITION, offset=offset, error=error)
         return found, offset
 
     # --- the vote ----------------------------------------------------------------------------------------------------
@@ -123,7 +124,8 @@ class QuorumStorage:
         if self.is_voter and log_epoch > (NO_LEADER_EPOCH if state is None else state.epoch):
             if state is None and len(self.voters) == 1:
                 # Nobody else votes: all that matters is that the next epoch is a new one.
-                log.warning("%s is missing: begun anew after epoch %d of the log", self._state_path, log_epoch)
+                missing = "%(path)s is missing: begun anew after epoch %(epoch)d of the log"
+                log.warning("quorum_state_missing", missing, path=self._state_path, epoch=log_epoch)
                 return None
             known = "is missing" if state is None else f"has epoch {state.epoch}"
             raise LogCorruption(

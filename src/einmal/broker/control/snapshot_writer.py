@@ -6,20 +6,20 @@ behind still finds its records.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.control.metadata_snapshots import MetadataSnapshots
 from einmal.broker.replicas.partition import Partition
+from einmal.event_log import EventLog
 from einmal.metadata import records
 from einmal.quorum import snapshot
 from einmal.quorum.messages import OffsetAndEpoch
 from einmal.seams import Clock
 from einmal.types import Offset
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 class SnapshotWriter:
@@ -56,7 +56,7 @@ class SnapshotWriter:
             self._bytes_covered = self._partition.bytes_appended
             await self._write_snapshot()
         except OSError as error:
-            log.error("no snapshot of the metadata log: %s", error)
+            log.error("metadata_snapshot_failed", "no snapshot of the metadata log: %(error)s", error=error)
         finally:
             self.is_writing = False
 

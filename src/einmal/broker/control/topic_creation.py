@@ -7,12 +7,12 @@ this broker when its image has it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.event_log import EventLog
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, SEGMENT_BYTES_MIN
 from einmal.metadata.topics import name_problem
@@ -22,7 +22,7 @@ from einmal.wire.api.create_topics import API as CREATE_TOPICS
 from einmal.wire.api.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from einmal.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _VERSION: Final = 7
 _TIMEOUT_MS: Final = 5_000
@@ -57,11 +57,12 @@ class TopicCreation:
         try:
             answer = await self._controller.ask(CREATE_TOPICS, _VERSION, request, timeout_ms=_TIMEOUT_MS)
         except (NoAnswer, WireError) as failure:
-            log.warning("topic %s is not made: %s", name, failure)
+            log.warning("topic_creation_failed", "topic %(topic)s is not made: %(error)s", topic=name, error=failure)
             return ErrorCode.request_timed_out
         error = answer.topics[0].error_code
         if error not in (ErrorCode.none, ErrorCode.topic_already_exists):
-            log.warning("topic %s is not made: %s", name, answer.topics[0].error_message or error.name)
+            reason = answer.topics[0].error_message or error.name
+            log.warning("topic_creation_failed", "topic %(topic)s is not made: %(error)s", topic=name, error=reason)
             return error
         is_seen = await self._metadata.until(lambda: name in self._metadata.image.topics, _SEEN_SECONDS)
         return ErrorCode.none if is_seen else ErrorCode.leader_not_available

@@ -18,19 +18,19 @@ earlier coordinator's marker is refused by its epoch.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from einmal.broker.coordinators.marker_writer import Markers, PartitionErrors, TransactionEnd
 from einmal.broker.resources.supervision import Supervisor
+from einmal.event_log import EventLog
 from einmal.metadata.records import NO_LEADER
 from einmal.pauses import DoublingPauses
 from einmal.transactions.markers import WriteMarkers
 from einmal.types import BrokerId, ErrorCode, TopicPartition
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _PAUSES_S: Final = DoublingPauses(0.01, 1.0)
 _MARKERS_MAX: Final = 10_000
@@ -198,7 +198,9 @@ class MarkerSender:
             return
         if ErrorCode.transaction_coordinator_fenced in errors.values():
             log.warning(
-                "another coordinator speaks for producer %d; its markers are left to it", outcome.end.producer[0]
+                "markers_left_to_successor",
+                "another coordinator speaks for producer %(producer_id)d; its markers are left to it",
+                producer_id=outcome.end.producer[0],
             )
             self._end(outcome)
             return
@@ -218,7 +220,12 @@ class MarkerSender:
             self._reports[report] = None
             report.add_done_callback(lambda done: self._reports.pop(done, None))
         elif outcome.timer is None and NO_LEADER in outcome.missing.values():
-            log.debug("markers of producer %d are still missing: %s", outcome.end.producer[0], outcome.missing)
+            log.debug(
+                "markers_missing",
+                "markers of producer %(producer_id)d are still missing: %(missing)s",
+                producer_id=outcome.end.producer[0],
+                missing=outcome.missing,
+            )
             pause_s = _PAUSES_S.after(outcome.pauses)
             outcome.timer = asyncio.get_running_loop().call_later(pause_s, self._try_again, outcome)
 

@@ -13,7 +13,6 @@ While too few replicas are in sync none is written either: each try would leave 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +23,12 @@ from einmal.broker.coordinators.group_service import GroupService
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.turns import Turns
 from einmal.broker.rpc.authentication import client_id
+from einmal.event_log import EventLog
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.seams import Clock
 from einmal.types import BrokerId, ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _COMMIT_SECONDS: Final = 2.0
 """How long markers may take to be committed. Slower ones must not delay the markers behind them."""
@@ -96,8 +96,8 @@ class MarkerWriter:
             errors.append({})
             if end.coordinator_epoch > latest_epoch:
                 # It would fence every coordinator. One that was elected after the metadata known here retries.
-                message = "refused a marker of coordinator epoch %d: the latest is %d"
-                log.warning(message, end.coordinator_epoch, latest_epoch)
+                message = "refused a marker of coordinator epoch %(epoch)d: the latest is %(latest)d"
+                log.warning("marker_refused", message, epoch=end.coordinator_epoch, latest=latest_epoch)
                 errors[-1] = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
                 continue
             async for partition in self._turns.paced(partitions):

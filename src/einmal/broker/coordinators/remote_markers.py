@@ -6,13 +6,13 @@ safe. Knows nothing of retries.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
 from einmal.broker.coordinators.marker_writer import Markers, PartitionErrors
 from einmal.broker.rpc.peers import Asker
+from einmal.event_log import EventLog
 from einmal.rpc.connection import NoAnswer
 from einmal.types import BrokerId, ErrorCode, TopicPartition
 from einmal.wire.api.write_txn_markers import API as WRITE_TXN_MARKERS
@@ -24,7 +24,7 @@ from einmal.wire.api.write_txn_markers import (
 )
 from einmal.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _VERSION: Final = 2
 _TIMEOUT_MS: Final = 5_000
@@ -44,7 +44,12 @@ class RemoteMarkers:
                 self._broker_id, WRITE_TXN_MARKERS, _VERSION, request_of(asked), timeout_ms=_TIMEOUT_MS, lane=_LANE
             )
         except (NoAnswer, WireError) as error:
-            log.debug("no markers written by broker %d: %s", self._broker_id, error)
+            log.debug(
+                "markers_unanswered",
+                "no markers written by broker %(broker)d: %(error)s",
+                broker=self._broker_id,
+                error=error,
+            )
             return [dict.fromkeys(markers.partitions, ErrorCode.network_exception) for markers in asked]
         return errors_of(asked, answer)
 

@@ -18,7 +18,6 @@ happens on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -33,8 +32,6 @@ from einmal.types import ErrorCode, Instant, Offset, ProducerEpoch, ProducerId, 
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
 from einmal.wire.errors import WireError
 from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, encode_batch, iter_headers, validate
-
-log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 ActionT = TypeVar("ActionT")

@@ -13,7 +13,6 @@ Work that grows with the request, or with the broker's data, is a coroutine that
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -23,6 +22,7 @@ from einmal.broker.front.quotas.charge import Charge
 from einmal.broker.listeners import PLAINTEXT, Audience, Endpoint, NamedListener
 from einmal.broker.resources.turns import Paced, Turns
 from einmal.broker.rpc.authentication import Authentication
+from einmal.event_log import EventLog
 from einmal.security.principal import Principal
 from einmal.types import ErrorCode
 from einmal.wire.messages import Values
@@ -30,7 +30,7 @@ from einmal.wire.messages import Values
 if TYPE_CHECKING:
     from einmal.wire.messages import RequestHeader
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 T = TypeVar("T")
 _OF_CLIENTS: Final = NamedListener(PLAINTEXT, Endpoint("", 0), PLAINTEXT)
@@ -126,8 +126,8 @@ class RequestContext:
 
     def refuse_client(self, what: str) -> ErrorCode:
         """The error for a client that sends a request for brokers only; logged."""
-        message = "only a broker of this cluster may send %s: refused (CLUSTER_AUTHORIZATION_FAILED)"
-        log.warning(message, what, extra={"client": self.client_address})
+        message = "only a broker of this cluster may send %(request)s: refused (CLUSTER_AUTHORIZATION_FAILED)"
+        log.warning("client_refused", message, request=what, client=self.client_address)
         return ErrorCode.cluster_authorization_failed
 
     def paced(self, items: Iterable[T]) -> Paced[T]:

@@ -6,11 +6,8 @@ On the broker's event loop, as everything: who gets an answer knows that the loo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, cast
-
-log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 32
 HEAD_BYTES_MAX: Final = 8 * 1024

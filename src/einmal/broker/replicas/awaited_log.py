@@ -8,15 +8,15 @@ covers every append that waits. Whoever waits on a log that goes offline, or is 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 
 from einmal.broker.replicas.log_view import LogView
+from einmal.event_log import EventLog
 from einmal.log.partition_log import PartitionLog
 from einmal.types import ErrorCode, Offset
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 class _Waiting:
@@ -96,7 +96,12 @@ class AwaitedLog(LogView):
     def _go_offline(self, error: Exception) -> None:
         # Files of a topic that was deleted, or of a log that is being closed, may be gone.
         if not self._log.durability.is_closing:
-            log.error("partition %s is offline: %s", self.topic_partition, error)
+            log.error(
+                "partition_offline",
+                "partition %(partition)s is offline: %(error)s",
+                partition=self.topic_partition,
+                error=error,
+            )
         self._fail(ErrorCode.kafka_storage_error)
 
     def _fail(self, error: ErrorCode) -> None:

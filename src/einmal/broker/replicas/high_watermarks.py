@@ -11,7 +11,6 @@ Knows no log.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
@@ -19,10 +18,11 @@ from uuid import UUID
 
 from google_crc32c import value as crc32c
 
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.types import Offset, TopicPartition
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 FILE_NAME: Final = "high-watermarks"
 
@@ -43,7 +43,11 @@ class HighWatermarks:
             try:
                 key, offset = _decode(line)
             except ValueError:
-                log.warning("%s: a line is damaged: what it promised is not checked", self.path)
+                log.warning(
+                    "high_watermark_file_damaged",
+                    "%(path)s: a line is damaged: what it promised is not checked",
+                    path=self.path,
+                )
                 continue
             self._marks[key] = offset
 

@@ -8,7 +8,6 @@ and in its order with the settings. What a leader wants, and what an answer mean
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
@@ -19,6 +18,7 @@ from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
 from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.event_log import EventLog
 from einmal.replication.leader import NOT_CARRIED_OUT, IsrProposal
 from einmal.rpc.connection import NoAnswer
 from einmal.seams import Clock
@@ -32,7 +32,7 @@ from einmal.wire.api.alter_partition import (
     ResponsePartitionData,
 )
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _VERSION: Final = 3
 _TIMEOUT_MS: Final = 2_000
@@ -131,10 +131,15 @@ class IsrUpdates:
                 ALTER_PARTITION, _VERSION, self._request(proposals), timeout_ms=_TIMEOUT_MS
             )
         except NoAnswer as error:
-            log.warning("the controller was not asked for other in-sync replicas: %s", error)
+            log.warning(
+                "isr_update_unanswered",
+                "the controller was not asked for other in-sync replicas: %(error)s",
+                error=error,
+            )
             return True
         if response.error_code is not ErrorCode.none:
-            log.warning("the controller refuses to alter partitions: %s", response.error_code.name)
+            refused = "the controller refuses to alter partitions: %(error)s"
+            log.warning("isr_updates_refused", refused, error=response.error_code.name)
             return True
         by_id: dict[tuple[UUID | None, int], Partition] = {
             (each.topic_id, each.topic_partition.partition): each for each in proposals
@@ -173,9 +178,19 @@ class IsrUpdates:
             return False
         now_ms = self._clock.now().monotonic_ms
         if answer.error_code is ErrorCode.none:
-            log.info("%s: in sync are now %s", partition.topic_partition, list(answer.isr))
+            log.info(
+                "isr_changed",
+                "%(partition)s: in sync are now %(isr)s",
+                partition=partition.topic_partition,
+                isr=list(answer.isr),
+            )
             return leader.partition_epoch == proposal.partition_epoch
-        log.info("%s: no other in-sync replicas: %s", partition.topic_partition, answer.error_code.name)
+        log.info(
+            "isr_change_refused",
+            "%(partition)s: no other in-sync replicas: %(error)s",
+            partition=partition.topic_partition,
+            error=answer.error_code.name,
+        )
         if answer.error_code in NOT_CARRIED_OUT:
             leader.refused(proposal, now_ms)
             return False

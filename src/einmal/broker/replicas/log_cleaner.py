@@ -10,13 +10,13 @@ other tools: the logs know it themselves.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from einmal.broker.config import BrokerConfig
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import INTERNAL_TOPICS
@@ -24,7 +24,7 @@ from einmal.seams import Clock
 from einmal.types import Offset, TopicPartition
 from einmal.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 FILE_NAME: Final = "cleaner-offset-checkpoint"
 _VERSION: Final = 0
@@ -92,7 +92,12 @@ class LogCleaner:
             return False
         if end is None:
             return False
-        log.info("cleaned %s up to offset %d", partition.topic_partition, end)
+        log.info(
+            "log_cleaned",
+            "cleaned %(partition)s up to offset %(offset)d",
+            partition=partition.topic_partition,
+            offset=end,
+        )
         return True
 
     def _report(self, partition: Partition, error: Exception) -> None:
@@ -101,7 +106,8 @@ class LogCleaner:
         if not isinstance(error, OSError):
             self._uncleanable.append(partition)
             what = f"{type(error).__name__}: {error}"
-            log.error("%s is uncleanable until the next start, and grows meanwhile: %s", name, what)
+            uncleanable = "%(partition)s is uncleanable until the next start, and grows meanwhile: %(error)s"
+            log.error("log_uncleanable", uncleanable, partition=name, error=what)
         partition.report(error, is_logged=True)
         if not isinstance(error, (WireError, LogCorruption)):
             self._supervisor.report(f"cleaning {name}", error)

@@ -6,13 +6,13 @@ log end to it and gets the high watermark. That only grows while the process liv
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 from uuid import UUID
 
 from einmal.broker.replicas.awaited_log import AwaitedLog
 from einmal.broker.resources.counts import TopicCounts
+from einmal.event_log import EventLog
 from einmal.log.admission import NONE, Admission
 from einmal.log.cleaning import clean
 from einmal.log.compaction import CleanedSegment, Cleaning
@@ -35,7 +35,8 @@ from einmal.types import (
 )
 from einmal.wire.produce import Records
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_NO_CHECKPOINT: Final = "cannot write a checkpoint of %(partition)s, will retry: %(error)s"
 
 _RESIGN_EVERY_MS: Final = 60_000
 """A replica that has resigned for damage, and leads again, does not resign again sooner."""
@@ -313,7 +314,7 @@ class Partition(AwaitedLog):
                 self._go_offline(error)
             elif not self._lacks_checkpoint and not self.is_closed:
                 self._lacks_checkpoint = True
-                log.error("cannot write a checkpoint of %s, will retry: %s", self.topic_partition, error)
+                log.error("checkpoint_failed", _NO_CHECKPOINT, partition=self.topic_partition, error=error)
 
     async def clean(self, now: Instant, map_bytes_max: int, may_go_on: Callable[[], bool]) -> Offset | None:
         """One round of compaction; returns the offset up to which the log is clean. None: the round failed.
@@ -356,7 +357,9 @@ class Partition(AwaitedLog):
         """
         if not is_logged and str(error) != self._reported:
             self._reported = str(error)
-            log.error("partition %s: %s", self.topic_partition, error)
+            log.error(
+                "partition_damaged", "partition %(partition)s: %(error)s", partition=self.topic_partition, error=error
+            )
         is_damage = isinstance(error, LogCorruption) or (isinstance(error, OSError) and error.errno not in SHORTAGES)
         now_ms = self._clock.now().monotonic_ms
         may_resign = self._resigned_ms is None or now_ms >= self._resigned_ms + _RESIGN_EVERY_MS

@@ -8,12 +8,12 @@ instead. Both names are Apache Kafka's. Knows no log and no image.
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import PurePosixPath
 from typing import Final
 from uuid import UUID
 
+from einmal.event_log import EventLog
 from einmal.log import checkpoint, partition_metadata
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -21,7 +21,7 @@ from einmal.log.segment_files import LOG
 from einmal.metadata.image import CLUSTER_METADATA
 from einmal.types import TopicPartition
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _DELETE: Final = "-delete"
 _STRAY: Final = "-stray"
@@ -89,14 +89,24 @@ class PartitionFolders:
                 )
             self.move_aside(topic_partition, named, f"it belongs to topic id {named}, the topic now has {topic_id}")
         elif topic_id == checkpointed or (has_mark and checkpointed is None) or not self._holds_records(path):
-            log.warning("%s is missing or damaged: written again for topic id %s", identity, topic_id)
+            log.warning(
+                "partition_metadata_rewritten",
+                "%(path)s is missing or damaged: written again for topic id %(topic_id)s",
+                path=identity,
+                topic_id=topic_id,
+            )
         elif checkpointed is not None:
             self.move_aside(
                 topic_partition, checkpointed, f"its checkpoint names topic id {checkpointed}, not {topic_id}"
             )
         elif lost_power:
             # Neither file is flushed before the first checkpoint.
-            log.warning("%s was not flushed before the power failed: written again for %s", identity, topic_id)
+            log.warning(
+                "partition_metadata_rewritten",
+                "%(path)s was not flushed before the power failed: written again for %(topic_id)s",
+                path=identity,
+                topic_id=topic_id,
+            )
         else:
             raise LogCorruption(
                 f"{identity} is missing or damaged, and nothing else identifies the topic of these records. "
@@ -123,11 +133,12 @@ class PartitionFolders:
         self._disk.rename(source, target)
         self._disk.sync_directory(self._directory)
         log.warning(
-            "%s is stray and kept as %s: %s. Rename it back while the broker is stopped if the metadata is wrong; "
-            "remove it if its records are not needed",
-            source,
-            target.name,
-            why,
+            "stray_partition_kept",
+            "%(path)s is stray and kept as %(kept)s: %(reason)s. Rename it back while the broker is stopped if the "
+            "metadata is wrong; remove it if its records are not needed",
+            path=source,
+            kept=target.name,
+            reason=why,
         )
 
     def _free_name(self, topic_partition: TopicPartition, topic_id: UUID, suffix: str) -> PurePosixPath:
@@ -168,9 +179,14 @@ class PartitionFolders:
                 if self._is_removable(path, UUID(hex=match[1])):
                     self.finish_removal(path)
                 else:
-                    log.error("%s is kept: its %s does not name that topic id", path, partition_metadata.FILE_NAME)
+                    log.error(
+                        "partition_removal_refused",
+                        "%(path)s is kept: its %(file)s does not name that topic id",
+                        path=path,
+                        file=partition_metadata.FILE_NAME,
+                    )
             except OSError as error:
-                log.error("cannot remove %s: %s", path, error)
+                log.error("directory_removal_failed", "cannot remove %(path)s: %(error)s", path=path, error=error)
 
     def _is_removable(self, path: PurePosixPath, topic_id: UUID) -> bool:
         try:

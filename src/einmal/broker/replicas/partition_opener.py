@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
@@ -12,6 +11,7 @@ from einmal.broker.replicas.high_watermarks import HighWatermarks
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partition_folders import PartitionFolders
 from einmal.broker.replicas.topic_settings import log_config, setting
+from einmal.event_log import EventLog
 from einmal.log.config import LogConfig
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption
@@ -19,7 +19,7 @@ from einmal.log.partition_log import PartitionLog
 from einmal.seams import Clock
 from einmal.types import BrokerId, LeaderEpoch, Offset, TopicPartition
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _METADATA_CONFIGS: Final = {
     "flush.messages": "1",
@@ -82,11 +82,18 @@ class PartitionOpener:
         )
         end = partition_log.log_end_offset
         if end < mark:
-            found = f"{self._folders.path(topic_partition)} ends at offset {end}"
+            path = self._folders.path(topic_partition)
             if config.flush_each or not self.lost_power:
                 partition_log.close(clean=False)
-                raise LogCorruption(f"{found}. {self._ways_out(mark)}")
-            log.warning("%s: offsets up to %d were not flushed before the power failed, and are lost", found, mark)
+                raise LogCorruption(f"{path} ends at offset {end}. {self._ways_out(mark)}")
+            log.warning(
+                "records_lost_with_power",
+                "%(path)s ends at offset %(end)d: offsets up to %(offset)d were not flushed before the "
+                "power failed, and are lost",
+                path=path,
+                end=end,
+                offset=mark,
+            )
             self._marks.lower(topic_id, topic_partition, end)
         partition = Partition(
             partition_log,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Container
 from pathlib import PurePosixPath
 from uuid import UUID
@@ -11,10 +10,11 @@ from uuid import UUID
 from einmal.broker.replicas.high_watermarks import HighWatermarks
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partition_folders import PartitionFolders
+from einmal.event_log import EventLog
 from einmal.metadata.image import ClusterImage
 from einmal.types import TopicPartition
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 class PartitionRemovals:
@@ -51,7 +51,12 @@ class PartitionRemovals:
             directory = self._folders.begin_removal(topic_partition, partition.topic_id)
         except OSError as error:
             # The folder stays until the next start; its topic id keeps a successor from using it.
-            log.error("cannot remove partition %s: %s", topic_partition, error)
+            log.error(
+                "partition_removal_failed",
+                "cannot remove partition %(partition)s: %(error)s",
+                partition=topic_partition,
+                error=error,
+            )
             return
         removal = asyncio.get_running_loop().create_task(self._finish(partition, directory))
         self._running[removal] = None
@@ -62,7 +67,7 @@ class PartitionRemovals:
         try:
             self._folders.finish_removal(directory)
         except OSError as error:
-            log.error("cannot remove %s: %s", directory, error)
+            log.error("directory_removal_failed", "cannot remove %(path)s: %(error)s", path=directory, error=error)
 
     async def finish(self) -> None:
         """Begin all postponed removals, and wait until every folder is gone."""
@@ -85,10 +90,19 @@ class PartitionRemovals:
             topic_id = self._folders.topic_id_of(topic_partition)
             try:
                 if topic_id in deleted and topic_id is not None:
-                    log.info("removing %s: its topic was deleted", topic_partition)
+                    log.info(
+                        "partition_removed",
+                        "removing %(partition)s: its topic was deleted",
+                        partition=topic_partition,
+                    )
                     self._marks.forget(topic_id, topic_partition)
                     self._folders.finish_removal(self._folders.begin_removal(topic_partition, topic_id))
                 else:
                     self._folders.move_aside(topic_partition, topic_id, "the cluster's metadata has no such partition")
             except OSError as error:
-                log.error("cannot move partition %s away: %s", topic_partition, error)
+                log.error(
+                    "stray_partition_not_moved",
+                    "cannot move partition %(partition)s away: %(error)s",
+                    partition=topic_partition,
+                    error=error,
+                )

@@ -6,7 +6,6 @@ decreases. The metadata log is kept here too, but led by the quorum.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import PurePosixPath
@@ -22,6 +21,7 @@ from einmal.broker.replicas.partition_removals import PartitionRemovals
 from einmal.broker.replicas.topic_settings import log_config, setting
 from einmal.broker.resources.counts import CountedTopics
 from einmal.broker.resources.supervision import Supervisor
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.log.errors import LogCorruption, SyncFailed
 from einmal.metadata.image import (
@@ -36,7 +36,7 @@ from einmal.replication.leader import Leader, Membership
 from einmal.seams import Clock
 from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _OPENED_AT_ONCE: Final = 64
 """New replicas that one change of the image opens at once: each takes a millisecond."""
@@ -161,7 +161,8 @@ class Partitions:
         """
         if topic.name == CLUSTER_METADATA:
             # Written by a controller that did not reserve the name. The directory is the metadata log's.
-            log.error("topic %s has the name of the metadata log and is ignored: delete it", topic.name)
+            ignored = "topic %(topic)s has the name of the metadata log and is ignored: delete it"
+            log.error("topic_ignored", ignored, topic=topic.name)
             return 0
         count = 0
         for partition_id in range(len(topic.partitions)):
@@ -206,7 +207,12 @@ class Partitions:
             partition = self.opener.open(topic_partition, topic_id, configs, leader_epoch)
         except (OSError, LogCorruption) as error:
             if failure is None:
-                log.error("partition %s is offline: %s", topic_partition, error)
+                log.error(
+                    "partition_offline",
+                    "partition %(partition)s is offline: %(error)s",
+                    partition=topic_partition,
+                    error=error,
+                )
             self.offline[topic_partition] = error
             return None
         self.offline.pop(topic_partition, None)
@@ -293,7 +299,7 @@ class Partitions:
         try:
             self._removals.resume(image, deleted, self._partitions)
         except OSError as error:
-            log.error("cannot list %s: %s", self._directory, error)
+            log.error("directory_unreadable", "cannot list %(path)s: %(error)s", path=self._directory, error=error)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -342,7 +348,7 @@ class Partitions:
             try:
                 await self._store_marks()
             except OSError as error:
-                log.warning("%s: %s", self._marks.path, error)
+                log.warning("high_watermark_file_failed", "%(path)s: %(error)s", path=self._marks.path, error=error)
         failures: list[OSError] = []
         for partition in self._all():
             try:

@@ -10,7 +10,6 @@ other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -24,6 +23,7 @@ from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.resources.supervision import Supervisor
 from einmal.broker.rpc.peers import Peers
+from einmal.event_log import EventLog
 from einmal.log.errors import LogCorruption
 from einmal.metadata.image import ImageDelta
 from einmal.metadata.records import NO_LEADER
@@ -41,7 +41,7 @@ from einmal.wire.fetch import (
     encode_fetch_request,
 )
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _FETCH: Final = 1
 _VERSION: Final = 17
@@ -329,13 +329,17 @@ class _Fetcher:
             frame, position = request.answer.result()
             response = decode_fetch_response(_VERSION, frame, position)
         except NoAnswer as error:
-            log.info("broker %d does not answer: %s", self._leader, error)
+            log.info(
+                "leader_unanswered", "broker %(broker)d does not answer: %(error)s", broker=self._leader, error=error
+            )
             return False
         except WireError as error:
-            log.error("the answer of broker %d cannot be read: %s", self._leader, error)
+            unreadable = "the answer of broker %(broker)d cannot be read: %(error)s"
+            log.error("leader_answer_unreadable", unreadable, broker=self._leader, error=error)
             return False
         if response.error_code is not ErrorCode.none:
-            log.info("broker %d: %s", self._leader, response.error_code.name)
+            name = response.error_code.name
+            log.info("replica_fetch_failed", "broker %(broker)d: %(error)s", broker=self._leader, error=name)
             return False
         self._session.session_id = response.session_id
         self._take(request.number, response)
@@ -363,13 +367,18 @@ class _Fetcher:
         self._pause(followed)
 
     def _carry_out(self, followed: _Followed, step: Step, answered: FetchedPartition) -> None:
-        partition = followed.partition
+        partition, name = followed.partition, followed.partition.topic_partition
         match step:
             case Append(records, high_watermark, log_start):
                 followed.pauses = 0
                 error = partition.append_replicated(records)
                 if error is not ErrorCode.none:
-                    log.error("%s: cannot append: %s", partition.topic_partition, error.name)
+                    log.error(
+                        "replica_append_failed",
+                        "%(partition)s: cannot append: %(error)s",
+                        partition=name,
+                        error=error.name,
+                    )
                     self._pause(followed)
                 elif partition.is_flushed:
                     partition.settle(high_watermark, log_start, followed.leader_epoch)
@@ -377,17 +386,30 @@ class _Fetcher:
                     self._work(followed, self._flush(followed, step))
             case Truncate(offset):
                 if offset < partition.high_watermark:
-                    log.warning("%s: truncated below the high watermark", partition.topic_partition)
-                log.info("%s: truncated to %d: %s", partition.topic_partition, offset, answered.diverging_epoch)
+                    below = "%(partition)s: truncated below the high watermark"
+                    log.warning("replica_truncated_below_high_watermark", below, partition=name, offset=offset)
+                log.info(
+                    "replica_truncated",
+                    "%(partition)s: truncated to %(offset)d: %(diverging_epoch)s",
+                    partition=name,
+                    offset=offset,
+                    diverging_epoch=answered.diverging_epoch,
+                )
                 self._work(followed, self._change(followed, partition.truncate_to(offset)))
             case Restart(offset):
-                log.info("%s: restarted at %d", partition.topic_partition, offset)
+                log.info("replica_restarted", "%(partition)s: restarted at %(offset)d", partition=name, offset=offset)
                 self._work(followed, self._change(followed, partition.restart_at(offset)))
             case Later(error):
-                log.info("%s: broker %d: %s", partition.topic_partition, self._leader, error.name)
+                log.info(
+                    "replica_fetch_paused",
+                    "%(partition)s: broker %(broker)d: %(error)s",
+                    partition=name,
+                    broker=self._leader,
+                    error=error.name,
+                )
                 self._pause(followed)
             case Outdated():
-                log.info("%s: there is a newer leader epoch", partition.topic_partition)
+                log.info("replica_epoch_outdated", "%(partition)s: there is a newer leader epoch", partition=name)
                 self._pause(followed)
 
     # --- what takes its time -----------------------------------------------------------------------------------------
@@ -418,7 +440,8 @@ class _Fetcher:
         try:
             await change
         except (OSError, LogCorruption) as error:
-            log.error("%s: %s", followed.partition.topic_partition, error)
+            name = followed.partition.topic_partition
+            log.error("replica_change_failed", "%(partition)s: %(error)s", partition=name, error=error)
             self._pause(followed)
 
     def _pause(self, followed: _Followed) -> None:

@@ -8,15 +8,15 @@ of what the tasks do.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from einmal.event_log import EventLog
 from einmal.log.errors import LogCorruption
 from einmal.pauses import DoublingPauses
 from einmal.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _PAUSES_S: Final = DoublingPauses(0.1, 30.0)
 _REPEAT_SECONDS: Final = 60.0
@@ -61,7 +61,7 @@ class Supervisor:
             return
         self._reported[name] = (text, loop.time())
         if isinstance(error, _EXPECTED):
-            log.error("%s failed: %s", name, text)
+            log.error("task_failed", "%(task)s failed: %(error)s", task=name, error=text)
         else:
             loop.call_exception_handler({"message": f"{name} failed", "exception": error})
 
@@ -69,5 +69,6 @@ class Supervisor:
 def log_defect(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An exception handler of the event loop: one line for the operator, the traceback at level DEBUG."""
     error = context.get("exception")
-    log.error("%s: %s", context["message"], "no exception" if error is None else f"{type(error).__name__}: {error}")
-    log.debug("%s", context["message"], exc_info=error)
+    text = "no exception" if error is None else f"{type(error).__name__}: {error}"
+    log.error("defect", "%(what)s: %(error)s", what=context["message"], error=text)
+    log.debug("defect_traceback", "%(what)s", what=context["message"], exc_info=error)

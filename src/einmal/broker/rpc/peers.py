@@ -8,7 +8,6 @@ to this node itself takes the way through its router and no socket. Nodes are of
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -18,6 +17,7 @@ from einmal.broker.resources.counts import ChannelCounts
 from einmal.broker.rpc.addresses import Addresses, PeerLocation, audience_of
 from einmal.broker.rpc.authentication import Credentials, authenticate_node
 from einmal.broker.tls import NodeTls
+from einmal.event_log import EventLog
 from einmal.rpc.connection import Answer, Connection, NoAnswer
 from einmal.rpc.sasl import SaslRefused
 from einmal.seams import Network
@@ -26,7 +26,7 @@ from einmal.security.handshake import explained
 from einmal.wire.frames import Part
 from einmal.wire.messages import Api, Q, R, encode_request_header, response_body_position
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 AnswerItself: TypeAlias = Callable[[Audience, bytearray], Awaitable[bytes]]
 """The node's own answer to a request frame, as to one that came to the listener for that audience."""
@@ -147,7 +147,8 @@ class Peers:
         except ssl.SSLError as error:
             found = explained(error)
             reason = f"{found.reason}: {found.hint}" if found is not None else str(error)
-            log.warning("TLS handshake with another node failed: %s", reason, extra={"peer": name})
+            failed = "TLS handshake with another node failed: %(reason)s"
+            log.warning("node_handshake_failed", failed, reason=reason, peer=name)
             raise NoAnswer(f"{name}: TLS handshake failed: {reason}", was_sent=False) from error
         except (OSError, TimeoutError) as error:
             raise NoAnswer(f"{name}: {error or 'no connection in time'}", was_sent=False) from error
@@ -177,7 +178,7 @@ class Peers:
         except BaseException as error:
             connection.close()
             if isinstance(error, NoAnswer) and isinstance(error.__cause__, SaslRefused | SaslError):
-                log.warning("%s", error.detail, extra={"peer": connection.name})
+                log.warning("node_authentication_failed", "%(reason)s", reason=error.detail, peer=connection.name)
             raise
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,10 +20,11 @@ from einmal.chaos.proxy.addresses import Route, behind_proxy
 from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame, correlation_id
 from einmal.chaos.proxy.refusals import refusal
 from einmal.chaos.proxy.rules import Disturbance, RequestFault
+from einmal.event_log import EventLog
 from einmal.wire.errors import WireError
 from einmal.wire.frames import frame
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -127,9 +127,21 @@ class ProxyLink:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, WireError):
-                    _logger.warning("connection %d to broker %s: %s", self.number, self.broker(), outcome)
+                    _logger.warning(
+                        "proxy_connection_failed",
+                        "connection %(number)d to broker %(broker)s: %(error)s",
+                        number=self.number,
+                        broker=self.broker(),
+                        error=outcome,
+                    )
                 elif isinstance(outcome, Exception) and not isinstance(outcome, OSError):
-                    _logger.error("connection %d to broker %s", self.number, self.broker(), exc_info=outcome)
+                    _logger.error(
+                        "proxy_connection_defect",
+                        "connection %(number)d to broker %(broker)s",
+                        number=self.number,
+                        broker=self.broker(),
+                        exc_info=outcome,
+                    )
 
     # --- from the client to the broker --------------------------------------------------------------------------------
 
@@ -167,7 +179,8 @@ class ProxyLink:
                 try:
                     slot.resolve(refusal(slot.request, slot.fault.error))
                 except WireError as error:
-                    _logger.warning("%s is forwarded: %s", slot.request.api, error)
+                    forwarded = "%(api)s is forwarded: %(error)s"
+                    _logger.warning("proxy_request_forwarded", forwarded, api=slot.request.api, error=error)
                     slot.fault = kind = None
             case Disturbance.DELAY:
                 assert slot.fault is not None
@@ -240,7 +253,8 @@ class ProxyLink:
         try:
             message = behind_proxy(answer, self.route)
         except WireError as error:
-            _logger.warning("an answer to %s passes unchanged: %s", answer.request.api, error)
+            unchanged = "an answer to %(api)s passes unchanged: %(error)s"
+            _logger.warning("proxy_answer_unchanged", unchanged, api=answer.request.api, error=error)
             message = answer.frame
         slot.resolve(message)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import ssl
 import threading
@@ -17,8 +16,9 @@ from einmal.chaos.proxy.addresses import Address
 from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame
 from einmal.chaos.proxy.links import Gates, ProxyLink, Streams
 from einmal.chaos.proxy.rules import RequestFault, Rules, Trigger, filter_of
+from einmal.event_log import EventLog
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 _CONNECT_S: Final = 10.0
 T = TypeVar("T")
@@ -233,7 +233,9 @@ class KafkaProxy:
             finally:
                 await _closed(upstream)
         except (OSError, TimeoutError) as error:
-            _logger.warning("no connection to %s:%d: %s", *listener.address, error)
+            host, port = listener.address
+            unconnected = "no connection to %(host)s:%(port)d: %(error)s"
+            _logger.warning("proxy_unconnected", unconnected, host=host, port=port, error=error)
         finally:
             await _closed(client)
 

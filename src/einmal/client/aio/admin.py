@@ -6,7 +6,6 @@ those before it are done.
 
 from __future__ import annotations
 
-import logging
 import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -41,6 +40,7 @@ from einmal.client.errors import Disconnected, KafkaError, RequestRefused, Retri
 from einmal.client.habits import missing_method
 from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
+from einmal.event_log import EventLog
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.api.create_partitions import API as CREATE_PARTITIONS
@@ -90,7 +90,7 @@ from einmal.wire.api.write_txn_markers import (
 from einmal.wire.errors import WireError
 from einmal.wire.messages import Api, Q, R
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _TOPIC: Final = 2
 """The resource type of a topic in DescribeConfigs."""
@@ -571,7 +571,8 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescripti
             partitions = decode_assignment(member.member_assignment)
         except WireError as error:
             # The group's leader wrote it. The caller still wants to see the other members.
-            _log.warning("the assignment of member %.100r cannot be read: %s", member.member_id, error)
+            unreadable = "the assignment of member %(member).100r cannot be read: %(error)s"
+            _log.warning("assignment_unreadable", unreadable, member=member.member_id, error=error)
     return MemberDescription(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, partitions
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import random
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -32,6 +31,7 @@ from einmal.client.metadata_cache import (
     TopicMetadata,
 )
 from einmal.client.pacing import first_pause_ms, pause_ms
+from einmal.event_log import EventLog
 from einmal.rpc.connection import Connection
 from einmal.seams import Clock, Network
 from einmal.types import ErrorCode, TopicPartition
@@ -40,7 +40,7 @@ from einmal.wire.api.metadata import MetadataRequest, MetadataRequestTopic, Meta
 from einmal.wire.messages import Api, Q, R
 from einmal.wire.produce import LeaderIdAndEpoch, NodeEndpoint
 
-_log = logging.getLogger(__name__)
+_log = EventLog(__name__)
 
 _SAID_MAX: Final = 100
 """Log lines about addresses that cannot be reached, of one client: answers of brokers cause them."""
@@ -113,7 +113,8 @@ class Cluster:
         # A consumer's poll does not raise this error: it continues with the other brokers' partitions.
         if detail not in self._said and len(self._said) < _SAID_MAX:
             self._said[detail] = None
-            _log.warning("%s; check advertised.listeners of that broker", detail)
+            sentence = "%(reason)s; check advertised.listeners of that broker"
+            _log.warning("advertised_listener_unreachable", sentence, reason=detail)
         return Disconnected(detail, was_sent=False)
 
     def raise_if_alone(self) -> None:

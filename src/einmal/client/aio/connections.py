@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import random
 import socket
 import ssl
@@ -22,6 +21,7 @@ from einmal.client.aio.secured import Secured
 from einmal.client.apis import ApiKey
 from einmal.client.config import ClientSettings
 from einmal.client.errors import ClientClosed, Disconnected, FatalError, KafkaError, error_for
+from einmal.event_log import EventLog
 from einmal.pauses import DoublingPauses
 from einmal.rpc.connection import Answer, Connection
 from einmal.seams import Clock, Network
@@ -33,7 +33,7 @@ from einmal.wire.messages import Api, Q, R
 
 T = TypeVar("T")
 
-_log = logging.getLogger("einmal.client")
+_log = EventLog("einmal.client")
 
 _CHECK_VERSIONS_MS: Final = 10_000
 _MAX_API_VERSIONS: Final = 4
@@ -249,7 +249,7 @@ class Connections:
         continue until bootstrap.timeout.ms, for a proxy may behave in this way while a broker starts."""
         if not self.has_met_broker and endpoint[:2] not in self._reported:
             self._reported.add(endpoint[:2])
-            _log.warning("%s", detail)
+            _log.warning("connecting_failed", "%(reason)s", reason=detail)
 
     # --- authentication -------------------------------------------------------------------------------------------
 

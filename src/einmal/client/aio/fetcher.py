@@ -7,7 +7,6 @@ a request to the former one is not waited for any longer. Knows no group and no 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -22,6 +21,7 @@ from einmal.client.errors import ClientClosed, Disconnected, KafkaError, Request
 from einmal.client.fetch_core import Advice, FetchTicket
 from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.pacing import first_pause_ms
+from einmal.event_log import EventLog
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.api.offset_for_leader_epoch import API as OFFSET_FOR_LEADER_EPOCH
 from einmal.wire.api.offset_for_leader_epoch import (
@@ -31,7 +31,7 @@ from einmal.wire.api.offset_for_leader_epoch import (
 )
 from einmal.wire.fetch import FetchPartition
 
-_log = logging.getLogger("einmal.client")
+_log = EventLog("einmal.client")
 
 _BUSY_WAIT_MS: Final = 20
 """The broker's wait while some of its partitions are left out because they have buffered records already: a long wait
@@ -88,7 +88,8 @@ class Fetcher:
         known = self._cluster.metadata.topic_id(each.topic)
         if known == NO_TOPIC_ID or not self._core.is_of_former_topic(each, known):
             return False
-        _log.warning("topic %r was deleted and created again: the position in partition %d is void", *each)
+        recreated = "topic %(topic)r was deleted and created again: the position in %(partition)s is void"
+        _log.warning("position_void", recreated, topic=each.topic, partition=each)
         self._changed()
         return True
 

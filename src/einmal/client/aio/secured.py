@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import secrets
 import ssl
 from typing import Final
@@ -21,6 +20,7 @@ from einmal.client.errors import (
     SslHandshakeFailed,
     error_for,
 )
+from einmal.event_log import EventLog
 from einmal.rpc.connection import Connection
 from einmal.rpc.sasl import SaslRefused, authenticate, handshake
 from einmal.rpc.strangers import AFTER_THE_FIRST_ANSWER
@@ -36,7 +36,7 @@ from einmal.types import ErrorCode
 from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE
 from einmal.wire.errors import WireError
 
-_log = logging.getLogger("einmal.client")
+_log = EventLog("einmal.client")
 _logged: Final[set[str]] = set()
 """Warnings of this process: a program may create many clients with the same settings."""
 
@@ -60,7 +60,7 @@ class Secured:
         for warning in security.warnings:
             if warning not in _logged:
                 _logged.add(warning)
-                _log.warning("%s", warning)
+                _log.warning("security_setting_risky", "%(warning)s", warning=warning)
 
     # --- TLS ------------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import Final
 
 from einmal.client.errors import KafkaError
+from einmal.event_log import EventLog
 from einmal.seams import Clock
 
 _EVERY_MS: Final = 60_000
 _TOPICS_MAX: Final = 5
-_log = logging.getLogger("einmal.client")
+_log = EventLog("einmal.client")
 
 
 class UnwrittenRecords:
@@ -40,6 +40,7 @@ class UnwrittenRecords:
         what = ", ".join(f"{count:,} of topic {topic}" for topic, count in counted[:_TOPICS_MAX])
         if rest := counted[_TOPICS_MAX:]:
             what += f", {sum(count for _, count in rest):,} of {len(rest):,} other topics"
-        _log.warning("Records without an acknowledgement: %s. The first error: %s", what, self._error)
+        sentence = "Records without an acknowledgement: %(counts)s. The first error: %(error)s"
+        _log.warning("records_unacknowledged", sentence, counts=what, error=self._error)
         self._counts.clear()
         self._error = None

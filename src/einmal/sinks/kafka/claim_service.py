@@ -47,7 +47,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import socket
 import socketserver
 import ssl
@@ -55,6 +54,7 @@ import threading
 import time
 from typing import Any, Final
 
+from einmal.event_log import EventLog
 from einmal.security.shared_identity import SharedIdentity
 from einmal.sinks.kafka.claim_client import WELCOME, Address
 from einmal.sinks.kafka.claim_messages import (
@@ -69,7 +69,7 @@ from einmal.sinks.kafka.claim_messages import (
 )
 from einmal.sinks.kafka.open_transaction import OpenTransaction
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 _PORTS_MAX: Final = 16
 """As many as Spark tries for its own services (spark.port.maxRetries)."""
@@ -164,7 +164,11 @@ class _Strangers:
                 return
         reason = getattr(error, "reason", None) or error.strerror or "no handshake in time"
         _logger.warning(
-            "the claim service has disconnected %s:%s, which is no task of this query (%s)", *peer[:2], reason
+            "claim_service_stranger",
+            "the claim service has disconnected %(host)s:%(port)s, which is no task of this query (%(reason)s)",
+            host=peer[0],
+            port=peer[1],
+            reason=reason,
         )
 
 

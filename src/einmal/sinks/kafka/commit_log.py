@@ -15,7 +15,6 @@ writes a probe behind the committed records, and then reads a log that contains 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from einmal.client.fetched import CorruptData, RawBatch
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode
+from einmal.event_log import EventLog
 from einmal.sinks.kafka.transaction_writer import TransactionWriter
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.control_batch import COMMIT, control_type
@@ -36,7 +36,7 @@ PARTITIONS: Final = 16
 """Few enough for a small cluster; pipelines that share a partition do not wait for each other. The maximum, too."""
 TOPIC_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)}
 _POLL_S: Final = 0.25
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 _PROBE_KEY: Final = b"\xff"
 """No name is encoded like this. All probes of a partition have one key, so that compaction deletes them."""
 
@@ -187,7 +187,8 @@ class BatchReader:
         except CorruptData as error:
             if batch.topic_partition not in self._ignored:
                 self._ignored.add(batch.topic_partition)
-                _logger.warning("ignoring batches that no pipeline has written, the first: %s", error)
+                ignored = "ignoring batches that no pipeline has written, the first: %(error)s"
+                _logger.warning("commit_log_batches_ignored", ignored, error=error)
             return []
 
 

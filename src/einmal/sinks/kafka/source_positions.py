@@ -5,7 +5,6 @@ A restart goes by the commit record, so a position that is refused costs nothing
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from einmal.client.errors import KafkaError, RetriableError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.positions import cluster_id
 from einmal.commit_protocol.source_offsets import from_json
+from einmal.event_log import EventLog
 from einmal.sinks.kafka.transactions import KafkaTransactions
 from einmal.types import ErrorCode, ProducerIdAndEpoch
 
@@ -40,7 +40,7 @@ _OF_LAG_ONLY: Final = frozenset(
 )
 """Refusals of offsets that do not concern the transaction."""
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 class SourcePositions:
@@ -73,10 +73,12 @@ class SourcePositions:
             if error.name != self._last_refusal:
                 self._last_refusal = error.name
                 _logger.warning(
-                    "batch %d: some positions of group %r, which lag tools show, are not committed: %s",
-                    batch_id,
-                    self._group_id,
-                    error,
+                    "positions_uncommitted",
+                    "batch %(batch)d: some positions of group %(group)r, which lag tools show, are not committed: "
+                    "%(error)s",
+                    batch=batch_id,
+                    group=self._group_id,
+                    error=error,
                 )
 
     def _is_here(self, number: int, position: Mapping[str, Any]) -> bool:

@@ -23,7 +23,6 @@ Invariants, and the ordering that keeps them:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,6 +32,7 @@ import psycopg
 
 from einmal.commit_protocol.claims import Output
 from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.event_log import EventLog
 from einmal.pipeline import events
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
@@ -63,7 +63,7 @@ _LOST_HINT: Final = (
     "checkpoint of a stateless pipeline, it resumes at the record's end; a stateful one needs a checkpoint as old as "
     "the record"
 )
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ class PostgresCommitPoint(RowCommitPoint):
         except psycopg.errors.LockNotAvailable:
             if seen is not None:
                 ended = self._session.end_predecessors(seen.epoch)
-                _logger.warning("terminated sessions of an earlier run that held the commit record: %s", ended)
+                terminated = "terminated sessions of an earlier run that held the commit record: %(sessions)s"
+                _logger.warning("earlier_sessions_terminated", terminated, sessions=ended)
         except psycopg.Error as error:
             raise failed(error, _ACQUIRE) from cause(error)
         try:
@@ -265,7 +266,8 @@ class PostgresCommitPoint(RowCommitPoint):
             self._drop_remains()
         except SinkError as error:
             # The transaction is over all the same, and the table has a name that nobody uses again.
-            _logger.warning("the staging table of an aborted batch is dropped later: %s", error)
+            kept = "the staging table of an aborted batch is dropped later: %(error)s"
+            _logger.warning("staging_table_kept", kept, error=error)
         return _own(identity).following()
 
     def _abort_of_the_run_before(self, held: PostgresIdentity) -> PostgresIdentity:
@@ -286,7 +288,8 @@ class PostgresCommitPoint(RowCommitPoint):
                 if self._is_new:
                     self._session.in_transaction("removing the name", self._forget_unused)
         except Exception as error:  # noqa: BLE001 - the error that the user gets is another one
-            _logger.warning("what was staged could not be removed; the next start removes it: %s", error)
+            kept = "what was staged could not be removed; the next start removes it: %(error)s"
+            _logger.warning("staged_rows_kept", kept, error=error)
 
     def forget(self) -> None:
         self.acquire(None)

@@ -8,7 +8,6 @@ name *and* by the comment: nothing else is ever dropped.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from einmal.event_log import EventLog
 from einmal.postgresql.errors import cause
 from einmal.sinks.commit_point import SinkError, SinkFailed
 from einmal.sinks.postgres.names import epoch_of_staging, staging_comment, staging_prefix
@@ -28,7 +28,7 @@ ATTEMPT_SETTING: Final = "einmal.attempt"
 """A task sets it, and each of its rows gets it by default: no task sends its own number a million times."""
 _DROP_MS: Final = "500"
 """How long a drop waits for a task that still writes there."""
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 REFUSAL: Final = "refusal"
@@ -173,12 +173,14 @@ def remove(session: Session, schema: str, pipeline: str, below: int) -> None:
     """
     try:
         for name in _remaining(session, schema, pipeline, below):
-            _logger.info("terminating sessions that use %s", name)
+            _logger.info("staging_sessions_terminated", "terminating sessions that use %(table)s", table=name)
             session.end_predecessors(below - 1)
         for name in _remaining(session, schema, pipeline, below):
-            _logger.warning("staging table %s could not be dropped; the next start tries again", name)
+            kept = "staging table %(table)s could not be dropped; the next start tries again"
+            _logger.warning("staging_table_not_dropped", kept, table=name)
     except (psycopg.Error, SinkError) as error:
-        _logger.warning("staging tables of earlier runs could not be looked for; the next start tries again: %s", error)
+        unknown = "staging tables of earlier runs could not be looked for; the next start tries again: %(error)s"
+        _logger.warning("staging_tables_unknown", unknown, error=error)
 
 
 def abandoned(session: Session, schema: str, pipeline: str, epoch: int) -> list[str]:

@@ -7,7 +7,6 @@ in the commit record, inside the same transaction. Protocol, tasks and claims ar
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from uuid import uuid4
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame
 from einmal.commit_protocol.batch_plan import BATCH_WRITES
 from einmal.commit_protocol.effects import Ready
 from einmal.commit_protocol.run_state import Query
+from einmal.event_log import EventLog
 from einmal.options.sink import VersionOptions, version_options, write_options
 from einmal.options.values import OptionError
 from einmal.pipeline import events
@@ -37,7 +37,7 @@ _RUNS_MAX: Final = 3
 """Attempts at a write with an unknown outcome: each reads the record and, if the write is not committed, begins it
 again."""
 _MODES: Final = ("append", "error", "errorifexists")
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,8 @@ class BatchWriter:
             return options, sink
         to_topics = write_options(self._options, _new_name)
         if to_topics.without_effect:
-            _logger.warning("options without effect here: %s", ", ".join(to_topics.without_effect))
+            names = ", ".join(to_topics.without_effect)
+            _logger.warning("options_without_effect", "options without effect here: %(options)s", options=names)
         return to_topics, KafkaFrameSink(to_topics.client, to_topics.topic)
 
     def _save(self, options: VersionOptions, sink: RowSink) -> Written:
@@ -131,7 +132,8 @@ class BatchWriter:
             except PipelineFailed as error:
                 if not run.is_undecided or attempt == _RUNS_MAX - 1:
                     raise
-                _logger.warning("reading the outcome of the write from its commit record: %s", error.reason)
+                undecided = "reading the outcome of the write from its commit record: %(reason)s"
+                _logger.warning("write_undecided", undecided, reason=error.reason)
             finally:
                 run.abandon()
                 run.close()
@@ -162,9 +164,10 @@ class BatchWriter:
         if already_in:
             assert options.version is not None
             _logger.warning(
-                "txnVersion %d of %s is already committed: nothing is written",
-                options.version,
-                options.transactional_id,
+                "version_already_committed",
+                "txnVersion %(version)d of %(transactional_id)s is already committed: nothing is written",
+                version=options.version,
+                transactional_id=options.transactional_id,
             )
             self._notify(events.BatchAlreadyIn(options.version))
         return Written(records, already_in)
@@ -183,4 +186,5 @@ def _forget(run: TransactionRun, transactional_id: str) -> None:
     try:
         run.forget()
     except SinkError as error:
-        _logger.info("the commit record of %s stays: %s", transactional_id, error)
+        stays = "the commit record of %(transactional_id)s stays: %(error)s"
+        _logger.info("commit_record_kept", stays, transactional_id=transactional_id, error=error)

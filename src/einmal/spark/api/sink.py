@@ -7,7 +7,6 @@ the source positions, of each micro-batch are one transaction of the sink.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Self
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from einmal.event_log import EventLog
 from einmal.options.sink import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -66,7 +66,7 @@ _RUNS: Final[dict[str, Callable[[Setting, Kept], Run]]] = {
     AT_MOST_ONCE: AtMostOnce,
 }
 _TRIGGERS: Final = 'processingTime="1 second" for a continuing query, availableNow=True for one that ends'
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 def write_stream(frame: DataFrame) -> StreamWriter:
@@ -150,7 +150,8 @@ class StreamWriter:
         elif value is not True:
             raise OptionError(f"trigger({name}=...) can only be True\nhint: {_TRIGGERS}")
         if name == "once":
-            _logger.info("trigger(once=True) runs as availableNow=True, in batches of maxOffsetsPerTrigger")
+            sentence = "trigger(once=True) runs as availableNow=True, in batches of maxOffsetsPerTrigger"
+            _logger.info("trigger_replaced", sentence)
             name = "availableNow"
         self._trigger = {name: value}
         return self
@@ -314,4 +315,5 @@ def _log_without_effect(options: QueryOptions, frame: DataFrame, *, has_letters:
     """One line for all options that are accepted without effect. Raises OptionError for the options of a source."""
     ours = [source_options(given, streaming=True) for kind, given in sources(frame) if kind == KafkaDataSource.name()]
     if names := query_without_effect(options, ours, has_letters=has_letters):
-        _logger.warning("options without effect here: %s", ", ".join(names))
+        without_effect = ", ".join(names)
+        _logger.warning("options_without_effect", "options without effect here: %(options)s", options=without_effect)

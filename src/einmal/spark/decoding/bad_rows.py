@@ -8,7 +8,6 @@ same schemas. The batch's transaction has all rows, or none.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
@@ -18,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from einmal.commit_protocol.source_offsets import SourcePosition, first_offsets, packed, ranges
+from einmal.event_log import EventLog
 from einmal.options.source import source_options
 from einmal.pipeline import events
 from einmal.pipeline.dead_letters import ToleranceExceeded
@@ -29,7 +29,7 @@ from einmal.spark.source.source import Piece
 _SHARED_MAX: Final = 1_000
 """See ``source``: records of several partitions that one task reads."""
 _COLUMNS: Final = {"key": "binary", "value": "binary", "topic": "string"}
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
@@ -178,7 +178,8 @@ class BadRows:
                 )
             if summary.drift and is_first:
                 fields = tuple(sorted(summary.drift))
-                _logger.warning("%s: fields that the schema does not have: %s", name, ", ".join(fields))
+                sentence = "%(source)s: fields that the schema does not have: %(fields)s"
+                _logger.warning("schema_drift", sentence, source=name, fields=", ".join(fields))
                 happened.append(events.SchemaDrifted(batch_id, name, source.settings.contract, fields))
         return happened
 
@@ -188,7 +189,10 @@ class BadRows:
             summary = self._summaries.get(source.decoding.source)
             if summary is not None and summary.dead_letters:
                 name, topic = source.decoding.source, str(source.settings.topic)
-                _logger.warning("%s: %s to %s", name, _in_words(summary), topic)
+                counts = _in_words(summary)
+                _logger.warning(
+                    "rows_bad", "%(source)s: %(counts)s to %(topic)s", source=name, counts=counts, topic=topic
+                )
                 happened.append(events.DeadLettersWritten(batch_id, name, topic, dict(summary.dead_letters)))
         return happened
 

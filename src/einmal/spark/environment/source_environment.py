@@ -11,7 +11,6 @@ release of Spark that keeps the environment elsewhere is left alone, and that is
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +19,13 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
+from einmal.event_log import EventLog
 from einmal.spark.environment.plan_nodes import kind_of, plan_nodes
 
 _KEYS: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
 """Spark sets each of them again, for every worker that it starts."""
 _lock: Final = threading.Lock()
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 def share_environments(frame: DataFrame) -> None:
@@ -49,7 +49,8 @@ def _where_spark_has_it() -> Iterator[None]:
     try:
         yield
     except Py4JError as error:
-        _logger.warning("start queries one after the other: the environment of their sources is not found (%s)", error)
+        unknown = "start queries one after the other: the environment of their sources is not found (%(error)s)"
+        _logger.warning("source_environment_unknown", unknown, error=error)
 
 
 def _add_keys(source: Any) -> None:

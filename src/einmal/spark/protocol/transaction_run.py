@@ -7,7 +7,6 @@ transactions, it adds through ``Additions``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
@@ -17,6 +16,7 @@ from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.commit_protocol.committer import Committer
 from einmal.commit_protocol.run_state import Held, Query
+from einmal.event_log import EventLog
 from einmal.pipeline import events
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineFailed, PipelineFenced, PipelineRefused
@@ -35,7 +35,7 @@ from einmal.spark.protocol.execution import StateInDoubt
 from einmal.spark.protocol.run import SinkBatch
 from einmal.types import ProducerIdAndEpoch
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 _IN_TRANSACTION: Final = (protocol.WriteBatch, protocol.WriteCommitRecord, protocol.CommitSourcePositions)
 _OUTSIDE_A_BATCH: Final = (protocol.ReadRecord, protocol.AbortHeld, protocol.InitProducerId)
 _WILL_AGAIN: Final = frozenset(
@@ -131,7 +131,11 @@ class TransactionRun:
         except SinkFenced as error:
             raise PipelineFenced(str(error), self._commit_point.fenced_hint) from error
         except Exception as error:  # noqa: BLE001 - a sink of the user's own can raise anything
-            _logger.info("an idle pipeline could not ask whether %r is still its own: %s", self._id, reason_of(error))
+            unknown, reason = (
+                "an idle pipeline could not ask whether %(pipeline)r is still its own: %(reason)s",
+                reason_of(error),
+            )
+            _logger.info("ownership_unknown", unknown, pipeline=self._id, reason=reason)
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
         """The rows of a committed batch that the sink has rejected."""

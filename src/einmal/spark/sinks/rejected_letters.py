@@ -7,7 +7,6 @@ compaction, the dead letter has its context headers, and neither key nor value.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from einmal.commit_protocol.source_offsets import PlannedRange, SourcePosition, packed
+from einmal.event_log import EventLog
 from einmal.options.source import SourceOptions
 from einmal.pipeline import events
 from einmal.pipeline.dead_letters import (
@@ -39,7 +39,7 @@ _NEAR: Final = 1_000
 """Records of a partition that are no further apart than this are read together."""
 _SHARED_MAX: Final = 1_000
 """See ``source``: offsets that one task reads, and rows without a record that one task makes letters of."""
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 Position = tuple[TopicPartition, int]
 
@@ -109,7 +109,9 @@ class RejectedLetters:
             sink, topic = self.sinks[number], str(self.sinks[number].errors.topic)
             counts = Counter((TASK_PUT, each.exception.rpartition(".")[2]) for each in rows)
             in_words = ", ".join(f"{count:,} {reason}" for (_, reason), count in sorted(counts.items()))
-            _logger.warning("%s: %s to %s", sink.name, in_words, topic)
+            _logger.warning(
+                "rows_rejected", "%(sink)s: %(counts)s to %(topic)s", sink=sink.name, counts=in_words, topic=topic
+            )
             yield events.DeadLettersWritten(batch_id, sink.name, topic, dict(counts))
 
     def _rejected(self, rejected: Mapping[int, Sequence[RejectedRow]]) -> list[_Letter]:
@@ -207,7 +209,8 @@ def _read(task: _Task) -> Iterator[Any]:
 
 def _without_record(wanted: Mapping[Position, Sequence[_Letter]], number: int) -> Iterator[dict[str, Any]]:
     for (topic_partition, offset), letters in wanted.items():
-        _logger.warning("%s offset %d is gone: its dead letter has neither key nor value", topic_partition, offset)
+        gone = "%(partition)s offset %(offset)d is gone: its dead letter has neither key nor value"
+        _logger.warning("rejected_record_gone", gone, partition=topic_partition, offset=offset)
         record = FailedRecord(
             topic=topic_partition.topic, partition=topic_partition.partition, offset=offset, key=None, value=None
         )

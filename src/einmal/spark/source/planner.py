@@ -7,7 +7,6 @@ mean nothing in it. One topic that is gone, or a partition without a leader, doe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Final, TypeVar
 from einmal.client.errors import UnknownTopic, error_for
 from einmal.clusters.kafka_cluster import KafkaCluster, Seen, matches
 from einmal.commit_protocol.source_offsets import Positions, SourcePosition, first_offsets, limited, to_json
+from einmal.event_log import EventLog
 from einmal.options.source import (
     EARLIEST,
     LATEST,
@@ -34,7 +34,7 @@ _ASKED_MAX: Final = 3
 
 T = TypeVar("T")
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 @dataclass(slots=True)
@@ -201,9 +201,10 @@ class SourcePlanner:
                 continue
             if topic is not None and name not in self._settled:
                 _logger.warning(
-                    "partitions %s have no leader: they are read once they have one; a running query reads others "
-                    "meanwhile",
-                    ", ".join(map(str, sorted(topic.leaderless))),
+                    "partitions_leaderless",
+                    "partitions %(partitions)s have no leader: they are read once they have one; a running query reads "
+                    "others meanwhile",
+                    partitions=", ".join(map(str, sorted(topic.leaderless))),
                 )
             self._settled.add(name)
         return seen
@@ -354,7 +355,7 @@ class SourcePlanner:
     def _log_once(self, what: str) -> None:
         if what not in self._logged:
             self._logged.add(what)
-            _logger.warning("%s", what)
+            _logger.warning("source_notice", "%(what)s", what=what)
 
     # --- options as offsets -------------------------------------------------------------------------------------
 

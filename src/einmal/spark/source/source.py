@@ -14,7 +14,6 @@ action, and "latest" would be another offset each time.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -43,6 +42,7 @@ from einmal.commit_protocol.source_offsets import (
     shared_max,
     to_json,
 )
+from einmal.event_log import EventLog
 from einmal.options.source import SourceOptions, source_options
 from einmal.options.values import OptionError
 from einmal.spark.environment.python_worker import answered, range_reader, settle
@@ -52,7 +52,7 @@ from einmal.spark.source.planner import SourcePlanner
 from einmal.spark.source.trigger_pace import TriggerPace
 from einmal.types import ErrorCode, Offset, TopicPartition
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
@@ -247,7 +247,8 @@ def _read(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) ->
     except DataLoss as error:
         if options.fail_on_data_loss:
             raise
-        _logger.warning("failOnDataLoss=false: %s", str(error).partition("\n")[0])
+        lost = str(error).partition("\n")[0]
+        _logger.warning("records_lost", "failOnDataLoss=false: %(lost)s", lost=lost)
     if not builder.is_empty:
         yield builder.take()
 
@@ -309,8 +310,7 @@ def _existing(options: SourceOptions, bounds: PlannedRange) -> tuple[Offset, Off
         # The read reports it.
         return bounds.start, bounds.end
     if first > bounds.start:
-        _logger.warning(
-            "failOnDataLoss=false: %s", expired_records({partition: bounds.start}, {partition: min(first, bounds.end)})
-        )
+        lost = expired_records({partition: bounds.start}, {partition: min(first, bounds.end)})
+        _logger.warning("records_lost", "failOnDataLoss=false: %(lost)s", lost=lost)
     start = max(bounds.start, first)
     return start, Offset(max(start, min(bounds.end, last)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from typing import Any, Final
 from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.claims import Denied, Output
 from einmal.commit_protocol.run_state import Query
+from einmal.event_log import EventLog
 from einmal.options.sink import SinkOptions, sink_options
 from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineRefused, PreflightFailed
 from einmal.security.ephemeral_identity import ephemeral_identity
@@ -55,7 +55,7 @@ from einmal.spark.writer.messages import (
     WriteGrant,
 )
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 _IDLE_S: Final = 900.0
 _WATCH_S: Final = 0.5
 _AGAIN_S: Final = 0.1
@@ -182,7 +182,7 @@ class Keeper:
         except CheckpointError as found:
             error = PipelineRefused(str(found), "restore the newest checkpoint")
         except Exception as found:
-            _logger.exception("batch %s", batch)
+            _logger.error("batch_defect", "batch %(batch)s", batch=batch, exc_info=found)
             error = PipelineFailed(reason_of(found), _HINT_AGAIN)
         with self._changed:
             if batch is not None:
@@ -238,7 +238,9 @@ class Keeper:
         """Once, when the checkpoint has state."""
         if not self._has_warned and self._checkpoint.has_state():
             self._has_warned = True
-            _logger.warning("%s keeps state. %s", self._id, STATE_CAVEAT)
+            _logger.warning(
+                "state_kept", "%(pipeline)s keeps state. %(caveat)s", pipeline=self._id, caveat=STATE_CAVEAT
+            )
 
     def _write(self, batch: Batch, send: Send) -> None:
         assert self._run is not None

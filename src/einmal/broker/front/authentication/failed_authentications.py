@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Final
 
+from einmal.event_log import EventLog
 from einmal.seams import Clock
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 LINES_MAX: Final = 5
 """Maximum number of lines about an address, in a window."""
@@ -40,11 +40,19 @@ class FailedAuthentications:
             window = self._windows[address] = _Window(now_ms)
         window.count += 1
         if window.count <= LINES_MAX:
-            log.warning("authentication failed: %s: %s: %s", listener, mechanism, reason, extra={"client": address})
+            log.warning(
+                "authentication_failed",
+                "authentication failed: %(listener)s: %(mechanism)s: %(reason)s",
+                listener=listener,
+                mechanism=mechanism,
+                reason=reason,
+                client=address,
+            )
 
     def _report_suppressed(self, address: str, window: _Window | None) -> None:
         if window is not None:
             del self._windows[address]
             if window.count > LINES_MAX:
                 suppressed = window.count - LINES_MAX
-                log.warning("%d more authentications failed before", suppressed, extra={"client": address})
+                more = "%(count)d more authentications failed before"
+                log.warning("authentications_failed_before", more, count=suppressed, client=address)

@@ -8,13 +8,13 @@ of keys do not become requests.
 from __future__ import annotations
 
 import asyncio
-import logging
 import urllib.parse
 import urllib.request
 from pathlib import PurePosixPath
 from typing import Final
 
 from einmal.broker.front.authentication.sasl import Bearer
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.pauses import DoublingPauses
 from einmal.security import https
@@ -22,7 +22,8 @@ from einmal.security.bearer_tokens import KeySet, UnknownKey, verified
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_NO_KEYS: Final = "sasl.oauthbearer.jwks.endpoint.url: no keys: %(error)s; trying again in %(pause_ms)d ms"
 
 UNKNOWN_KEY_MS: Final = 10_000
 _DOCUMENT_MAX: Final = 1024 * 1024
@@ -96,10 +97,11 @@ class PublishedKeys:
         except (OSError, ValueError) as error:
             pause_ms = self._pauses_ms.after(self._failures)
             self._failures += 1
-            log.warning("sasl.oauthbearer.jwks.endpoint.url: no keys: %s; trying again in %d ms", error, pause_ms)
+            log.warning("jwks_failed", _NO_KEYS, error=error, pause_ms=pause_ms)
         else:
             self._failures, pause_ms = 0, self._settings.refresh_ms
-            log.info("sasl.oauthbearer.jwks.endpoint.url: keys fetched: %d", len(self._keys))
+            fetched = "sasl.oauthbearer.jwks.endpoint.url: keys fetched: %(count)d"
+            log.info("jwks_fetched", fetched, count=len(self._keys))
         self._refreshing = None
         if not self._is_stopped:
             self._timer = loop.call_later(pause_ms / 1000, self._refresh)

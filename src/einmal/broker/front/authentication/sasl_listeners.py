@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig, ConfigError
 from einmal.broker.front.authentication.sasl import SaslServer
 from einmal.broker.identity import Identity
 from einmal.broker.rpc.authentication import Credentials
+from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.seams import Clock
 from einmal.security.errors import SecuritySettingError
@@ -18,7 +18,8 @@ from einmal.security.mechanisms import OAUTHBEARER, PLAIN
 if TYPE_CHECKING:
     from einmal.broker.front.authentication.published_keys import PublishedKeys
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_UNENCRYPTED: Final = "listener %(listener)s: %(mechanisms)s without TLS: whoever reads along can log in"
 
 
 class SaslListeners:
@@ -52,9 +53,14 @@ class SaslListeners:
             unencrypted = [each for each in settings.mechanisms if each in (PLAIN, OAUTHBEARER)]
             if unencrypted and not listener.is_encrypted:
                 names = " and ".join(unencrypted)
-                log.warning("listener %s: %s without TLS: whoever reads along can log in", listener.name, names)
+                log.warning("listener_unencrypted", _UNENCRYPTED, listener=listener.name, mechanisms=names)
             for warning in settings.warnings:
-                log.warning("listener %s: %s", listener.name, warning)
+                log.warning(
+                    "listener_setting_risky",
+                    "listener %(listener)s: %(warning)s",
+                    listener=listener.name,
+                    warning=warning,
+                )
 
     def start(self) -> None:
         for keys in self._published:

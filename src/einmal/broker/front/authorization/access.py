@@ -5,18 +5,18 @@ Denials are logged as Apache Kafka logs them, except where a handler only filter
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from einmal.broker.front.context import RequestContext
+from einmal.event_log import EventLog
 from einmal.security.acl import CLUSTER_NAME, OPERATION_BITS, AclOperation, ResourceType
 from einmal.security.principal import Principal
 from einmal.types import ErrorCode
 from einmal.wire.errors import WireError
 from einmal.wire.messages import api_name
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _REFUSALS: Final = {
     ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
@@ -151,10 +151,12 @@ def _printable(text: str) -> str:
 
 def _log_denial(context: RequestContext, operation: AclOperation, resource: str) -> None:
     log.info(
-        "Principal = %s is Denied operation = %s from host = %s on resource = %s for request = %s",
-        _printable(str(context.principal)),
-        operation.name,
-        context.client_address,
-        resource,
-        api_name(context.header.api_key),
+        "access_denied",
+        "Principal = %(principal)s is Denied operation = %(operation)s from host = %(client)s on resource = "
+        "%(resource)s for request = %(request)s",
+        principal=_printable(str(context.principal)),
+        operation=operation.name,
+        client=context.client_address,
+        resource=resource,
+        request=api_name(context.header.api_key),
     )

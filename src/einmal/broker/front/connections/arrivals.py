@@ -9,15 +9,16 @@ slowly.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 from einmal.broker.front.quotas.client_throttles import ClientThrottles
 from einmal.broker.resources.rates import TokenBucket, Windows
+from einmal.event_log import EventLog
 from einmal.seams import Clock
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_REFUSED: Final = "connection refused: %(reason)s"
 
 WAIT_MS_MAX: Final = 5_000
 """For one's turn. It leaves time for the TLS handshake, which is bounded too."""
@@ -67,15 +68,15 @@ class Arrivals:
     def pace(self, connection: Arriving) -> None:
         refused_ms = 0 if self._throttles is None else self._throttles.use_connection(connection.address)
         if refused_ms:
-            message = "connection refused: this address opens more than its quota allows (connection_creation_rate)"
-            log.warning(message, extra={"client": connection.address})
+            reason = "this address opens more than its quota allows (connection_creation_rate)"
+            log.warning("connection_refused", _REFUSED, reason=reason, client=connection.address)
             connection.turn_away(refused_ms)
             return
         if self._rates:
             now_ms = self._clock.now().monotonic_ms
             if any(rate.is_full(now_ms) for rate in self._rates):
-                message = "connection refused: too many others wait for their turn (max.connection.creation.rate)"
-                log.warning(message, extra={"client": connection.address})
+                reason = "too many others wait for their turn (max.connection.creation.rate)"
+                log.warning("connection_refused", _REFUSED, reason=reason, client=connection.address)
                 connection.turn_away(_REFUSED_MS)
                 return
             wait_ms = max(rate.wait_ms(now_ms) for rate in self._rates)

@@ -13,7 +13,6 @@ logged in one line.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -27,6 +26,7 @@ from einmal.broker.front.produce.refused_batches import RefusedBatches
 from einmal.broker.front.routing.router import Deferred, Parts, Router
 from einmal.broker.resources.memory_budget import MemoryBudget, Share
 from einmal.broker.rpc.authentication import Authentication
+from einmal.event_log import EventLog
 from einmal.seams import Clock
 from einmal.wire.errors import OtherProtocol, WireError
 from einmal.wire.frames import FrameReceiver
@@ -34,7 +34,8 @@ from einmal.wire.frames import FrameReceiver
 if TYPE_CHECKING:
     from einmal.broker.config import BrokerConfig
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_CLOSED: Final = "connection closed: %(reason)s"
 
 TURN_BYTES: Final = 256 * 1024
 TURN_MS: Final = 2
@@ -120,7 +121,9 @@ class Server:
                 self.connections.remove(idlest)
                 idlest.drop("idle for longest, and max.connections are reached")
         if problem is not None:
-            log.warning("connection refused: %s", problem, extra={"client": connection.address})
+            log.warning(
+                "connection_refused", "connection refused: %(reason)s", reason=problem, client=connection.address
+            )
             return False
         self.connections.add(connection)
         return True
@@ -269,8 +272,8 @@ class Connection(asyncio.BufferedProtocol):
         has_begun = self._receiver.filled > 0 or self.authentication.exchange is not None
         if self._is_limited and has_begun and not is_ended_here:
             reason = "the client has left in the middle of its authentication"
-            about = {"client": self.address, "listener": self._server.router.listener.name}
-            log.warning("connection closed: %s", reason, extra=about)
+            listener = self._server.router.listener.name
+            log.warning("connection_closed", _CLOSED, reason=reason, client=self.address, listener=listener)
         self._is_closed = self._is_lost = True
         if self._close_timer is not None:
             self._close_timer.cancel()
@@ -330,7 +333,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def drop(self, reason: str) -> None:
         """Disconnect at once: unsent answers are lost."""
-        log.warning("connection closed: %s", reason, extra={"client": self.address})
+        listener = self._server.router.listener.name
+        log.warning("connection_closed", _CLOSED, reason=reason, client=self.address, listener=listener)
         self._is_closed = True
         self._transport.abort()
 
@@ -505,7 +509,7 @@ class Connection(asyncio.BufferedProtocol):
                 f"{error}, and this listener is {listener.protocol}: set the client's security.protocol to "
                 f"{listener.protocol}, or use the port of a listener of its protocol"
             )
-        log.warning("connection closed: %s", reason, extra={"client": self.address, "listener": listener.name})
+        log.warning("connection_closed", _CLOSED, reason=reason, client=self.address, listener=listener.name)
         self._abort()
 
     def _fail(self, error: BaseException) -> None:

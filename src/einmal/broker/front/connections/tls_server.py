@@ -9,7 +9,6 @@ asyncio's and uvloop's TLS would keep a buffer of 256 KiB each.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections import deque
 from collections.abc import Iterable
@@ -19,11 +18,12 @@ from typing import Any, Final, cast
 from einmal.broker.front.connections.server import Connection, Server
 from einmal.broker.rpc.authentication import Authentication
 from einmal.broker.tls import ListenerTls
+from einmal.event_log import EventLog
 from einmal.security.handshake import refusal_of_client
 from einmal.security.principal_mapping import NoRuleMatches
 from einmal.wire.frames import other_protocol
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 PENDING_MAX: Final = 1_000
 """Handshakes of a listener that have not ended."""
@@ -169,7 +169,7 @@ class TlsLink(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._tls is not None and not self._is_open and not self._is_closing:
             reason = "the client has ended the TLS handshake: it may not trust this broker's certificate"
-            log.warning("connection closed: %s", reason, extra=self._about)
+            self._log_closed(reason)
         self._is_closing = self._is_lost = True
         self._owner.end(self)
         self._backlog.clear()
@@ -226,7 +226,7 @@ class TlsLink(asyncio.BufferedProtocol):
 
     def fail(self, reason: str, *, is_sent: bool = False) -> None:
         """Disconnect. ``is_sent``: after the bytes that the socket has not taken."""
-        log.warning("connection closed: %s", reason, extra=self._about)
+        self._log_closed(reason)
         self._is_closing = True
         self._owner.end(self)
         if is_sent:
@@ -234,9 +234,14 @@ class TlsLink(asyncio.BufferedProtocol):
         else:
             self._raw.abort()
 
-    @property
-    def _about(self) -> dict[str, Any]:
-        return {"client": self._connection.address, "listener": self._owner.tls.listener.name}
+    def _log_closed(self, reason: str) -> None:
+        log.warning(
+            "connection_closed",
+            "connection closed: %(reason)s",
+            reason=reason,
+            client=self._connection.address,
+            listener=self._owner.tls.listener.name,
+        )
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

@@ -9,18 +9,18 @@ Version notes: v1 offline log directories: a broker of ours has one, and is fenc
 
 from __future__ import annotations
 
-import logging
 from typing import ClassVar
 
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
+from einmal.event_log import EventLog
 from einmal.metadata.brokers import Heartbeat, HeartbeatAnswer
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.api.broker_heartbeat import API, BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 
 @handler
@@ -37,10 +37,11 @@ class BrokerHeartbeatHandler:
             # No broker can have applied records that do not exist; this would unfence a broker that has applied
             # nothing.
             log.warning(
-                "refused a heartbeat of broker %d: metadata offset %d is beyond the end of the log",
-                request.broker_id,
-                request.current_metadata_offset,
-                extra={"client": context.client_address},
+                "impossible_heartbeat_refused",
+                "refused a heartbeat of broker %(broker)d: metadata offset %(offset)d is beyond the end of the log",
+                broker=request.broker_id,
+                offset=request.current_metadata_offset,
+                client=context.client_address,
             )
             return BrokerHeartbeatResponse(error_code=ErrorCode.invalid_request, is_fenced=True)
         beat = Heartbeat(

@@ -10,7 +10,6 @@ Version notes: none.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import ClassVar, Final
 
 from einmal.broker.front.authorization.access import Access
@@ -18,6 +17,7 @@ from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
+from einmal.event_log import EventLog
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import NO_OFFSET, ErrorCode, Offset, TopicPartition
@@ -30,7 +30,7 @@ from einmal.wire.api.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 
 _HIGH_WATERMARK: Final = -1
 
@@ -93,7 +93,12 @@ class _Deletion:
         try:
             partition.delete_records_before(self._offset)
         except OSError as error:
-            log.error("records of %s stay: %s", partition.topic_partition, error)
+            log.error(
+                "record_deletion_failed",
+                "records of %(partition)s stay: %(error)s",
+                partition=partition.topic_partition,
+                error=error,
+            )
             self.error = ErrorCode.kafka_storage_error
 
     def result(self) -> DeleteRecordsPartitionResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
@@ -11,6 +10,7 @@ from typing import Final, cast
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.front.context import Body, HandlerResult, Parked, RequestContext
 from einmal.broker.rpc.controller_channel import ControllerChannel
+from einmal.event_log import EventLog
 from einmal.rpc.connection import NoAnswer
 from einmal.types import ErrorCode
 from einmal.wire.api.envelope import API as ENVELOPE
@@ -19,7 +19,8 @@ from einmal.wire.errors import WireError
 from einmal.wire.messages import response_body_position
 from einmal.wire.principal import encode_principal
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
+_NOT_FORWARDED: Final = "a request was not passed on to the controller: %(error)s"
 
 _TIMEOUT_MS: Final = 10_000
 
@@ -44,9 +45,9 @@ class Forwarding:
             if envelope.error_code is ErrorCode.none and envelope.response_data is not None:
                 answer = envelope.response_data
                 return answer[response_body_position(context.header.api_key, context.api_version, answer) :]
-            log.warning("a request was not passed on to the controller: %s", envelope.error_code.name)
+            log.warning("forwarding_failed", _NOT_FORWARDED, error=envelope.error_code.name)
         except (NoAnswer, WireError) as error:
-            log.warning("a request was not passed on to the controller: %s", error)
+            log.warning("forwarding_failed", _NOT_FORWARDED, error=error)
         result = handle_here()
         if inspect.iscoroutine(result):
             result = await result
