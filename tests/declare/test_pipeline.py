@@ -97,6 +97,14 @@ def test_the_guarantee_has_the_words_of_kafka_streams(guarantee: str) -> None:
     assert declaration.options.guarantee == guarantee
 
 
+def test_the_guarantee_may_have_an_underscore() -> None:
+    declaration = declared(HEAD + 'processing_guarantee = "at_least_once"\n' + SOURCE + SINK)
+    assert declaration.options.guarantee == AT_LEAST_ONCE
+    twice = 'processing_guarantee = "at_least_once"\nprocessing.guarantee = "at_most_once"\n'
+    with pytest.raises(DeclarationError, match='"processing.guarantee" is set twice'):
+        declared(HEAD + twice + SOURCE + SINK)
+
+
 def test_the_command_line_takes_precedence() -> None:
     overrides = {"trigger.availableNow": "true", "kafka.bootstrap.servers": "other:1", "outputMode": "update"}
     declaration = declared(HEAD + SOURCE + SINK, **overrides)

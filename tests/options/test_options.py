@@ -195,6 +195,12 @@ def test_a_sink_is_exactly_once_by_default() -> None:
     assert options.client["compression.type"] == "zstd"
 
 
+def test_a_sinks_own_options_may_have_underscores() -> None:
+    given = {name: value for name, value in SINK.items() if name != "transactional.id"}
+    options = sink_options(given | {"transactional_id": "t", "processing_guarantee": EXACTLY_ONCE})
+    assert (options.transactional_id, options.guarantee) == ("t", EXACTLY_ONCE)
+
+
 def test_the_transactional_id_may_have_kafkas_prefix() -> None:
     given = {"kafka.transactional.id": "x", "kafka.bootstrap.servers": "h:1", "checkpointLocation": "/c"}
     options = sink_options(given)
@@ -213,6 +219,8 @@ def test_at_least_once_needs_no_transactional_id() -> None:
         ({name: SINK[name] for name in SINK if name != "transactional.id"}, '"transactional.id" is missing'),
         ({name: SINK[name] for name in SINK if name != "checkpointLocation"}, '"checkpointLocation" is missing'),
         (SINK | {"processing.guarantee": "exactly_once"}, "has been retired"),
+        (SINK | {"processing_guarantee": "exactly_once_beta"}, "has been retired"),
+        (SINK | {"transactional_id": "x"}, '"transactional.id" is set twice'),
         (SINK | {"processing.guarantee": "twice"}, "exactly_once_v2, at_least_once, at_most_once"),
         (SINK | {"topics": "x"}, 'did you mean "topic"'),
     ],

@@ -26,7 +26,7 @@ from einmal.declare.document import (
 )
 from einmal.options.sink import QueryOptions, query_options, sink_options
 from einmal.options.source import source_options
-from einmal.options.values import OptionError, Options
+from einmal.options.values import OptionError, Options, dotted
 from einmal.schemas import settings as decoding_settings
 from einmal.security.redaction import RedactedDict
 from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT, check_two_phase
@@ -159,7 +159,7 @@ def _declare(
         if not isinstance(table, Mapping):
             raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
     others = {name: value for name, value in document.items() if name not in (*_TABLES, _INGESTERS)}
-    top = _overridden(flattened(others), overrides)
+    top = _overridden(_top(others, problems), dotted(overrides))
     refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
     common = {name: str(value) for name, value in top.items() if name.startswith("kafka.")}
     sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
@@ -187,6 +187,14 @@ def _declare(
     if problems:
         raise DeclarationError(problems)
     return declaration
+
+
+def _top(others: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    try:
+        return dotted(flattened(others))
+    except OptionError as error:
+        problems.append(str(error))
+        return {}
 
 
 def _overridden(top: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:

@@ -27,11 +27,25 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
 
 
+_DOTTED: Final = {"transactional_id": "transactional.id", "processing_guarantee": "processing.guarantee"}
+
+
+def dotted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options under Kafka's names where they have those of Python's keywords. Raises OptionError."""
+    result: dict[str, Any] = {}
+    for name, value in given.items():
+        known = _DOTTED.get(name, name)
+        if known in result:
+            raise OptionError(f'option "{known}" is set twice\nhint: "{name}" is the same option: leave one out')
+        result[known] = value
+    return result
+
+
 class Options:
     """Options by name, whatever their case."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = {name.lower(): (name, value) for name, value in given.items()}
+        self._given = {name.lower(): (name, value) for name, value in dotted(given).items()}
 
     def text(self, name: str, default: str | None = None) -> str | None:
         found = self._given.get(name.lower())

@@ -50,13 +50,10 @@ def pipeline(**declared: Any) -> Callable[[Function], Function]:
     """
 
     def remember(function: Function) -> Function:
-        setattr(function, _DECLARED, {_DOTTED.get(name, name): value for name, value in declared.items()})
+        setattr(function, _DECLARED, declared)
         return function
 
     return remember
-
-
-_DOTTED: Final = {"transactional_id": "transactional.id", "processing_guarantee": "processing.guarantee"}
 
 
 @dataclass(frozen=True, slots=True)
