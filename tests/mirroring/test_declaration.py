@@ -4,6 +4,8 @@ import pytest
 
 from einmal.declare.document import DeclarationError
 from einmal.mirroring.declaration import MirrorDeclaration, flow_names, parse
+from einmal.mirroring.mirrormaker import without_effect
+from tests.suite.cases import each_case
 
 CLUSTERS = """
 clusters = ["A", "B"]
@@ -137,3 +139,66 @@ def test_a_flow_still_knows_of_the_opposite_one() -> None:
     text = CLUSTERS + 'replication.policy.class = "IdentityReplicationPolicy"\n' + FLOW + '["B->A"]\ntopics = ".*"\n'
     with pytest.raises(DeclarationError, match="both directions"):
         parse(text, {}, lambda path: "", only="A->B")
+
+
+PROPERTIES = r"""
+# The file that Apache Kafka ships, with what people add to it.
+clusters = A, B
+A.bootstrap.servers = a1:9092, \
+    a2:9092
+B.bootstrap.servers = b:9092
+B.sasl.jaas.config = PlainLoginModule required username="u" password="p$$w";
+A->B.enabled = true
+A->B.topics = orders.*
+B->A.topics = .*
+groups = reporting
+replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+replication.factor = 1
+tasks.max = 4
+checkpoints.topic.replication.factor = 1
+offset.storage.replication.factor = 1
+A->B.emit.heartbeats.enabled = false
+B.exactly.once.source.support = enabled
+"""
+
+
+def declared_by_mirrormaker(text: str, only: str | None = None) -> MirrorDeclaration:
+    return parse(text, {}, lambda path: "", only, is_properties=True)
+
+
+def test_mirrormakers_file_is_read() -> None:
+    found = declared_by_mirrormaker(PROPERTIES)
+    (flow,) = found.flows.values()
+    assert (flow.name, flow.remote_topic("orders")) == ("A->B", "orders")
+    assert [flow.accepts_topic(each) for each in ("orders", "payments")] == [True, False]
+    assert [flow.groups.accepts(each) for each in ("reporting", "other")] == [True, False]
+    assert found.clusters["A"]["bootstrap.servers"] == "a1:9092, a2:9092"
+    assert found.clusters["B"]["sasl.jaas.config"].endswith('password="p$$w";')
+    assert flow_names(PROPERTIES, is_properties=True) == ["A->B"]
+    assert declared_by_mirrormaker(PROPERTIES, "A->B") == found
+
+
+def test_what_mirrormaker_alone_needs_is_reported() -> None:
+    assert [each.partition(" has no effect: ")[0] for each in without_effect(PROPERTIES)] == [
+        "replication.factor",
+        "tasks.max",
+        "checkpoints.topic.replication.factor",
+        "offset.storage.replication.factor",
+        "A->B.emit.heartbeats.enabled",
+        "B.exactly.once.source.support",
+    ]
+
+
+@each_case(
+    "line, complaint",
+    [
+        ("A->B.topic = x", "unknown key 'topic'\nhint: did you mean 'topics'?"),
+        ("topics.blacklist = x", "unknown key 'topics.blacklist'"),
+        ("A.producer.acks = all", "unknown key 'producer.acks'"),
+        ("A->B.enabled = false", "no flow is enabled\nhint: A->B.enabled = true"),
+    ],
+)
+def test_what_the_mirror_does_not_know_of_mirrormakers_file_is_refused(line: str, complaint: str) -> None:
+    with pytest.raises(DeclarationError) as found:
+        declared_by_mirrormaker(f"{PROPERTIES}\n{line}")
+    assert complaint in "\n".join(found.value.problems)

@@ -39,19 +39,23 @@ _GROUPS: Final = ("group", "partition", "source_offset", "target_offset", "state
 
 
 class _FlowFirst(TyperGroup):
-    """``einmal mirror 'A->B'`` runs the flow."""
+    """``einmal mirror 'A->B'`` and ``einmal mirror mm2.properties`` run the flow."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, ["run", *args] if args and "->" in args[0] else args)
+        if args and "->" in args[0]:
+            args = ["run", *args]
+        elif args and args[0].endswith(".properties"):
+            args = ["run", "--file", *args]
+        return super().parse_args(ctx, args)
 
 
 mirror = typer.Typer(
     cls=_FlowFirst,
-    help="Copy topics to another cluster: 'A->B' (or run), status, failover, explain.",
+    help="Copy topics to another cluster: 'A->B' or MirrorMaker's properties file (or run), status, failover, explain.",
     no_args_is_help=True,
 )
 FlowName = Annotated[str, typer.Argument(metavar="A->B", help="Flow: aliases of the source and the target.")]
-File = Annotated[Path, typer.Option("--file", "-f", help="The mirror's declaration.")]
+File = Annotated[Path, typer.Option("--file", "-f", help="The mirror's declaration, or MirrorMaker's properties file.")]
 Groups = Annotated[
     list[str] | None, typer.Option("--group", help="Only this consumer group; may be repeated. Default: all.")
 ]
@@ -60,7 +64,10 @@ _FILE: Final = Path("mirror.toml")
 
 @mirror.command()
 def run(
-    flow: FlowName,
+    flow: Annotated[
+        str | None,
+        typer.Argument(metavar="[A->B]", help="Flow: aliases of the source and the target. Default: the only one."),
+    ] = None,
     file: File = _FILE,
     available_now: Annotated[
         bool, typer.Option("--available-now", help="End when everything is copied that was committed at the start.")
@@ -83,6 +90,7 @@ def run(
     """Copy topics to another cluster exactly once, with the offsets of groups, and without torn transactions."""
     from einmal.mirroring.run import MirrorProcess
 
+    flow = _only_flow(file) if flow is None else flow
     declared, declaration = _declared(file, flow)
     if confs and spark is None:
         raise typer.BadParameter("--conf needs --spark")
@@ -275,8 +283,26 @@ def _print(status: MirrorStatus, output: Format) -> None:
 
 def _declared(file: Path, flow: str, *, is_source_lost: bool = False) -> tuple[Flow, MirrorDeclaration]:
     from einmal.mirroring.declaration import parse
+    from einmal.mirroring.mirrormaker import SUFFIX, without_effect
 
-    declaration = read_declaration(file, partial(parse, only=flow, is_source_lost=is_source_lost))
+    is_properties = file.suffix == SUFFIX
+    parse_flow = partial(parse, only=flow, is_source_lost=is_source_lost, is_properties=is_properties)
+    declaration = read_declaration(file, parse_flow)
+    for sentence in without_effect(file.read_text()) if is_properties else ():
+        typer.echo(f"warning: {file}: {sentence}", err=True)
     if flow not in declaration.flows:
         raise typer.BadParameter(f"{file} declares no flow {flow!r}, only {', '.join(declaration.flows)}")
     return declaration.flows[flow], declaration
+
+
+def _only_flow(file: Path) -> str:
+    from einmal.mirroring.declaration import flow_names
+    from einmal.mirroring.mirrormaker import SUFFIX
+
+    names = read_declaration(file, lambda text, _env, _read: flow_names(text, is_properties=file.suffix == SUFFIX))
+    if len(names) != 1:
+        raise typer.BadParameter(
+            f"{file} has the flows {', '.join(names)}: name one, in a process of its own: "
+            f"einmal mirror '{names[0]}' --file {file}"
+        )
+    return names[0]

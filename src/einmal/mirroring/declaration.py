@@ -32,6 +32,7 @@ from einmal.mirror_protocol.replication_policy import (
     ReplicationPolicy,
     UnknownPolicy,
 )
+from einmal.mirroring.mirrormaker import keys_of
 from einmal.security.redaction import RedactedDict
 
 _TOP: Final = ("clusters", "replication.policy.class", "replication.policy.separator")
@@ -48,10 +49,10 @@ class MirrorDeclaration:
     clusters: Mapping[str, Mapping[str, str]]
 
 
-def flow_names(text: str) -> list[str]:
+def flow_names(text: str, *, is_properties: bool = False) -> list[str]:
     """Return the names of the flows that are declared and not switched off, before anything is checked. Raises
     DeclarationError, also where there is none."""
-    keys = flattened(toml_tables(text))
+    keys = _keys(text, is_properties)
     problems: list[str] = []
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
@@ -68,12 +69,14 @@ def parse(
     only: str | None = None,
     *,
     is_source_lost: bool = False,
+    is_properties: bool = False,
 ) -> MirrorDeclaration:
     """``read``: the text of a file that a value refers to (OSError). ``only``: the flow that is to run; what is wrong
     with others, and with clusters that it does not connect, does not keep it from that. ``is_source_lost``: nor is its
-    source connected, whose settings are left out. Raises DeclarationError."""
+    source connected, whose settings are left out. ``is_properties``: as MirrorMaker has them. Raises
+    DeclarationError."""
     problems: list[str] = []
-    keys = flattened(toml_tables(text))
+    keys = _keys(text, is_properties)
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
     if only is not None and only in names:
@@ -107,6 +110,10 @@ def parse(
     if problems:
         raise DeclarationError(problems)
     return MirrorDeclaration(flows, clusters)
+
+
+def _keys(text: str, is_properties: bool) -> dict[str, Any]:
+    return dict(keys_of(text)) if is_properties else flattened(toml_tables(text))
 
 
 def _no_flow(names: Sequence[str]) -> str:
