@@ -52,7 +52,7 @@ class Queue:
         reason = REASONS[number % 2]
         exception = f"einmal.schemas.errors.{reason}"
         return RowFailure(
-            source="orders", stage="VALUE_CONVERTER", exception=exception, message="not JSON", executing="x"
+            source="orders", batch=1, stage="VALUE_CONVERTER", exception=exception, message="not JSON", executing="x"
         )
 
     def originals(self, topic: str | None = None) -> list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]:

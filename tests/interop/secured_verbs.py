@@ -355,7 +355,12 @@ def dead_letters_of(stage: Stage) -> str:
     topic, letters = stage.topic(), f"{stage.name}-dlq"
     failed = FailedRecord(topic=topic, partition=0, offset=0, key=b"k", value=b"{", headers=())
     failure = RowFailure(
-        source="orders", stage="VALUE_CONVERTER", exception="MalformedValue", message="not JSON", executing="x"
+        source="orders",
+        batch=1,
+        stage="VALUE_CONVERTER",
+        exception="MalformedValue",
+        message="not JSON",
+        executing="x",
     )
     row = dead_letter(failed, failure, letters)
     with Admin(stage.settings) as admin, Producer(stage.settings) as producer:

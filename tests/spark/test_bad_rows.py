@@ -60,6 +60,9 @@ def test_bad_rows_are_dead_letters_once_and_good_rows_are_written(spark: SparkSe
     assert {each.headers for each in letters} == {(Header("trace", b"abc"),)}
     assert {each.context["__connect.errors.stage"] for each in letters} == {"VALUE_CONVERTER"}
     assert {each.context["__connect.errors.connector.name"] for each in letters} == {"payments"}
+    written = [each.batch_id for each in happened if isinstance(each, events.DeadLettersWritten)]
+    assert {int(each.context["__connect.errors.batch.id"]) for each in letters} == set(written)
+    assert len(written) > 1
     counted: Counter[tuple[str, str]] = Counter()
     for event in happened:
         if isinstance(event, events.DeadLettersWritten):

@@ -24,6 +24,6 @@ def test_a_record_without_a_timestamp_gets_that_of_its_dead_letter(milliseconds:
     assert record.timestamp == (timestamp if is_kept else None)
     assert (record.topic, record.partition, record.offset) == ("t", 1, 7)
     assert (record.key, record.value, record.headers) == (None, b"{", (Header("trace", b"t"),))
-    failure = RowFailure(source="s", stage="VALUE_CONVERTER", exception="E", message="m")
+    failure = RowFailure(source="s", batch=1, stage="VALUE_CONVERTER", exception="E", message="m")
     made = pyarrow.RecordBatch.from_pylist([dead_letter(record, failure, "dlq")], schema=LETTER)
     assert made.column("timestamp").view("int64").to_pylist() == [timestamp if is_kept else None]

@@ -174,6 +174,7 @@ def test_a_rejected_row_is_one_dead_letter_and_replayed_after_a_correction_every
     assert {each.headers for each in letters} == {HEADERS}
     assert {each.context["__connect.errors.stage"] for each in letters} == {"TASK_PUT"}
     assert {each.context["__connect.errors.connector.name"] for each in letters} == {loading.name}
+    assert all(int(each.context["__connect.errors.batch.id"]) >= 0 for each in letters)
     assert {each.reason for each in letters} == {WHY[loading.kind]}
     (executing,) = {each.context["__connect.errors.class.name"] for each in letters}
     assert executing.endswith("Sink")

@@ -1,9 +1,9 @@
 """Dead letters: records that failed, with the headers of Kafka Connect's dead-letter queues. Pure.
 
 A dead letter has the raw key and value, the timestamp and all headers of its record, and, before ``replay`` removes
-them again, the headers below, whose values are text. Connect's names and stages, with these differences: there is no
-``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the pipeline's source, or the
-name of the commit record where a sink has rejected the row.
+them again, the headers below, whose values are text. Connect's names and stages, with these differences: ``batch.id``
+is ours, there is no ``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the
+pipeline's source, or the name of the commit record where a sink has rejected the row.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ STAGE: Final = PREFIX + "stage"
 CLASS: Final = PREFIX + "class.name"
 EXCEPTION: Final = PREFIX + "exception.class.name"
 MESSAGE: Final = PREFIX + "exception.message"
+BATCH: Final = PREFIX + "batch.id"
 
 KEY_CONVERTER: Final = "KEY_CONVERTER"
 VALUE_CONVERTER: Final = "VALUE_CONVERTER"
@@ -35,9 +36,11 @@ _MESSAGE_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFailure:
-    """Why a record failed. ``exception``: the class of the error, with its module; ``executing``: what raised it."""
+    """Why a record failed. ``exception``: the class of the error, with its module; ``executing``: what raised it;
+    ``batch``: the micro-batch whose transaction has the dead letter."""
 
     source: str
+    batch: int
     stage: str
     exception: str
     message: str
@@ -118,7 +121,7 @@ def dead_letter(
 
 
 def context(record: FailedRecord, failure: RowFailure) -> dict[str, str]:
-    """Connect's context headers by name, in Connect's order."""
+    """Connect's context headers by name, in Connect's order, then ours."""
     return {
         ORIGINAL_TOPIC: record.topic,
         ORIGINAL_PARTITION: str(record.partition),
@@ -129,6 +132,7 @@ def context(record: FailedRecord, failure: RowFailure) -> dict[str, str]:
         CLASS: failure.executing,
         EXCEPTION: failure.exception,
         MESSAGE: failure.message[:_MESSAGE_MAX],
+        BATCH: str(failure.batch),
     }
 
 

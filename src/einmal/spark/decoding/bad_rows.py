@@ -119,7 +119,7 @@ class BadRows:
         pieces = self._pieces(numbered.number, batch_id)
         if not pieces:
             return None
-        read = letters(source.decoding, LetterTasks(options, pieces, self._turn), source.reports)
+        read = letters(source.decoding, LetterTasks(options, pieces, batch_id, self._turn), source.reports)
         return spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(read, LETTER_SCHEMA)
 
     def _pieces(self, number: int, batch_id: int) -> tuple[Piece, ...]:

@@ -237,6 +237,7 @@ class LetterTasks:
 
     options: SourceOptions
     pieces: tuple[Piece, ...]
+    batch: int
     turn: str
 
 
@@ -249,33 +250,34 @@ def letters(
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _letters(decoding, options, tasks.pieces[number], tasks.turn, number, reports)
+                yield from _letters(decoding, options, tasks, number, reports)
 
     return read
 
 
 def _letters(
-    decoding: Decoding, options: SourceOptions, piece: Piece, turn: str, number: int, reports: Accumulator[Any]
+    decoding: Decoding, options: SourceOptions, tasks: LetterTasks, number: int, reports: Accumulator[Any]
 ) -> Iterator[Any]:
     codec = RowCodec(decoding)
     counts: Counter[tuple[str, str]] = Counter()
     records = 0
-    for batch in read_piece(options, piece):
+    for batch in read_piece(options, tasks.pieces[number]):
         records += batch.num_rows
         bad = codec.decode(batch).bad
         if bad:
             rows = rows_of(batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())))
-            made = [_letter(decoding, codec, row, each) for row, each in zip(rows, bad, strict=True)]
+            made = [_letter(decoding, codec, row, each, tasks.batch) for row, each in zip(rows, bad, strict=True)]
             counts.update((_STAGES[each.part], type(each.error).__name__) for each in bad)
             yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
-    report = _report(turn, decoding, codec.seen, number)
+    report = _report(tasks.turn, decoding, codec.seen, number)
     reports.add({replace(report, records=records, counts=tuple(sorted(counts.items()))): None})
 
 
-def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Bad) -> dict[str, Any]:
+def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Bad, batch: int) -> dict[str, Any]:
     context = TaskContext.get()
     failure = RowFailure(
         source=decoding.source,
+        batch=batch,
         stage=_STAGES[bad.part],
         exception=bad.error.class_name,
         message=str(bad.error),

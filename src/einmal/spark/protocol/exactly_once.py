@@ -182,7 +182,7 @@ class ExactlyOnce:
             return False
         batch_id = planned.batch_id
         rejected = {number: self._runs[number].rejected(batch_id) for number in letters.sinks}
-        frame = letters.frame(self._setting.spark, planned.end, rejected)
+        frame = letters.frame(self._setting.spark, batch_id, planned.end, rejected)
         if self._letters.batch(planned, SinkBatch(batch_id, FrameRows(frame), execution)).already_in:
             return False
         for event in letters.written(batch_id, rejected):

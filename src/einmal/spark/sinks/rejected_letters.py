@@ -91,7 +91,7 @@ class RejectedLetters:
         return list(dict.fromkeys(str(each.errors.topic) for each in self.sinks.values()))
 
     def frame(
-        self, spark: SparkSession, end: tuple[Any, ...], rejected: Mapping[int, Sequence[RejectedRow]]
+        self, spark: SparkSession, batch_id: int, end: tuple[Any, ...], rejected: Mapping[int, Sequence[RejectedRow]]
     ) -> DataFrame:
         """The dead letters of a batch that ends there. ``rejected``: by the number of the sink."""
         from einmal.spark.decoding.rows import LETTER_SCHEMA
@@ -99,7 +99,7 @@ class RejectedLetters:
         tasks = self._tasks(end, self._rejected(rejected))
         if not tasks:
             return spark.createDataFrame([], LETTER_SCHEMA)
-        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_makes(tasks), LETTER_SCHEMA)
+        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_makes(tasks, batch_id), LETTER_SCHEMA)
 
     def written(self, batch_id: int, rejected: Mapping[int, Sequence[RejectedRow]]) -> Iterator[events.Event]:
         """Yield what is reported once they are committed."""
@@ -163,18 +163,18 @@ def _near(positions: Sequence[Position]) -> list[PlannedRange]:
 # --- in a task ----------------------------------------------------------------------------------------------------
 
 
-def _makes(tasks: Sequence[_Task]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _makes(tasks: Sequence[_Task], batch_id: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for ``mapInArrow``: numbers of tasks in, their dead letters out."""
 
     def make(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _made(tasks[number], number)
+                yield from _made(tasks[number], number, batch_id)
 
     return make
 
 
-def _made(task: _Task, number: int) -> Iterator[Any]:
+def _made(task: _Task, number: int, batch_id: int) -> Iterator[Any]:
     import pyarrow
 
     from einmal.spark.decoding.rows import LETTER
@@ -192,10 +192,10 @@ def _made(task: _Task, number: int) -> Iterator[Any]:
         made = []
         for row in rows_of(rows.take(pyarrow.array(here, pyarrow.int64()))):
             record = failed_record(row)
-            made += [_letter(each, record, number) for each in wanted.pop((topic_partition, row["offset"]))]
+            made += [_letter(each, record, number, batch_id) for each in wanted.pop((topic_partition, row["offset"]))]
         yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     if wanted:
-        yield pyarrow.RecordBatch.from_pylist(list(_without_record(wanted, number)), schema=LETTER)
+        yield pyarrow.RecordBatch.from_pylist(list(_without_record(wanted, number, batch_id)), schema=LETTER)
 
 
 def _read(task: _Task) -> Iterator[Any]:
@@ -207,19 +207,22 @@ def _read(task: _Task) -> Iterator[Any]:
         yield from (rows for rows in read_piece(task.options, task.piece) if rows.num_rows)
 
 
-def _without_record(wanted: Mapping[Position, Sequence[_Letter]], number: int) -> Iterator[dict[str, Any]]:
+def _without_record(
+    wanted: Mapping[Position, Sequence[_Letter]], number: int, batch_id: int
+) -> Iterator[dict[str, Any]]:
     for (topic_partition, offset), letters in wanted.items():
         gone = "%(partition)s offset %(offset)d is gone: its dead letter has neither key nor value"
         _logger.warning("rejected_record_gone", gone, partition=topic_partition, offset=offset)
         record = FailedRecord(
             topic=topic_partition.topic, partition=topic_partition.partition, offset=offset, key=None, value=None
         )
-        yield from (_letter(each, record, number) for each in letters)
+        yield from (_letter(each, record, number, batch_id) for each in letters)
 
 
-def _letter(letter: _Letter, record: FailedRecord, number: int) -> dict[str, Any]:
+def _letter(letter: _Letter, record: FailedRecord, number: int, batch_id: int) -> dict[str, Any]:
     failure = RowFailure(
         source=letter.sink.name,
+        batch=batch_id,
         stage=TASK_PUT,
         exception=letter.row.exception,
         message=letter.row.message,
