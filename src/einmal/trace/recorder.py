@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 from uuid import UUID
 
 from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame
+from einmal.event_log import EventLog
 from einmal.trace.exchanges import Exchange, Names, exchange, software_of, topics_of
 from einmal.wire.errors import WireError
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 class ExchangeRecorder:
@@ -51,5 +51,7 @@ class ExchangeRecorder:
         try:
             return exchange(request, sent_at, answer, answered_at, self._names)
         except WireError as error:
-            _logger.warning("%s is left out of the trace: %s", request.api, error)
+            _logger.warning(
+                "trace_exchange_omitted", "%(api)s is left out of the trace: %(error)s", api=request.api, error=error
+            )
             return None
