@@ -34,6 +34,7 @@ def test_the_options_are_those_of_the_package() -> None:
         (["--cluster", "kafka"], "not available yet"),
         (["-b", "127.0.0.1:1", "--control", "at-least-once", "--workload", "bank"], "--workload"),
         (["-b", "127.0.0.1:1", "--time", "soon"], "duration"),
+        (["-b", "127.0.0.1:1", "--faults", "brokers"], "nothing of an existing cluster is killed"),
     ],
 )
 def test_wrong_usage_is_status_2(arguments: list[str], named: str) -> None:

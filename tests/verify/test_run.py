@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pytest
 
+from einmal.chaos.proxy.rules import Disturbance
 from einmal.client.aio import Admin
 from einmal.evidence.environment import run_environment
 from einmal.verify.clients.processes import CLIENTS
 from einmal.verify.evidence import Evidence
+from einmal.verify.network import ConnectionFaults
 from einmal.verify.page import page
 from einmal.verify.run import PREFIX, WORKLOADS, VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
@@ -30,6 +33,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
 
 _SECONDS = 9.0
 """A group begins to read after three."""
+_DISTURBED_S: Final = 15.0
 
 
 @pytest.fixture
@@ -44,18 +48,25 @@ async def verified(
     client: str = "einmal",
     control: str | None = None,
     workloads: Sequence[str] = tuple(WORKLOADS),
+    seconds: float = _SECONDS,
+    disturbs_network: bool = False,
 ) -> Evidence:
     config = {"bootstrap.servers": connection} if isinstance(connection, str) else connection
     options = VerifyOptions(
         client=client,
         workloads=workloads,
         control=control,
-        seconds=_SECONDS,
+        seconds=seconds,
         seed=7,
         config=config,
     )
     name = unique("run")
-    evidence, left = await VerifyRun(options, name, None, lambda _line: None).run()
+    network = ConnectionFaults(config) if disturbs_network else None
+    try:
+        evidence, left = await VerifyRun(options, name, None, network, lambda _line: None).run()
+    finally:
+        if network is not None:
+            network.close()
     assert left == []
     async with Admin(config) as admin:
         groups = [group.group_id for group in await admin.list_groups()]
@@ -100,6 +111,33 @@ async def test_workloads_hold_on_apache_kafka_and_a_control_is_red_there() -> No
     right, wrong = await asyncio.gather(verified(node.bootstrap), verified(node.bootstrap, control="read-uncommitted"))
     assert right.verdict is RunVerdict.HOLDS, right.sentence
     assert wrong.verdict is RunVerdict.ANOMALY, wrong.sentence
+
+
+async def test_a_right_workload_holds_under_network_faults_and_a_control_does_not(bootstrap: str) -> None:
+    right, wrong = await asyncio.gather(
+        verified(bootstrap, workloads=["appends"], seconds=_DISTURBED_S, disturbs_network=True),
+        verified(bootstrap, control="at-least-once", seconds=_DISTURBED_S, disturbs_network=True),
+    )
+    assert right.verdict is RunVerdict.HOLDS, right.sentence
+    assert wrong.verdict is RunVerdict.ANOMALY, wrong.sentence
+    assert disturbances(right)
+    assert not any("answers" in each for each in right.not_tested)
+
+
+@pytest.mark.interop
+async def test_network_faults_reach_a_secured_cluster_of_apache_kafka_whatever_the_client() -> None:
+    settings = shared("secure-apache").settings("SCRAM-SHA-512")
+    runs = (
+        verified(settings, client=client, workloads=["appends"], seconds=_DISTURBED_S, disturbs_network=True)
+        for client in CLIENTS
+    )
+    for evidence in await asyncio.gather(*runs):
+        assert evidence.verdict is RunVerdict.HOLDS, (evidence.client, evidence.sentence)
+        assert disturbances(evidence), evidence.client
+
+
+def disturbances(evidence: Evidence) -> list[str]:
+    return [each.text for each in evidence.faults if each.text.startswith((*Disturbance, "partition"))]
 
 
 @pytest.mark.interop

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from einmal.evidence.environment import RunEnvironment
     from einmal.verify.evidence import Evidence
     from einmal.verify.faults import OwnCluster
+    from einmal.verify.network import ConnectionFaults
 
 _NO_VERDICT: Final = 2
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -58,6 +60,11 @@ class ClusterKind(StrEnum):
     KAFKA = "kafka"
 
 
+class FaultSource(StrEnum):
+    BROKERS = "brokers"
+    NETWORK = "network"
+
+
 def verify(
     bootstrap_server: Annotated[
         str | None,
@@ -81,6 +88,13 @@ def verify(
         ControlName | None,
         typer.Option(help="Negative control: a workload with this mistake, which must end with exit status 1."),
     ] = None,
+    faults: Annotated[
+        list[FaultSource] | None,
+        typer.Option(
+            help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. network: "
+            "drop answers, break and delay connections of this run's clients. Default: both with --cluster, else none."
+        ),
+    ] = None,
     time: Annotated[str, typer.Option("--time", metavar="TIME", help="Duration, such as 30s, 5m or 1h.")] = "60s",
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of values, faults and pauses. Default: random.")] = None,
     report: Annotated[
@@ -96,6 +110,7 @@ def verify(
     from einmal.verify.run import VerifyOptions, VerifyRun
 
     _check(bootstrap_server, cluster, control, workloads)
+    kinds = _kinds(faults, cluster)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
     environment = run_environment(arguments, {})
@@ -108,8 +123,10 @@ def verify(
             seed=drawn,
             config=config_of(own.bootstrap_servers if own else bootstrap_server, (), command_config),
         )
-        run = VerifyRun(options, secrets.token_hex(4), own, lambda line: print(line, file=sys.stderr, flush=True))
-        evidence, left = asyncio.run(run.run())
+        with _network(kinds, options.config) as network:
+            disturbed = own if FaultSource.BROKERS in kinds else None
+            run = VerifyRun(options, secrets.token_hex(4), disturbed, network, _say)
+            evidence, left = asyncio.run(run.run())
     for each in left:
         print(f"warning: not removed: {each}", file=sys.stderr)
     fields = evidence.fields(environment, left)
@@ -138,6 +155,16 @@ def _check(
         raise typer.BadParameter("--control has a workload of its own: leave out --workload")
 
 
+def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> list[FaultSource]:
+    if cluster is None and FaultSource.BROKERS in (faults or ()):
+        raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
+    return faults or ([] if cluster is None else list(FaultSource))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _seconds(text: str) -> float:
     found = _TIME.fullmatch(text.strip())
     if found is None or not float(found[1]):
@@ -163,12 +190,28 @@ def _own_cluster(kind: ClusterKind | None, nodes: int) -> Iterator[OwnCluster | 
 
 
 @contextmanager
+def _network(kinds: list[FaultSource], config: Mapping[str, Any]) -> Iterator[ConnectionFaults | None]:
+    if FaultSource.NETWORK not in kinds:
+        yield None
+        return
+    from einmal.verify.network import ConnectionFaults
+
+    network = ConnectionFaults(config)
+    try:
+        yield network
+    finally:
+        network.close()
+
+
+@contextmanager
 def _failures_reported() -> Iterator[None]:
     """End the command with status 2 after a failure that prevents a verdict."""
     from einmal.client.errors import KafkaError
     from einmal.local.processes import BrokerFailed
     from einmal.verify.clients.processes import ClientMissing
 
+    # Clients warn of what the history has: records without an acknowledgement, connections that broke.
+    logging.disable(logging.WARNING)
     try:
         with ended_by_sigterm():
             yield
@@ -182,6 +225,8 @@ def _failures_reported() -> Iterator[None]:
         raise typer.Exit(130) from None
     else:
         return
+    finally:
+        logging.disable(logging.NOTSET)
     raise typer.Exit(_NO_VERDICT)
 
 

@@ -77,7 +77,10 @@ def _size(anomaly: Anomaly) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """``began``: on the clock of the histories. ``has_faults``: the cluster was our own, and disturbed."""
+    """``began``: on the clock of the histories. ``has_broker_faults``: the cluster was our own.
+
+    ``has_network_faults``: the connections of the run's clients were disturbed.
+    """
 
     verdict: RunVerdict
     sentence: str
@@ -90,12 +93,14 @@ class Evidence:
     began: float
     cluster: Mapping[str, str]
     durability: Mapping[str, str]
-    has_faults: bool
+    has_broker_faults: bool
+    has_network_faults: bool
 
     @property
     def not_tested(self) -> tuple[str, ...]:
         return (
-            *(() if self.has_faults else ("failures of brokers: nothing was killed, stopped or disconnected",)),
+            *(() if self.has_broker_faults else ("failures of brokers: none was killed or stopped",)),
+            *(() if self.has_network_faults else ("lost answers, broken connections and delays",)),
             "loss of power, disks that lose what they have flushed, and several machines at once",
             "partitions of the network between brokers",
             "effects outside of the log, such as databases and other services",

@@ -1,6 +1,7 @@
 """A run: workloads, replaced processes and faults for a time; then calm, a last reader, the verdict, a clean cluster.
 
-Nothing but clients' processes is disturbed on a cluster that exists. Everything that the run makes has its prefix.
+Nothing but its own clients and their connections is disturbed on a cluster that exists. Everything that the run makes
+has its prefix.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from einmal.checker.history import OpOutcome
 from einmal.verify.clients.processes import library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.faults import OwnCluster
+from einmal.verify.network import ConnectionFaults
 from einmal.verify.scratch import Scratch
 from einmal.verify.verdict import decide
 from einmal.verify.workload_run import WorkloadRun
@@ -46,11 +48,15 @@ class VerifyOptions:
 
 @dataclass(slots=True)
 class VerifyRun:
-    """``name``: unique, part of everything that the run makes. ``say``: prints a line of progress."""
+    """``name``: unique, part of everything that the run makes. ``say``: prints a line of progress.
+
+    ``cluster``: whose brokers are disturbed. ``network``: the clients' connections, if they are.
+    """
 
     options: VerifyOptions
     name: str
     cluster: OwnCluster | None
+    network: ConnectionFaults | None
     say: Callable[[str], None]
     faults: list[NotedFault] = field(default_factory=list)
     _began: float = 0.0
@@ -77,7 +83,7 @@ class VerifyRun:
 
     def _workloads(self) -> list[WorkloadRun]:
         options = self.options
-        clients = library(options.client, options.config)
+        clients = library(options.client, options.config if self.network is None else self.network.config)
         kinds = {options.control: CONTROLS[options.control]} if options.control else WORKLOADS
         names = [options.control] if options.control else options.workloads
         prefix = f"{PREFIX}{self.name}-"
@@ -95,9 +101,10 @@ class VerifyRun:
         for run in runs:
             run.start()
         disturbing = [self._replace(runs), self._report(runs)]
-        if self.cluster is not None:
-            chance = random.Random(f"{self.options.seed}/faults")
-            disturbing.append(self.cluster.disturb(chance, self._note, partial(_progress, runs)))
+        for name, source in (("faults", self.cluster), ("network", self.network)):
+            if source is not None:
+                chance = random.Random(f"{self.options.seed}/{name}")
+                disturbing.append(source.disturb(chance, self._note, partial(_progress, runs)))
         tasks = [asyncio.ensure_future(each) for each in disturbing]
         try:
             # A fault that fails ends the run.
@@ -111,8 +118,9 @@ class VerifyRun:
 
     async def _calm(self, runs: Sequence[WorkloadRun]) -> None:
         self._note("calm")
-        if self.cluster is not None:
-            await self.cluster.calm()
+        for source in (self.cluster, self.network):
+            if source is not None:
+                await source.calm()
         for run in runs:
             await run.stop()
         self.say("calm: reading everything to its end")
@@ -179,7 +187,8 @@ class VerifyRun:
             began=self._began,
             cluster=dict(facts),
             durability=dict(durability),
-            has_faults=self.cluster is not None,
+            has_broker_faults=self.cluster is not None,
+            has_network_faults=self.network is not None,
         )
 
 

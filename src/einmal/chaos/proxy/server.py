@@ -124,6 +124,11 @@ class KafkaProxy:
         return ",".join(f"{self._host}:{each.port}" for each in self._listeners[: len(self._bootstrap)])
 
     @property
+    def brokers(self) -> list[int]:
+        """The ids that clients have received in metadata."""
+        return sorted(each.broker for each in list(self._listeners) if each.broker is not None)
+
+    @property
     def faults(self) -> list[FaultRecord]:
         return list(self._faults)
 

@@ -1,0 +1,118 @@
+"""Faults in the connections of a run's own clients, drawn by the seed: the frame proxy between them and a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from einmal.chaos.proxy.rules import Rule, Trigger
+from einmal.chaos.proxy.server import FaultRecord, KafkaProxy
+from einmal.client.config import AdminSettings, parse
+from einmal.security.tls import tls_context
+
+_CALM_S: Final = (1.0, 4.0)
+_PARTITION_S: Final = (0.3, 8.0)
+_DELAY_S: Final = (0.1, 4.0)
+"""Shorter and longer than the request timeout of the workloads."""
+_ABSENT_S: Final = 4.0
+"""How long a fault waits for a request that gets it."""
+_LOOK_S: Final = 0.05
+_TIMES_MAX: Final = 3
+_APIS: Final = (("EndTxn",), ("Produce",), ("TxnOffsetCommit", "OffsetCommit"))
+_PARTITION: Final = "partition"
+_WEIGHTS: Final = {"drop": 4, "disconnect": 3, "delay": 2, "duplicate": 2, _PARTITION: 2}
+_PLAIN: Final = {"SSL": "PLAINTEXT", "SASL_SSL": "SASL_PLAINTEXT"}
+
+
+class ConnectionFaults:
+    """A proxy on the loopback interface. Other clients of the cluster, and its brokers, notice nothing.
+
+    TLS reaches from the proxy to the brokers; clients connect to the proxy without it.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """``config``: of clients that connect to the cluster. Raises ConfigError, SecuritySettingError."""
+        settings = parse(AdminSettings, config, {})
+        tls = settings.security.tls
+        self._proxy = KafkaProxy(settings.bootstrap_servers, upstream_tls=None if tls is None else tls_context(tls))
+        self._proxy.start()
+        plain = {name: value for name, value in config.items() if not name.startswith("ssl.")}
+        if protocol := _PLAIN.get(settings.security.protocol):
+            plain["security.protocol"] = protocol
+        self.config: Mapping[str, Any] = plain | {"bootstrap.servers": self._proxy.bootstrap_servers}
+        """Settings of clients that get the faults."""
+
+    def close(self) -> None:
+        self._proxy.close()
+
+    async def disturb(
+        self, chance: random.Random, note: Callable[[str], None], progress: Callable[[], Awaitable[None]]
+    ) -> None:
+        """One fault after another until cancelled, each after ``progress`` and a calm."""
+        while True:
+            await progress()
+            await asyncio.sleep(chance.uniform(*_CALM_S))
+            (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+            if fault == _PARTITION:
+                await self._partition(chance, note)
+            else:
+                await self._requests(fault, chance, note)
+
+    async def calm(self) -> None:
+        """Let everything pass."""
+        self._proxy.clear()
+        self._proxy.heal()
+
+    async def _requests(self, fault: str, chance: random.Random, note: Callable[[str], None]) -> None:
+        """Disturb the next few requests of one kind."""
+        noted, times = len(self._proxy.faults), chance.randint(1, _TIMES_MAX)
+        rule = _rule(self._proxy.on(*chance.choice(_APIS)), fault, chance).times(times)
+        give_up_at = asyncio.get_running_loop().time() + _ABSENT_S
+        try:
+            while rule.fired < times and asyncio.get_running_loop().time() < give_up_at:
+                await asyncio.sleep(_LOOK_S)
+                noted = self._note(noted, note)
+        finally:
+            self._proxy.clear()
+            self._note(noted, note)
+
+    def _note(self, noted: int, note: Callable[[str], None]) -> int:
+        for each in self._proxy.faults[noted:]:
+            note(_text(each))
+            noted += 1
+        return noted
+
+    async def _partition(self, chance: random.Random, note: Callable[[str], None]) -> None:
+        brokers = self._proxy.brokers
+        cut = [chance.choice(brokers)] if brokers and chance.random() < 0.75 else brokers
+        requests, answers = chance.choice([(True, True), (True, False), (False, True)])
+        what = "requests and answers" if requests and answers else "requests" if requests else "answers"
+        note(f"partition: no {what} between clients and {_names(cut)}")
+        self._proxy.partition(*cut, requests=requests, answers=answers)
+        try:
+            await asyncio.sleep(chance.uniform(*_PARTITION_S))
+        finally:
+            self._proxy.heal()
+        note("the partition is healed")
+
+
+def _rule(trigger: Trigger, fault: str, chance: random.Random) -> Rule:
+    match fault:
+        case "drop":
+            return trigger.drop_answer()
+        case "disconnect":
+            return trigger.disconnect(after=chance.random() < 0.5)
+        case "delay":
+            return trigger.delay(round(chance.uniform(*_DELAY_S), 1))
+        case _:
+            return trigger.duplicate()
+
+
+def _text(fault: FaultRecord) -> str:
+    return f"{fault.what}: {fault.api}, broker {fault.broker}"
+
+
+def _names(brokers: list[int]) -> str:
+    return f"broker {brokers[0]}" if len(brokers) == 1 else "all brokers"
