@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from einmal.verify.evidence import Evidence
     from einmal.verify.faults import OwnCluster
     from einmal.verify.network import ConnectionFaults
+    from einmal.verify.pipeline.run import PipelineOptions
 
 _NO_VERDICT: Final = 2
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -88,6 +89,30 @@ def verify(
         ControlName | None,
         typer.Option(help="Negative control: a workload with this mistake, which must end with exit status 1."),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Pipeline under test: a command for the shell, with $BOOTSTRAP_SERVERS, $INPUT_TOPIC and "
+            "$OUTPUT_TOPIC. It is killed and started again, and its output compared with its input.",
+        ),
+    ] = None,
+    input_topic: Annotated[
+        str | None, typer.Option("--input", metavar="TOPIC", help="Topic that --pipeline reads. The run makes it.")
+    ] = None,
+    output_topic: Annotated[
+        str | None, typer.Option("--output", metavar="TOPIC", help="Topic that --pipeline writes. The run makes it.")
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY", help="DuckDB query FROM input: what --pipeline makes of a record. Default: its value."
+        ),
+    ] = None,
+    map_function: Annotated[
+        str | None,
+        typer.Option("--map", metavar="MODULE:FUNCTION", help="Python function: what --pipeline makes of a value."),
+    ] = None,
     faults: Annotated[
         list[FaultSource] | None,
         typer.Option(
@@ -109,24 +134,27 @@ def verify(
     from einmal.evidence.environment import run_environment
     from einmal.verify.run import VerifyOptions, VerifyRun
 
-    _check(bootstrap_server, cluster, control, workloads)
+    _check(bootstrap_server, cluster, control, workloads, pipeline)
     kinds = _kinds(faults, cluster)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
     environment = run_environment(arguments, {})
-    with _failures_reported(), _own_cluster(cluster, nodes) as own:
-        options = VerifyOptions(
-            client=client.value,
-            workloads=[each.value for each in workloads or WorkloadName],
-            control=None if control is None else control.value,
-            seconds=_seconds(time),
-            seed=drawn,
-            config=config_of(own.bootstrap_servers if own else bootstrap_server, (), command_config),
-        )
-        with _network(kinds, options.config) as network:
-            disturbed = own if FaultSource.BROKERS in kinds else None
-            run = VerifyRun(options, secrets.token_hex(4), disturbed, network, _say)
-            evidence, left = asyncio.run(run.run())
+    with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
+        tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
+        with _own_cluster(cluster, nodes, Path(folder)) as own:
+            options = VerifyOptions(
+                client=client.value,
+                workloads=[each.value for each in workloads or WorkloadName],
+                control=None if control is None else control.value,
+                pipeline=tested,
+                seconds=_seconds(time),
+                seed=drawn,
+                config=config_of(own.bootstrap_servers if own else bootstrap_server, (), command_config),
+            )
+            with _network(kinds, options.config) as network:
+                disturbed = own if FaultSource.BROKERS in kinds else None
+                run = VerifyRun(options, secrets.token_hex(4), disturbed, network, _say)
+                evidence, left = asyncio.run(run.run())
     for each in left:
         print(f"warning: not removed: {each}", file=sys.stderr)
     fields = evidence.fields(environment, left)
@@ -144,6 +172,7 @@ def _check(
     cluster: ClusterKind | None,
     control: ControlName | None,
     workloads: list[WorkloadName] | None,
+    pipeline: str | None,
 ) -> None:
     if (bootstrap_server is None) == (cluster is None):
         raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster einmal")
@@ -151,6 +180,8 @@ def _check(
         raise typer.BadParameter(
             "--cluster kafka is not available yet; start Apache Kafka yourself, and use --bootstrap-server"
         )
+    if pipeline is not None and (control is not None or workloads):
+        raise typer.BadParameter("--pipeline is what is tested: leave out --workload and --control")
     if control is not None and workloads:
         raise typer.BadParameter("--control has a workload of its own: leave out --workload")
 
@@ -159,6 +190,31 @@ def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> lis
     if cluster is None and FaultSource.BROKERS in (faults or ()):
         raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
     return faults or ([] if cluster is None else list(FaultSource))
+
+
+def _pipeline(
+    command: str | None,
+    topics: tuple[str | None, str | None],
+    sql: str | None,
+    map_function: str | None,
+    folder: Path,
+) -> PipelineOptions | None:
+    """Raises MappingWrong."""
+    from einmal.verify.pipeline.mapping import function, identity, query
+    from einmal.verify.pipeline.run import PipelineOptions
+
+    source, target = topics
+    if command is None:
+        if source or target or sql or map_function:
+            raise typer.BadParameter("--input, --output, --sql and --map belong to --pipeline COMMAND")
+        return None
+    if not source or not target:
+        raise typer.BadParameter("--pipeline needs --input TOPIC and --output TOPIC")
+    if sql and map_function:
+        raise typer.BadParameter("name one mapping: --sql or --map")
+    mapping = query(sql) if sql else function(map_function) if map_function else identity()
+    log = folder / "pipeline.log"
+    return PipelineOptions(command=command, input=source, output=target, mapping=mapping, log=log)
 
 
 def _say(line: str) -> None:
@@ -173,20 +229,19 @@ def _seconds(text: str) -> float:
 
 
 @contextmanager
-def _own_cluster(kind: ClusterKind | None, nodes: int) -> Iterator[OwnCluster | None]:
+def _own_cluster(kind: ClusterKind | None, nodes: int, folder: Path) -> Iterator[OwnCluster | None]:
     if kind is None:
         yield None
         return
     from einmal.verify.faults import OwnCluster
 
-    with TemporaryDirectory(prefix="einmal-verify-") as folder:
-        own = OwnCluster(Path(folder), nodes)
-        print(f"starting {nodes} broker{'s' if nodes > 1 else ''}", file=sys.stderr)
-        own.start()
-        try:
-            yield own
-        finally:
-            own.close()
+    own = OwnCluster(folder, nodes)
+    print(f"starting {nodes} broker{'s' if nodes > 1 else ''}", file=sys.stderr)
+    own.start()
+    try:
+        yield own
+    finally:
+        own.close()
 
 
 @contextmanager
@@ -209,6 +264,7 @@ def _failures_reported() -> Iterator[None]:
     from einmal.client.errors import KafkaError
     from einmal.local.processes import BrokerFailed
     from einmal.verify.clients.processes import ClientMissing
+    from einmal.verify.pipeline.mapping import MappingWrong
 
     # Clients warn of what the history has: records without an acknowledgement, connections that broke.
     logging.disable(logging.WARNING)
@@ -219,7 +275,7 @@ def _failures_reported() -> Iterator[None]:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
     except KafkaError as error:
         print_error(error)
-    except (BrokerFailed, OSError) as error:
+    except (BrokerFailed, MappingWrong, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

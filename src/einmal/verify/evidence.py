@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from einmal.checker.history import Anomaly, History, OpOutcome
 from einmal.checker.witnesses import Witnesses
 from einmal.evidence.environment import RunEnvironment
-from einmal.verify.verdict import DEFINITION, RunVerdict, definition
+from einmal.verify.verdict import RunVerdict, definition
 
 _SHOWN: Final = 3
 """Examples of each kind of anomaly."""
@@ -84,6 +84,7 @@ class Evidence:
 
     verdict: RunVerdict
     sentence: str
+    definition: str
     workloads: tuple[WorkloadEvidence, ...]
     faults: tuple[NotedFault, ...]
     client: str
@@ -128,7 +129,7 @@ class Evidence:
             "verdict": self.verdict.value,
             "exit_status": self.verdict.exit_status,
             "sentence": self.sentence,
-            "definition": DEFINITION,
+            "definition": self.definition,
             "control": self.control,
             "client": self.client,
             "seed": self.seed,

@@ -9,7 +9,7 @@ from einmal.evidence.environment import RunEnvironment
 from einmal.evidence.page import document, table, verdict
 from einmal.verify.evidence import Evidence
 from einmal.verify.picture import NARROW_WIDTH, draw
-from einmal.verify.verdict import DEFINITION, RunVerdict, definition
+from einmal.verify.verdict import RunVerdict, definition
 
 HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
 _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerdict.UNKNOWN: "Not enough evidence."}
@@ -30,7 +30,7 @@ def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -
     body = f"""<h1>einmal verify</h1>
 {verdict(evidence.verdict.value, _WORDS[evidence.verdict], evidence.sentence)}
 {_control(evidence)}
-<p class="soft">{escape(DEFINITION)}</p>
+<p class="soft">{escape(evidence.definition)}</p>
 {table(HEADS, rows(evidence), numbers=5)}
 {_anomalies(evidence)}
 <h2>Timeline</h2>

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from einmal.checker.history import OpOutcome
+from einmal.checker.history import Anomaly, History, OpOutcome
 from einmal.verify.clients.processes import library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.faults import OwnCluster
 from einmal.verify.network import ConnectionFaults
+from einmal.verify.pipeline.run import PipelineOptions, PipelineRun
 from einmal.verify.scratch import Scratch
-from einmal.verify.verdict import decide
+from einmal.verify.verdict import DEFINITION, HOLDS, PIPELINE_DEFINITION, PIPELINE_HOLDS, decide
 from einmal.verify.workload_run import WorkloadRun
 from einmal.workloads.bank import Bank
 from einmal.workloads.controls import CONTROLS
 from einmal.workloads.ledger import Ledger
+from einmal.workloads.recorder import Recorder
 
 PREFIX: Final = "einmal-verify-"
 WORKLOADS: Final[Mapping[str, type[Bank] | type[Ledger]]] = {"appends": Ledger, "bank": Bank}
@@ -34,13 +37,58 @@ _PROGRESS_S: Final = 5.0
 _REPLACE_S: Final = (4.0, 9.0)
 
 
+class TestedRun(Protocol):
+    """A workload, or a user's pipeline. ``client``: in words. ``acknowledged``: grows with its progress."""
+
+    gaps: list[str]
+    errors: Counter[str]
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def client(self) -> str: ...
+
+    @property
+    def mistake(self) -> str: ...
+
+    @property
+    def topics(self) -> Mapping[str, int]: ...
+
+    @property
+    def groups(self) -> tuple[str, ...]: ...
+
+    @property
+    def recorder(self) -> Recorder: ...
+
+    @property
+    def acknowledged(self) -> int: ...
+
+    @property
+    def history(self) -> History: ...
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def cancel(self) -> None: ...
+
+    async def finish(self) -> None: ...
+
+    def anomalies(self) -> list[Anomaly]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """``control``: a name of ``CONTROLS``, instead of ``workloads``. ``config``: of the clients' connections."""
+    """``control``: a name of ``CONTROLS``, or a ``pipeline``, instead of ``workloads``.
+
+    ``config``: of the clients' connections.
+    """
 
     client: str
     workloads: Sequence[str]
     control: str | None
+    pipeline: PipelineOptions | None = None
     seconds: float
     seed: int
     config: Mapping[str, Any]
@@ -63,17 +111,20 @@ class VerifyRun:
 
     async def run(self) -> tuple[Evidence, list[str]]:
         """Return the evidence, and what could not be removed. Raises KafkaError, ClientMissing, BrokerFailed."""
-        runs = self._workloads()
-        topics = {topic: count for run in runs for topic, count in run.workload.topics.items()}
-        groups = [group for run in runs for group in run.workload.groups]
+        workloads = self._workloads()
+        pipeline = self._pipeline()
+        runs: list[TestedRun] = [*workloads] if pipeline is None else [pipeline]
+        topics = {topic: count for run in runs for topic, count in run.topics.items()}
+        groups = [group for run in runs for group in run.groups]
         scratch = Scratch(self.options.config, topics, groups)
         facts = await scratch.cluster()
+        await scratch.check()
         left: list[str] = []
         try:
             await scratch.make()
             durability = await scratch.durability()
             self._began = asyncio.get_running_loop().time()
-            await self._disturbed(runs)
+            await self._disturbed(runs, workloads, pipeline)
             await self._calm(runs)
         finally:
             for run in runs:
@@ -85,7 +136,7 @@ class VerifyRun:
         options = self.options
         clients = library(options.client, options.config if self.network is None else self.network.config)
         kinds = {options.control: CONTROLS[options.control]} if options.control else WORKLOADS
-        names = [options.control] if options.control else options.workloads
+        names = [options.control] if options.control else options.workloads if options.pipeline is None else []
         prefix = f"{PREFIX}{self.name}-"
         return [
             WorkloadRun(
@@ -97,11 +148,23 @@ class VerifyRun:
             for name, kind in ((name, kinds[name]) for name in names)
         ]
 
-    async def _disturbed(self, runs: Sequence[WorkloadRun]) -> None:
+    def _pipeline(self) -> PipelineRun | None:
+        options = self.options
+        if options.pipeline is None:
+            return None
+        config = options.config if self.network is None else self.network.config
+        chance = random.Random(f"{options.seed}/input")
+        return PipelineRun(options.pipeline, options.config, config["bootstrap.servers"], chance)
+
+    async def _disturbed(
+        self, runs: Sequence[TestedRun], workloads: Sequence[WorkloadRun], pipeline: PipelineRun | None
+    ) -> None:
         for run in runs:
             run.start()
-        disturbing = [self._replace(runs), self._report(runs)]
-        for name, source in (("faults", self.cluster), ("network", self.network)):
+        disturbing = [self._report(runs)]
+        if workloads:
+            disturbing.append(self._replace(workloads))
+        for name, source in (("faults", self.cluster), ("network", self.network), ("pipeline", pipeline)):
             if source is not None:
                 chance = random.Random(f"{self.options.seed}/{name}")
                 disturbing.append(source.disturb(chance, self._note, partial(_progress, runs)))
@@ -116,7 +179,7 @@ class VerifyRun:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _calm(self, runs: Sequence[WorkloadRun]) -> None:
+    async def _calm(self, runs: Sequence[TestedRun]) -> None:
         self._note("calm")
         for source in (self.cluster, self.network):
             if source is not None:
@@ -133,7 +196,7 @@ class VerifyRun:
             run = chance.choice(runs)
             self._note(f"second {run.replace(chance)} of {run.name}")
 
-    async def _report(self, runs: Sequence[WorkloadRun]) -> None:
+    async def _report(self, runs: Sequence[TestedRun]) -> None:
         while True:
             await asyncio.sleep(_PROGRESS_S)
             counts = [f"{run.name} {run.acknowledged} acknowledged" for run in runs]
@@ -153,17 +216,15 @@ class VerifyRun:
         except Exception as error:  # noqa: BLE001 - the run's own error, or its verdict, matters more
             return [f"everything named {PREFIX}{self.name}-*: {error}"]
 
-    def _evidence(
-        self, runs: Sequence[WorkloadRun], facts: Mapping[str, str], durability: Mapping[str, str]
-    ) -> Evidence:
+    def _evidence(self, runs: Sequence[TestedRun], facts: Mapping[str, str], durability: Mapping[str, str]) -> Evidence:
         parts = []
         for run in runs:
             history = run.history
-            counts = {outcome: run.workload.recorder.count(outcome) for outcome in OpOutcome}
+            counts = {outcome: run.recorder.count(outcome) for outcome in OpOutcome}
             parts.append(
                 WorkloadEvidence(
                     name=run.name,
-                    mistake=run.workload.mistake,
+                    mistake=run.mistake,
                     acknowledged=counts[OpOutcome.OK],
                     failed=counts[OpOutcome.FAIL],
                     unknown=counts[OpOutcome.INFO],
@@ -174,13 +235,16 @@ class VerifyRun:
                 )
             )
         gaps = [gap for run in runs for gap in run.gaps]
-        verdict, sentence = decide([anomaly for part in parts for anomaly in part.anomalies], gaps)
+        is_pipeline = self.options.pipeline is not None
+        found = [anomaly for part in parts for anomaly in part.anomalies]
+        verdict, sentence = decide(found, gaps, PIPELINE_HOLDS if is_pipeline else HOLDS)
         return Evidence(
             verdict=verdict,
             sentence=sentence,
+            definition=PIPELINE_DEFINITION if is_pipeline else DEFINITION,
             workloads=tuple(parts),
             faults=tuple(self.faults),
-            client=f"{self.options.client} {runs[0].library.version}",
+            client=runs[0].client,
             control=self.options.control,
             seed=self.options.seed,
             seconds=self.options.seconds,
@@ -192,7 +256,7 @@ class VerifyRun:
         )
 
 
-async def _progress(runs: Sequence[WorkloadRun]) -> None:
+async def _progress(runs: Sequence[TestedRun]) -> None:
     """Wait until every workload has acknowledged more than now."""
     before = [run.acknowledged for run in runs]
     while any(run.acknowledged <= count for run, count in zip(runs, before, strict=True)):  # noqa: ASYNC110

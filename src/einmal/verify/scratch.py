@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from einmal.client import NewTopic
 from einmal.client.aio import Admin
-from einmal.client.errors import KafkaError, UnknownTopic
+from einmal.client.errors import KafkaError, TopicAlreadyExists, UnknownTopic
 from einmal.types import ErrorCode
 
 _ATTEMPTS: Final = 12
@@ -27,6 +27,16 @@ class Scratch:
         self._config = dict(config)
         self._topics = dict(topics)
         self._groups = list(groups)
+
+    async def check(self) -> None:
+        """Raises KafkaError for a topic that is there: it is not ours to write to, and to remove."""
+        async with Admin(self._config) as admin:
+            there = sorted({*await admin.list_topics()} & {*self._topics})
+        if there:
+            raise TopicAlreadyExists(
+                meaning=f"{', '.join(there)} is on the cluster",
+                what_to_do="name topics that do not exist; the run makes them, and removes them afterwards",
+            )
 
     async def make(self) -> None:
         """Make the topics, with the cluster's default replication. Raises KafkaError."""

@@ -27,7 +27,16 @@ DEFINITION: Final = (
     "is there once, nothing that was aborted is there, each transaction is there whole or not at all, and the order "
     "within a partition is kept."
 )
+PIPELINE_DEFINITION: Final = (
+    "A pipeline processes exactly once if, for a reader with isolation.level=read_committed, the output holds what the "
+    "mapping makes of each input record, once, and nothing else, whenever the pipeline was killed."
+)
+HOLDS: Final = "No anomaly. Every acknowledged write was read once, and nothing that was aborted."
+PIPELINE_HOLDS: Final = "No anomaly. The output is what the mapping makes of every input record, once."
 _DEFINITIONS: Final[Mapping[str, str]] = {
+    "lost-output": "What an input record becomes is not in the output.",
+    "duplicate-output": "What input records become is in the output more often than they are in the input.",
+    "invented-output": "The output has a value that no input record becomes.",
     "duplicate": "A value that was written once is there more than once.",
     "lost-write": "An acknowledged write is not there, although later ones are.",
     "unseen": "An acknowledged write is not there at the end.",
@@ -51,11 +60,14 @@ def definition(kind: str) -> str:
     return _DEFINITIONS.get(name, _DEFINITIONS["G1c"] if "G1c" in name or "PL-" in name else "")
 
 
-def decide(anomalies: Sequence[Anomaly], gaps: Sequence[str]) -> tuple[RunVerdict, str]:
-    """The verdict, and a sentence about it. ``gaps``: why evidence is missing; an anomaly needs no more of it."""
+def decide(anomalies: Sequence[Anomaly], gaps: Sequence[str], holds: str = HOLDS) -> tuple[RunVerdict, str]:
+    """The verdict, and a sentence about it. ``gaps``: why evidence is missing; an anomaly needs no more of it.
+
+    ``holds``: the sentence where there is neither.
+    """
     if anomalies:
         kinds = Counter(each.kind for each in anomalies)
         return RunVerdict.ANOMALY, "Anomalies: " + ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) + "."
     if gaps:
         return RunVerdict.UNKNOWN, "The evidence is not sufficient: " + "; ".join(gaps) + "."
-    return RunVerdict.HOLDS, "No anomaly. Every acknowledged write was read once, and nothing that was aborted."
+    return RunVerdict.HOLDS, holds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,7 @@ from einmal.workloads.bank import Bank
 from einmal.workloads.ledger import Ledger
 from einmal.workloads.process import ClientProcess, Role
 from einmal.workloads.reading import NotFinished
+from einmal.workloads.recorder import Recorder
 
 _RESTART_S: Final = 0.5
 _RIVAL_S: Final = 3.0
@@ -35,6 +37,26 @@ class WorkloadRun:
     _tasks: dict[Role[ClientProcess], list[asyncio.Task[None]]] = field(default_factory=dict)
     _count: int = 0
     _is_stopped: bool = False
+
+    @property
+    def client(self) -> str:
+        return f"{self.library.name} {self.library.version}"
+
+    @property
+    def mistake(self) -> str:
+        return self.workload.mistake
+
+    @property
+    def topics(self) -> Mapping[str, int]:
+        return self.workload.topics
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return self.workload.groups
+
+    @property
+    def recorder(self) -> Recorder:
+        return self.workload.recorder
 
     def start(self) -> None:
         for role in self.workload.roles:
@@ -82,11 +104,11 @@ class WorkloadRun:
 
     @property
     def acknowledged(self) -> int:
-        return self.workload.recorder.count(OpOutcome.OK)
+        return self.recorder.count(OpOutcome.OK)
 
     @property
     def history(self) -> History:
-        return self.workload.recorder.history(is_read_to_the_end=not self.gaps)
+        return self.recorder.history(is_read_to_the_end=not self.gaps)
 
     def anomalies(self) -> list[Anomaly]:
         return self.workload.anomalies()

@@ -30,7 +30,9 @@ class Recorder:
         """The records of one poll. It counts as an operation of the moment when it returned."""
         polls: dict[Key, list[tuple[int, str]]] = {}
         for record in records:
-            polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
+            polls.setdefault(record.topic_partition, []).append(
+                (record.offset, (record.value or b"").decode(errors="backslashreplace"))
+            )
         self._ops.append(
             Op(
                 process=process,
@@ -72,7 +74,9 @@ class OngoingOp:
         """The records of a poll inside of it, by a consumer whose group may have moved it since the one before."""
         polls: dict[Key, list[tuple[int, str]]] = {}
         for record in records:
-            polls.setdefault(record.topic_partition, []).append((record.offset, (record.value or b"").decode()))
+            polls.setdefault(record.topic_partition, []).append(
+                (record.offset, (record.value or b"").decode(errors="backslashreplace"))
+            )
         found = [Poll(key, tuple(read)) for key, read in polls.items()]
         self._ops[self._index] = replace(
             self.op, actions=(*self.op.actions, *found), rebalanced=self.op.rebalanced or rebalanced
@@ -95,6 +99,11 @@ class OngoingOp:
         )
         ended = None if outcome is OpOutcome.INFO else _now()
         self._ops[self._index] = replace(self.op, actions=actions, outcome=outcome, ended=ended, cause=cause)
+
+
+def text_of(value: bytes | None) -> str:
+    """Return a value of a record as histories have it."""
+    return (value or b"").decode(errors="backslashreplace")
 
 
 def _now() -> float:

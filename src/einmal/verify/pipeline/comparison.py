@@ -1,0 +1,51 @@
+"""Compares input and output as multisets: lost, duplicate and invented output. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from einmal.checker.history import Anomaly, Key
+from einmal.verify.pipeline.mapping import InputRecord, OutputMapping
+
+Output = tuple[Key, int, str]
+"""Partition, offset and value of an output record."""
+
+
+class OutputComparison:
+    """``outputs``: those that a ``read_committed`` reader got. Raises MappingWrong."""
+
+    def __init__(self, topic: str, inputs: Sequence[InputRecord], mapping: OutputMapping) -> None:
+        self._topic = topic
+        self._canonical = mapping.canonical
+        self._sources: dict[str, list[InputRecord]] = defaultdict(list)
+        for record, values in zip(inputs, mapping.outputs(inputs), strict=True):
+            for value in values:
+                self._sources[self._canonical(value)].append(record)
+
+    def anomalies(self, outputs: Sequence[Output], *, is_complete: bool = True) -> Iterator[Anomaly]:
+        """``is_complete``: nothing more will come, so what is missing is lost."""
+        found: dict[str, list[Output]] = defaultdict(list)
+        for each in outputs:
+            found[self._canonical(each[2])].append(each)
+        for value, records in found.items():
+            sources = self._sources.get(value, [])
+            at = ", ".join(f"{key} {offset}" for key, offset, _ in records)
+            if not sources:
+                yield Anomaly("invented-output", f"no input record becomes {value}, at {at}", (value,))
+            elif len(records) > len(sources):
+                times = f"{len(records)} times instead of {len(sources)}"
+                detail = f"{value} is there {times}, at {at}; it comes from {self._named(sources)}"
+                yield Anomaly("duplicate-output", detail, (value, *(each.value for each in sources)))
+        for value, sources in self._sources.items() if is_complete else ():
+            missing = len(sources) - len(found.get(value, ()))
+            if missing > 0:
+                detail = f"{value} is missing {missing} times; it comes from {self._named(sources)}"
+                yield Anomaly("lost-output", detail, (value, *(each.value for each in sources)))
+
+    def is_met(self, outputs: Sequence[Output]) -> bool:
+        """Whether nothing is missing."""
+        return not any(each.kind == "lost-output" for each in self.anomalies(outputs))
+
+    def _named(self, records: Sequence[InputRecord]) -> str:
+        return ", ".join(f"{self._topic}-{each.partition} {each.offset}" for each in records)

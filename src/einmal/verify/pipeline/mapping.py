@@ -1,0 +1,133 @@
+"""Mappings state what a pipeline makes of its input: the identity, a query on DuckDB, or a Python function."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from einmal.extras import install_command
+
+FIELDS: Final = ("id", "amount")
+"""Fields of each input record, a JSON object of integers."""
+
+
+class InputRecord(NamedTuple):
+    """A record of the input topic. ``value``: as text."""
+
+    partition: int
+    offset: int
+    key: str
+    value: str
+
+
+Mapped = Callable[[Sequence[InputRecord]], list[list[str]]]
+
+
+class MappingWrong(Exception):
+    """The statement of a mapping cannot be used. ``str()`` is a sentence for the user."""
+
+
+class OutputMapping(NamedTuple):
+    """``outputs``: the values that each record becomes. ``canonical``: makes equal values of equal text."""
+
+    text: str
+    outputs: Mapped
+    canonical: Callable[[str], str]
+
+
+def identity() -> OutputMapping:
+    return OutputMapping("identity", lambda records: [[each.value] for each in records], str)
+
+
+def function(name: str) -> OutputMapping:
+    """``module:function``: gets a value, returns a value, a list of them, or None. Raises MappingWrong."""
+    module_name, _, attribute = name.partition(":")
+    # As a program's own directory, and that of python -m.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise MappingWrong(f"--map: {name!r} is not module:function: {error}") from error
+    finally:
+        sys.path.pop(0)
+
+    def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
+        return [_values(found(each.value)) for each in records]
+
+    return OutputMapping(name, outputs, str)
+
+
+def _values(returned: object) -> list[str]:
+    if returned is None:
+        return []
+    found = returned if isinstance(returned, list | tuple) else [returned]
+    return [each.decode(errors="backslashreplace") if isinstance(each, bytes) else str(each) for each in found]
+
+
+def query(sql: str) -> OutputMapping:
+    """A query ``FROM input`` makes the outputs of one record. Raises MappingWrong.
+
+    A single column is the value; several are a JSON object.
+    """
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise MappingWrong(f"--sql needs DuckDB: {install_command('duckdb')}") from error
+    columns = ", ".join(f'r."{name}" AS "{name}"' for name in (*InputRecord._fields, *FIELDS))
+    body = sql.strip().removesuffix(";")
+    laterally = f"SELECT r.n, o.* FROM records r, LATERAL (WITH input AS (SELECT {columns}) SELECT * FROM ({body})) o"
+    lists = ", ".join(f'unnest($column_{index}::{kind}[]) AS "{name}"' for index, (name, kind) in enumerate(_COLUMNS))
+
+    def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
+        rows = [(n, *each, *_fields(each.value)) for n, each in enumerate(records)]
+        values = {f"column_{index}": [row[index] for row in rows] for index in range(len(_COLUMNS))}
+        found: list[list[str]] = [[] for _ in records]
+        with duckdb.connect() as connection:
+            try:
+                connection.execute(f"CREATE TABLE records AS SELECT {lists}", values)
+                result = connection.execute(laterally)
+                names = [column[0] for column in result.description or ()][1:]
+                for n, *row in result.fetchall():
+                    found[n].append(_text(row[0]) if len(row) == 1 else _object(dict(zip(names, row, strict=True))))
+            except duckdb.Error as error:
+                raise MappingWrong(f"--sql: {error}") from error
+        return found
+
+    outputs([InputRecord(0, 0, "0", json.dumps(dict.fromkeys(FIELDS, 0)))])
+    return OutputMapping(sql, outputs, _canonical)
+
+
+_COLUMNS: Final = (
+    ("n", "BIGINT"),
+    ("partition", "INTEGER"),
+    ("offset", "BIGINT"),
+    ("key", "VARCHAR"),
+    ("value", "VARCHAR"),
+    *((name, "BIGINT") for name in FIELDS),
+)
+
+
+def _fields(value: str) -> list[int]:
+    parsed = json.loads(value)
+    return [parsed[name] for name in FIELDS]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else _object(value)
+
+
+def _object(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _canonical(text: str) -> str:
+    """A JSON object without the order of its fields and its spaces; another text as it is."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+    return _object(parsed) if isinstance(parsed, dict) else text

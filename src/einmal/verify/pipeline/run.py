@@ -1,0 +1,240 @@
+"""A user's pipeline in a run: unique input, kill -9 and restarts by the seed, and a comparison once its output is
+quiet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from einmal.checker.history import Anomaly, History, OpOutcome
+from einmal.client.aio import Consumer, Producer
+from einmal.client.errors import KafkaError, RequestRefused
+from einmal.client.records import ConsumerRecord, RecordMetadata
+from einmal.types import TopicPartition
+from einmal.verify.pipeline.comparison import Output, OutputComparison
+from einmal.verify.pipeline.mapping import InputRecord, MappingWrong, OutputMapping
+from einmal.verify.pipeline.process import PipelineCommand
+from einmal.workloads.endings import close_quietly
+from einmal.workloads.recorder import OngoingOp, Recorder, text_of
+
+PARTITIONS: Final = 3
+BOOTSTRAP: Final = "BOOTSTRAP_SERVERS"
+INPUT: Final = "INPUT_TOPIC"
+OUTPUT: Final = "OUTPUT_TOPIC"
+QUIET_S: Final = 75.0
+"""Longer than the default session of a group, and than the default timeout of a transaction."""
+_SETTLED_S: Final = 3.0
+_WRITE_S: Final = (0.0, 0.05)
+_CALM_S: Final = (0.2, 4.0)
+_DOWN_S: Final = (0.0, 1.0)
+_LOOK_S: Final = 0.2
+_RESTART_S: Final = 0.5
+_KEYS: Final = 10
+_WRITER, _READER = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """``quiet_s``: how long nothing new must have come until what is missing is lost. ``log``: of the command."""
+
+    command: str
+    input: str
+    output: str
+    mapping: OutputMapping
+    log: Path
+    quiet_s: float = QUIET_S
+
+
+class PipelineRun:
+    """``config``: of our own clients. ``bootstrap_servers``: which the command gets."""
+
+    name = "pipeline"
+    mistake = ""
+    groups: tuple[str, ...] = ()
+
+    def __init__(
+        self, options: PipelineOptions, config: Mapping[str, Any], bootstrap_servers: str, chance: random.Random
+    ) -> None:
+        self._options = options
+        self._config = dict(config)
+        self._chance = chance
+        environment = {BOOTSTRAP: bootstrap_servers, INPUT: options.input, OUTPUT: options.output}
+        self._command = PipelineCommand(options.command, environment, options.log)
+        self.client = f"pipeline: {options.command} (mapping: {options.mapping.text})"
+        self.topics = {options.input: PARTITIONS, options.output: PARTITIONS}
+        self.recorder = Recorder()
+        self.gaps: list[str] = []
+        self.errors: Counter[str] = Counter()
+        self._outputs: list[Output] = []
+        self._output_at = 0.0
+        self._anomalies: list[Anomaly] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_wanted = True
+        self._is_stopped = False
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(each) for each in (self._write(), self._read(), self._supervise())]
+
+    async def disturb(
+        self, chance: random.Random, note: Callable[[str], None], progress: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Kill the pipeline until cancelled, each time after ``progress`` and a calm."""
+        while True:
+            await progress()
+            await asyncio.sleep(chance.uniform(*_CALM_S))
+            note("kill -9 of the pipeline")
+            self._is_wanted = False
+            self._command.kill()
+            try:
+                await asyncio.sleep(chance.uniform(*_DOWN_S))
+            finally:
+                self._is_wanted = True
+            note("the pipeline is started again")
+
+    async def calm(self) -> None:
+        """Nothing but a kill has to end, which does so itself."""
+
+    async def stop(self) -> None:
+        """Write no more input. The pipeline keeps running."""
+        self._is_stopped = True
+        await asyncio.wait(self._tasks[:1])
+
+    async def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._command.kill()
+
+    async def finish(self) -> None:
+        """Wait until the output is complete, or quiet; what prevents a comparison becomes a gap."""
+        try:
+            comparison = OutputComparison(self._options.input, await self._inputs(), self._options.mapping)
+            self._output_at = asyncio.get_running_loop().time()
+            while not self._is_quiet(comparison):  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
+            held_back = await self._held_back()
+        except (KafkaError, MappingWrong, TimeoutError) as error:
+            self.gaps.append(f"pipeline: its output could not be compared: {error}")
+            return
+        if not self._outputs:
+            error_text = self.errors.most_common(1)[0][0] if self.errors else "it runs"
+            self.gaps.append(f"pipeline: it wrote nothing to {self._options.output}; {error_text}")
+        else:
+            if held_back and not comparison.is_met(self._outputs):
+                self.gaps.append(f"pipeline: an open transaction holds back {held_back}")
+            self._anomalies = list(comparison.anomalies(self._outputs, is_complete=not held_back))
+
+    @property
+    def acknowledged(self) -> int:
+        """Output records: the progress of the pipeline."""
+        return len(self._outputs)
+
+    @property
+    def history(self) -> History:
+        return self.recorder.history(is_read_to_the_end=not self.gaps)
+
+    def anomalies(self) -> list[Anomaly]:
+        return self._anomalies
+
+    def _is_quiet(self, comparison: OutputComparison) -> bool:
+        quiet = asyncio.get_running_loop().time() - self._output_at
+        return quiet > self._options.quiet_s or (quiet > _SETTLED_S and comparison.is_met(self._outputs))
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        producer = Producer(self._config, linger_ms=0)
+        pending: list[asyncio.Task[None]] = []
+        number = 0
+        try:
+            while not self._is_stopped:
+                number += 1
+                value = json.dumps({"id": number, "amount": self._chance.randint(1, 100)}, separators=(",", ":"))
+                partition = self._chance.randrange(PARTITIONS)
+                entry = self.recorder.begin(_WRITER)
+                entry.sends(TopicPartition(self._options.input, partition), value)
+                sent = producer.send(self._options.input, value, key=str(number % _KEYS), partition=partition)
+                pending.append(asyncio.create_task(_noted(entry, sent)))
+                await asyncio.sleep(self._chance.uniform(*_WRITE_S))
+            await asyncio.gather(*pending)
+        finally:
+            await close_quietly(producer)
+
+    async def _inputs(self) -> list[InputRecord]:
+        """All that is in the input: what the pipeline has to read, whatever was acknowledged."""
+        keys = [TopicPartition(self._options.input, partition) for partition in range(PARTITIONS)]
+        found = []
+        async with Consumer(self._config, enable_auto_commit=False) as consumer:
+            ends = await consumer.end_offsets(*keys)
+            consumer.assign(keys)
+            for key in keys:
+                consumer.seek(key, 0)
+            while any([await consumer.position(key) < ends[key] for key in keys]):
+                found += await consumer.poll(timeout_ms=500)
+        return [InputRecord(each.partition, each.offset, text_of(each.key), text_of(each.value)) for each in found]
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        consumer = Consumer(self._config, isolation_level="read_committed", enable_auto_commit=False)
+        try:
+            consumer.assign(self._output_keys)
+            for key in self._output_keys:
+                consumer.seek(key, 0)
+            while True:
+                try:
+                    records = await consumer.poll(timeout_ms=500)
+                except KafkaError as error:
+                    self.errors[f"reader: {error}"] += 1
+                    await asyncio.sleep(_LOOK_S)
+                    continue
+                if records:
+                    self._seen(records)
+        finally:
+            await close_quietly(consumer)
+
+    def _seen(self, records: list[ConsumerRecord]) -> None:
+        self.recorder.polled(_READER, records, read_committed=True)
+        self._outputs += [(each.topic_partition, each.offset, text_of(each.value)) for each in records]
+        self._output_at = asyncio.get_running_loop().time()
+
+    @property
+    def _output_keys(self) -> list[TopicPartition]:
+        return [TopicPartition(self._options.output, partition) for partition in range(PARTITIONS)]
+
+    async def _held_back(self) -> str:
+        """The partitions whose last stable offset is behind their end."""
+        ends = []
+        for isolation in ("read_committed", "read_uncommitted"):
+            async with Consumer(self._config, isolation_level=isolation, enable_auto_commit=False) as consumer:
+                ends.append(await consumer.end_offsets(*self._output_keys))
+        return ", ".join(str(key) for key in self._output_keys if ends[0][key] < ends[1][key])
+
+    # --- the command --------------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        while True:
+            status = self._command.ended()
+            if status is not None:
+                self.errors[f"the command ended with status {status}: {self._command.tail()}"] += 1
+                await asyncio.sleep(_RESTART_S)
+            if self._is_wanted and not self._command.is_running:
+                self._command.start()
+            await asyncio.sleep(_LOOK_S)
+
+
+async def _noted(entry: OngoingOp, sent: Awaitable[RecordMetadata]) -> None:
+    try:
+        found = await sent
+    except RequestRefused as error:
+        entry.ended(OpOutcome.FAIL, cause=str(error))
+    except KafkaError as error:
+        entry.ended(OpOutcome.INFO, cause=str(error))
+    else:
+        entry.ended(OpOutcome.OK, [found.offset])

@@ -1,0 +1,78 @@
+"""Claims about mappings of pipelines, and about the comparison of what they demand with an output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from einmal.types import TopicPartition
+from einmal.verify.pipeline.comparison import OutputComparison
+from einmal.verify.pipeline.mapping import InputRecord, MappingWrong, function, identity, query
+
+_RECORDS = [InputRecord(n % 2, n, f"key-{n}", f'{{"id":{n},"amount":{10 * n}}}') for n in range(3)]
+_OUT = TopicPartition("out", 0)
+
+
+def words(value: str) -> list[str]:
+    return value.strip("{}").split(",")
+
+
+def nothing(_value: str) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT value FROM input", [[each.value] for each in _RECORDS]),
+        ("SELECT amount FROM input WHERE id > 0;", [[], ["10"], ["20"]]),
+        (
+            'SELECT key, "offset" AS at FROM input',
+            [['{"at":0,"key":"key-0"}'], ['{"at":1,"key":"key-1"}'], ['{"at":2,"key":"key-2"}']],
+        ),
+        ("SELECT id + n FROM input, range(2) r(n)", [["0", "1"], ["1", "2"], ["2", "3"]]),
+    ],
+)
+def test_a_query_makes_the_outputs_of_each_record(sql: str, expected: list[list[str]]) -> None:
+    assert [sorted(each) for each in query(sql).outputs(_RECORDS)] == expected
+
+
+def test_a_query_with_a_mistake_is_refused_before_the_run() -> None:
+    with pytest.raises(MappingWrong, match="--sql: .*amuont"):
+        query("SELECT amuont FROM input")
+
+
+def test_a_function_makes_one_value_several_or_none() -> None:
+    assert function(f"{__name__}:words").outputs(_RECORDS[:1]) == [['"id":0', '"amount":0']]
+    assert function(f"{__name__}:nothing").outputs(_RECORDS) == [[], [], []]
+
+
+@pytest.mark.parametrize("name", ["nowhere:words", f"{__name__}:nowhere", "words", ":"])
+def test_a_function_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(MappingWrong, match="is not module:function"):
+        function(name)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kinds"),
+    [
+        ([0, 1, 2], []),
+        ([2, 0, 1], []),
+        ([0, 2], ["lost-output"]),
+        ([0, 1, 1, 2], ["duplicate-output"]),
+        ([0, 1, 2, 3], ["invented-output"]),
+    ],
+)
+def test_output_is_compared_as_a_multiset(outputs: Sequence[int], kinds: list[str]) -> None:
+    comparison = OutputComparison("in", _RECORDS, identity())
+    read = [(_OUT, at, f'{{"id":{n},"amount":{10 * n}}}') for at, n in enumerate(outputs)]
+    found = list(comparison.anomalies(read))
+    assert [each.kind for each in found] == kinds
+    assert comparison.is_met(read) == ("lost-output" not in kinds)
+    assert all("in-1 1" in each.detail for each in found if each.kind != "invented-output")
+
+
+def test_objects_are_equal_whatever_the_order_of_their_fields() -> None:
+    comparison = OutputComparison("in", _RECORDS[:1], query("SELECT id, amount FROM input"))
+    assert comparison.is_met([(_OUT, 0, '{ "id": 0, "amount": 0 }')])

@@ -1,0 +1,97 @@
+"""Claims about ``einmal verify --pipeline``: subtly wrong pipelines are found, a right one is not blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from einmal.client import Admin
+from einmal.verify.evidence import Evidence
+from einmal.verify.pipeline.mapping import OutputMapping, query
+from einmal.verify.pipeline.run import PipelineOptions
+from einmal.verify.run import VerifyOptions, VerifyRun
+from einmal.verify.verdict import RunVerdict
+from tests.cli.running import invoke
+from tests.interop.einmal_broker import EinmalBroker
+from tests.suite.shared import shared, unique
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.interop, pytest.mark.time_limit(180)]
+
+_REPOSITORY = Path(__file__).parents[2]
+_DOUBLED = "SELECT id, 2 * amount AS amount FROM input"
+
+
+async def verified(
+    program: str, folder: Path, mapping: OutputMapping, *, seconds: float = 25.0, quiet_s: float = 15.0
+) -> Evidence:
+    """The outcome with a program of ``tests.verify.pipelines``, or with another command."""
+    broker: EinmalBroker = shared("einmal")
+    name = unique("pipeline")
+    module = f"cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.{program}"
+    options = VerifyOptions(
+        client="einmal",
+        workloads=(),
+        control=None,
+        pipeline=PipelineOptions(
+            command=program if " " in program else module,
+            input=f"{name}-in",
+            output=f"{name}-out",
+            mapping=mapping,
+            log=folder / f"{name}.log",
+            quiet_s=quiet_s,
+        ),
+        seconds=seconds,
+        seed=7,
+        config={"bootstrap.servers": broker.bootstrap},
+    )
+    evidence, left = await VerifyRun(options, name, None, None, lambda _line: None).run()
+    assert left == []
+    return evidence
+
+
+async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path) -> None:
+    doubling = query(_DOUBLED)
+    right, *wrong = await asyncio.gather(
+        *(
+            verified(program, tmp_path, doubling)
+            for program in ("right", "positions_first", "without_transaction", "side_effect")
+        )
+    )
+    assert right.verdict is RunVerdict.HOLDS, right.sentence
+    assert any(each.text == "kill -9 of the pipeline" for each in right.faults)
+    for evidence, kind in zip(wrong, ("lost-output", "duplicate-output", "duplicate-output"), strict=True):
+        assert evidence.verdict is RunVerdict.ANOMALY, (evidence.client, evidence.sentence)
+        (part,) = evidence.workloads
+        shown = next(each for each in part.shown(evidence.began) if each.kind == kind)
+        # Named with the offset in the input, and with the operations on it.
+        assert "-in-" in shown.detail
+        assert any("send" in each for each in shown.operations)
+
+
+async def test_a_mapping_that_is_not_the_pipelines_is_an_anomaly(tmp_path: Path) -> None:
+    evidence = await verified("right", tmp_path, query("SELECT id FROM input"), seconds=8.0, quiet_s=6.0)
+    assert evidence.verdict is RunVerdict.ANOMALY
+    assert {each.kind for each in evidence.workloads[0].anomalies} == {"invented-output", "lost-output"}
+
+
+async def test_a_command_that_writes_nothing_is_not_enough_evidence_and_its_words_are_quoted(tmp_path: Path) -> None:
+    command = "echo there is no such pipeline; exit 3"
+    evidence = await verified(command, tmp_path, query(_DOUBLED), seconds=2.0, quiet_s=1.0)
+    assert evidence.verdict is RunVerdict.UNKNOWN
+    assert "status 3" in evidence.sentence and "there is no such pipeline" in evidence.sentence
+
+
+def test_topics_that_exist_are_neither_used_nor_removed() -> None:
+    broker: EinmalBroker = shared("einmal")
+    topic = unique("topic")
+    with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+        admin.create_topics([topic])
+        arguments = ["-b", broker.bootstrap, "--pipeline", "true", "--input", topic, "--output", f"{topic}-2"]
+        result = invoke(["verify", *arguments])
+        assert result.exit_code == 2
+        assert f"{topic} is on the cluster" in result.output
+        assert topic in admin.list_topics() and f"{topic}-2" not in admin.list_topics()
