@@ -30,13 +30,14 @@ class OutputComparison:
             found[self._canonical(each[2])].append(each)
         for value, records in found.items():
             sources = self._sources.get(value, [])
+            written = dict.fromkeys(text for _, _, text in records)
             at = ", ".join(f"{key} {offset}" for key, offset, _ in records)
             if not sources:
-                yield Anomaly("invented-output", f"no input record becomes {value}, at {at}", (value,))
+                yield Anomaly("invented-output", f"no input record becomes {value}, at {at}", (*written,))
             elif len(records) > len(sources):
                 times = f"{len(records)} times instead of {len(sources)}"
                 detail = f"{value} is there {times}, at {at}; it comes from {self._named(sources)}"
-                yield Anomaly("duplicate-output", detail, (value, *(each.value for each in sources)))
+                yield Anomaly("duplicate-output", detail, (*written, *(each.value for each in sources)))
         for value, sources in self._sources.items() if is_complete else ():
             missing = len(sources) - len(found.get(value, ()))
             if missing > 0:
