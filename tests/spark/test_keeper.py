@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from einmal.client import Admin
 from einmal.options.sink import sink_options
 from einmal.spark.writer.handover import Proof
 from einmal.spark.writer.keeper import Keeper
@@ -98,6 +99,14 @@ def test_what_spark_gives_up_is_aborted_and_may_be_planned_again(query: Query) -
     assert query.ask(GiveUp(0)) == Settled()
     assert isinstance(query.ask(CommitBatch(Proof(0, token))), Refusal)
     assert committed(query, 0) == Settled()
+
+
+def test_nothing_is_open_for_a_batch_that_nobody_writes(query: Query, bootstrap: str) -> None:
+    assert committed(query, 0) == Settled()
+    query.token(1)
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        (found,) = admin.describe_transactions([query.name]).values()
+    assert (found.state, found.partitions) == ("CompleteCommit", ())
 
 
 def test_a_batch_after_one_that_was_not_committed_is_refused(query: Query) -> None:

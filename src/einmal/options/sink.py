@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import uuid4
 
 from einmal.client.config import ProducerSettings
 from einmal.commit_protocol.commit_record import RESERVED_TOPICS
@@ -173,6 +174,11 @@ class WriteOptions(VersionOptions):
     topic: str | None = None
     without_effect: tuple[str, ...] = ()
     """Accepted options without effect here."""
+
+
+def new_write_name() -> str:
+    """A name for a batch write that has none."""
+    return f"einmal-write-{uuid4()}"
 
 
 VERSION_OPTIONS: Final = ("transactional.id", "txnVersion")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
-from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
@@ -17,7 +16,7 @@ from einmal.commit_protocol.batch_plan import BATCH_WRITES
 from einmal.commit_protocol.effects import Ready
 from einmal.commit_protocol.run_state import Query
 from einmal.event_log import EventLog
-from einmal.options.sink import VersionOptions, version_options, write_options
+from einmal.options.sink import VersionOptions, new_write_name, version_options, write_options
 from einmal.options.values import OptionError
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineFailed
@@ -107,13 +106,13 @@ class BatchWriter:
         """Raises OptionError."""
         if self._kind not in KAFKA:
             own = sink_class(self._kind).OPTIONS
-            options, sink = version_options(self._options, own, _new_name), new_sink(self._kind, self._options)
+            options, sink = version_options(self._options, own, new_write_name), new_sink(self._kind, self._options)
             if sink.errors.tolerates:
                 raise OptionError(
                     f"{TOLERANCE}=all is of a stream: a batch write has no dead letters\nhint: leave it out"
                 )
             return options, sink
-        to_topics = write_options(self._options, _new_name)
+        to_topics = write_options(self._options, new_write_name)
         if to_topics.without_effect:
             names = ", ".join(to_topics.without_effect)
             _logger.warning("options_without_effect", "options without effect here: %(options)s", options=names)
@@ -175,10 +174,6 @@ class BatchWriter:
     def _notify(self, event: events.Event) -> None:
         for listener in self._listeners:
             listener(event)
-
-
-def _new_name() -> str:
-    return f"einmal-write-{uuid4()}"
 
 
 def _forget(run: TransactionRun, transactional_id: str) -> None:

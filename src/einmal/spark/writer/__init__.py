@@ -1,1 +1,1 @@
-"""``df.writeStream.format("einmal")``: an exactly-once sink behind Spark's interface for data sources."""
+"""``format("einmal")`` as a sink, of streams and of batch writes, behind Spark's interface for data sources."""

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from einmal.options.values import OptionError
-from einmal.security.redaction import is_secret
+from einmal.pipeline.errors import PipelineError
 from einmal.spark.environment.python_worker import answered
 from einmal.spark.environment.source_environment import share_environment
 from einmal.spark.environment.spark_session import is_classic
 from einmal.spark.source.source import KafkaDataSource
-from einmal.spark.writer.writer import KafkaStreamWriter
-
-
-class NotASink(Exception):
-    """Spark's interface for data sources is asked to write a batch."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        given = ", ".join(
-            f"{name!r}: {'...' if is_secret(name) else value!r}" for name, value in options.items() if name != "path"
-        )
-        super().__init__(
-            'df.write.format("einmal") does not write batches\n'
-            f"hint: from einmal.spark import write; write(df).options(**{{{given}}}).save()"
-        )
+from einmal.spark.writer.writer import KafkaBatchWriter, KafkaStreamWriter
 
 
 class EinmalDataSource(KafkaDataSource):
-    @answered(NotASink)
+    @answered(OptionError, PipelineError)
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        raise NotASink(self.options)
+        return KafkaBatchWriter(self.options, schema, overwrite)
 
     @answered(OptionError)
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

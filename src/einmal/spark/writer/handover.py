@@ -29,6 +29,13 @@ Invariants:
 4. *A keeper that dies leaves nothing that counts*: the next one acquires the name, which aborts what is open, and reads
    the record. So the keeper is the only one that asks the coordinator for anything.
 
+5. *Nobody waits long for an attempt that everybody has forgotten.* Its planning worker may die with the keeper's
+   answer in its hands, its commit worker before it asks. The keeper gives nothing up by a clock of its own, because it
+   cannot know a forgotten batch from one whose tasks are slow. It need not: before the first claim nothing is open at
+   the coordinator, and no reader waits; after it the coordinator aborts after transaction.timeout.ms, which bounds
+   slow tasks, too, and fences a commit that comes later. What stays until the driver ends or plans again is a process
+   without work.
+
 This module is the keeper's memory. It has no I/O.
 """
 

@@ -16,9 +16,9 @@ from einmal.pipeline.errors import PipelineFailed, PipelineRefused
 from einmal.spark.writer.messages import READY, Answer, PlanBatch, Question, Refusal, Work
 
 
-def plan_batch(given: Mapping[str, str]) -> Work:
-    """The work of the batch that Spark is about to run. ``given``: the options of the query. Raises PipelineError."""
-    home = _home(given)
+def plan_batch(home: Path, given: Mapping[str, str]) -> Work:
+    """The work of the batch that Spark is about to run. ``home``: of the keeper; ``given``: the options of the query.
+    Raises PipelineError."""
     if (answer := _asked(home, PlanBatch())) is None:
         _start(given, home)
         answer = _asked(home, PlanBatch())
@@ -29,9 +29,9 @@ def plan_batch(given: Mapping[str, str]) -> Work:
     return answer
 
 
-def ask(given: Mapping[str, str], question: Question) -> None:
+def ask(home: Path, question: Question) -> None:
     """From a commit worker. Raises PipelineError."""
-    answer = _asked(_home(given), question)
+    answer = _asked(home, question)
     if answer is None:
         raise _gone()
     if isinstance(answer, Refusal):
@@ -60,15 +60,16 @@ def _asked(home: Path, question: Question) -> Answer | None:
     return answer
 
 
-def _home(given: Mapping[str, str]) -> Path:
-    """Return the socket of the query with these options in this driver. Raises PipelineRefused."""
+def home_of(given: Mapping[str, str], salt: str = "") -> Path:
+    """Return the socket of the keeper of these options in this driver. ``salt``: makes it one of its own. Raises
+    PipelineRefused."""
     # Not in Spark's own directory: the path of a socket has at most some hundred characters.
     directory = Path(tempfile.gettempdir()) / f"einmal-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     status = directory.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PipelineRefused(f"{directory} is open to other users", "remove it, or set TMPDIR")
-    digest = hashlib.sha256(json.dumps(sorted(given.items())).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([salt, *sorted(given.items())]).encode()).hexdigest()
     return directory / f"{_driver()}-{digest[:16]}"
 
 
