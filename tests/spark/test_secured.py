@@ -6,6 +6,7 @@ import base64
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,7 @@ from tests.security.secure_kafka import (
 from tests.security.token_endpoint import Endpoint, running
 from tests.spark.artefacts import Artefacts, run
 from tests.spark.killed_drivers import run_until_killed
-from tests.spark.pipelines import BATCH, Pipeline
+from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.standalone import StandaloneCluster
 from tests.spark.topics import create, fill, numbers
 from tests.suite.shared import shared, unique
@@ -29,6 +30,7 @@ from tests.suite.shared import shared, unique
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RECORDS = 3 * BATCH
+KEEPER = "einmal.spark.writer.keeper"
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,24 @@ def test_a_stream_and_a_batch_authenticate_with_plain(
     frame = spark.read.format("einmal").options(**options).option("subscribe", pipeline.source_topic).load()
     write(frame.select("key", "value")).options(**options).option("topic", pipeline.topic).save()
     assert len(numbers(settings, pipeline.topic)) == 2 * RECORDS
+
+
+def test_sparks_own_writers_authenticate_and_show_no_secret(
+    spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = pipeline_of(secure_kafka, tmp_path, unique("format"), "SCRAM-SHA-512")
+    settings = secure_kafka.settings("SCRAM-SHA-512")
+    format_writer(pipeline, spark).start().awaitTermination()
+    assert numbers(settings, pipeline.topic) == list(range(RECORDS))
+    keepers = [each for each in psutil.process_iter(["cmdline"]) if KEEPER in (each.info["cmdline"] or ())]
+    assert keepers
+    assert not any(CANARY in f"{each.info['cmdline']} {each.environ()}" for each in keepers)
+    reader = spark.read.format("einmal").options(**pipeline.client_options).option("subscribe", pipeline.source_topic)
+    writer = reader.load().select("key", "value").write.format("einmal").mode("append")
+    writer.options(**pipeline.client_options).option("topic", pipeline.topic).save()
+    assert len(numbers(settings, pipeline.topic)) == 2 * RECORDS
+    output = capfd.readouterr()
+    assert CANARY not in output.out + output.err
 
 
 def test_no_text_of_a_frame_or_its_plan_has_a_secret(

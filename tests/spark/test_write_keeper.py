@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from queue import Queue
 from threading import Thread
 
@@ -9,9 +10,12 @@ import pytest
 
 from einmal.commit_protocol.claims import Output
 from einmal.options.sink import new_write_name, write_options
+from einmal.options.values import OptionError
 from einmal.spark.writer.handover import Proof
+from einmal.spark.writer.keeper import Keeper, keeper_of
 from einmal.spark.writer.messages import Answer, CommitBatch, GiveUp, PlanBatch, Refusal, Settled, Work
 from einmal.spark.writer.write_keeper import WriteKeeper
+from tests.ports import loopback_ports
 from tests.spark.topics import commit_record, create
 from tests.suite.shared import unique
 
@@ -68,6 +72,18 @@ def test_a_version_is_committed_once(bootstrap: str, series: str) -> None:
     refused = Copy(bootstrap, series, 6).plan()
     assert isinstance(refused, Refusal)
     assert "txnVersion 6" in refused.reason
+
+
+def test_claims_are_answered_at_the_port_of_the_option(bootstrap: str, series: str, tmp_path: Path) -> None:
+    (port,) = loopback_ports(1)
+    given = {"kafka.bootstrap.servers": bootstrap, "topic": series, "spark.einmal.claims.port": str(port)}
+    stream = given | {"transactional.id": series, "checkpointLocation": str(tmp_path)}
+    for options, kind in ((given, WriteKeeper), (stream, Keeper)):
+        keeper = keeper_of(options)
+        assert isinstance(keeper, kind)
+        assert port <= keeper.claims_port < port + 16
+    with pytest.raises(OptionError, match="claims.port"):
+        keeper_of(given | {"spark.einmal.claims.port": "any"})
 
 
 def test_a_second_copy_fences_the_first(bootstrap: str, series: str) -> None:

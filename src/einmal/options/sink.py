@@ -23,6 +23,11 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Kafka's default for ``transaction.max.timeout.ms``: a batch may take as long as the broker allows."""
 
 
+CLAIMS_PORT: Final = "spark.einmal.claims.port"
+"""The first port for claim services of this application, by default any that is free: a setting of Spark, and an option
+of Spark's own writers, which cannot see the settings."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
     """Options of every stream, wherever its rows go. ``transactional_id``: None without transactions."""
@@ -124,6 +129,12 @@ def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
         adopt=options.flag("einmal.adopt", False),
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )
+
+
+def without_claims_port(given: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return the options of Spark's own writer without ``CLAIMS_PORT``, and the port, 0 for any. Raises OptionError."""
+    port = Options(given).number(CLAIMS_PORT, minimum=0) or 0
+    return {name: value for name, value in given.items() if name.lower() != CLAIMS_PORT}, port
 
 
 def query_without_effect(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from pyspark.sql import SparkSession
 
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.options.sink import CLAIMS_PORT
 from einmal.security.ephemeral_identity import ephemeral_identity
 from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.spark.output.job import Job
-
-CLAIMS_PORT: Final = "spark.einmal.claims.port"
-"""A Spark setting: the first port for claim services of this application; by default any that is free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.run_state import Query
 from einmal.event_log import EventLog
-from einmal.options.sink import SinkOptions, new_write_name, sink_options, write_options
+from einmal.options.sink import SinkOptions, new_write_name, sink_options, without_claims_port, write_options
 from einmal.pipeline.errors import PipelineError, PipelineRefused
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.sink import Opening
@@ -44,10 +44,10 @@ class Keeper(RunKeeper):
     IDLE_S: ClassVar = 900.0
     HINT_AGAIN: ClassVar = "start the query again: the next start reads from the commit record what is committed"
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, port: int = 0) -> None:
         """Raises PipelineRefused."""
         assert options.transactional_id is not None
-        super().__init__(options.client, options.transactional_id, options.topic, options.group_id)
+        super().__init__(options.client, options.transactional_id, options.topic, options.group_id, port)
         self._adopt = options.adopt
         try:
             self._checkpoint = Checkpoint(LocalFiles(options.checkpoint))
@@ -115,10 +115,11 @@ class Keeper(RunKeeper):
 
 def keeper_of(given: Mapping[str, str]) -> RunKeeper:
     """The keeper of a query, or of a batch write, with these options. Raises PipelineRefused, OptionError."""
+    options, port = without_claims_port(given)
     # Spark has a checkpoint for every stream, and batch writes take none.
     if "checkpointlocation" in map(str.lower, given):
-        return Keeper(sink_options(given))
-    return WriteKeeper(write_options(given, new_write_name))
+        return Keeper(sink_options(options), port)
+    return WriteKeeper(write_options(options, new_write_name), port)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

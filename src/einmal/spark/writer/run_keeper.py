@@ -78,14 +78,16 @@ class RunKeeper(ABC):
     """How long it stays when nobody asks anything."""
     HINT_AGAIN: ClassVar[str]
 
-    def __init__(self, client: Mapping[str, str], name: str, topic: str | None, group_id: str | None) -> None:
-        """``client``: settings under Kafka's names; ``name``: the transactional.id."""
+    def __init__(
+        self, client: Mapping[str, str], name: str, topic: str | None, group_id: str | None, port: int
+    ) -> None:
+        """``client``: settings under Kafka's names; ``name``: the transactional.id; ``port``: for claims."""
         self._client = client
         self._id = name
         self._topic = topic
         self._sink = KafkaRowSink(client, topic, group_id)
         host = _own_address(client["bootstrap.servers"])
-        self._service = ClaimService(ephemeral_identity(), host, host)
+        self._service = ClaimService(ephemeral_identity(), host, host, port)
         self._handover = Handover()
         self._changed = threading.Condition()
         """Guards the handover."""
@@ -94,6 +96,10 @@ class RunKeeper(ABC):
         self._run: TransactionRun | None = None
         self._plans = 0
         self._asked = time.monotonic()
+
+    @property
+    def claims_port(self) -> int:
+        return self._service.address.port
 
     @property
     def is_idle(self) -> bool:

@@ -23,8 +23,8 @@ class WriteKeeper(RunKeeper):
     IDLE_S: ClassVar = 10.0
     HINT_AGAIN: ClassVar = "run the job again; with transactional.id and txnVersion a write is committed once"
 
-    def __init__(self, options: WriteOptions) -> None:
-        super().__init__(options.client, options.transactional_id, options.topic, None)
+    def __init__(self, options: WriteOptions, port: int = 0) -> None:
+        super().__init__(options.client, options.transactional_id, options.topic, None, port)
         self._version = options.version
 
     def _next_batch(self) -> Batch:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from einmal.commit_protocol.claims import Denied, Output
-from einmal.options.sink import EXACTLY_ONCE, new_write_name, sink_options, write_options
+from einmal.options.sink import EXACTLY_ONCE, new_write_name, sink_options, without_claims_port, write_options
 from einmal.options.values import OptionError
 from einmal.pipeline.errors import PipelineError, PipelineFailed
 from einmal.sinks.kafka.routing import check_columns
@@ -46,7 +46,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raises OptionError."""
         self._given = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
-        parsed = sink_options(self._given)
+        parsed = sink_options(without_claims_port(self._given)[0])
         if parsed.guarantee != EXACTLY_ONCE:
             raise OptionError(
                 f'option "processing.guarantee" is {EXACTLY_ONCE} with format("einmal"), not {parsed.guarantee}'
@@ -84,7 +84,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise OptionError('topics can be appended to, not overwritten\nhint: .mode("append")')
         given = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
-        check_columns(schema_of(schema), write_options(given, new_write_name).topic)
+        check_columns(schema_of(schema), write_options(without_claims_port(given)[0], new_write_name).topic)
         self._columns = list(schema.names)
         self._home = home_of(given, uuid4().hex)
         self._work = plan_batch(self._home, given)
