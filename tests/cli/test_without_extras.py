@@ -77,6 +77,7 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
     "quota list": [_UNREACHABLE],
     "quota set": [["producer_byte_rate=1", "--user", "u", *_UNREACHABLE]],
     "quota remove": [["--user", "u", *_UNREACHABLE]],
+    "verify": [["--time", "1s", *_UNREACHABLE]],
     "txn doctor": [_UNREACHABLE],
     "txn show": [["t", *_UNREACHABLE]],
     "txn list": [_UNREACHABLE],

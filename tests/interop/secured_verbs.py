@@ -217,6 +217,12 @@ def _(stage: Stage) -> None:
     assert "committed. Its producer knew after" in stage.run("trace")
 
 
+@shows("verify")
+def _(stage: Stage) -> None:
+    shown = stage.run("verify", "--workload", "appends", "--time", "5s", "--seed", "1")
+    assert "exactly-once" in shown or "holds" in shown
+
+
 @shows("txn show")
 def _(stage: Stage) -> None:
     with stage.open_transaction() as name:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import CommandConfig, config_of, ended_by_sigterm, print_error
+from einmal.cli.clients import CommandConfig, Settings, config_of, ended_by_sigterm, print_error
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -80,6 +80,7 @@ def verify(
         ClusterKind | None, typer.Option(help="Start a cluster, and kill, pause and restart its brokers.")
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
+    settings: Settings = None,
     command_config: CommandConfig = None,
     client: Annotated[ClientName, typer.Option(help="Library of all clients.")] = ClientName.EINMAL,
     workloads: Annotated[
@@ -149,7 +150,7 @@ def verify(
                 pipeline=tested,
                 seconds=_seconds(time),
                 seed=drawn,
-                config=config_of(own.bootstrap_servers if own else bootstrap_server, (), command_config),
+                config=config_of(own.bootstrap_servers if own else bootstrap_server, settings, command_config),
             )
             with _network(kinds, options.config) as network:
                 disturbed = own if FaultSource.BROKERS in kinds else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import ClassVar
 
 from einmal.commit_protocol.batch_plan import BATCH_WRITES, Batch
 from einmal.commit_protocol.run_state import Query
+from einmal.event_log import EventLog
 from einmal.options.sink import WriteOptions
 from einmal.pipeline.errors import PipelineFailed
 from einmal.sinks.commit_point import SinkError
@@ -14,7 +14,7 @@ from einmal.sinks.sink import Opening
 from einmal.spark.protocol.transaction_run import TransactionRun
 from einmal.spark.writer.run_keeper import RunKeeper, Send
 
-_logger = logging.getLogger(__name__)
+_logger = EventLog(__name__)
 
 
 class WriteKeeper(RunKeeper):
@@ -33,7 +33,12 @@ class WriteKeeper(RunKeeper):
     def _write(self, batch: Batch, send: Send) -> None:
         run = self._started(batch)
         if run is None:
-            _logger.warning("txnVersion %d of %s is already committed: nothing is written", batch.batch_id, self._id)
+            _logger.warning(
+                "version_already_committed",
+                "txnVersion %(version)d of %(transactional_id)s is already committed: nothing is written",
+                version=batch.batch_id,
+                transactional_id=self._id,
+            )
             self._send_nothing_to_write(batch.batch_id, send)
             return
         try:
@@ -66,4 +71,9 @@ class WriteKeeper(RunKeeper):
         try:
             self._run.forget()
         except SinkError as error:
-            _logger.info("the commit record of %s stays: %s", self._id, error)
+            _logger.info(
+                "commit_record_kept",
+                "the commit record of %(transactional_id)s stays: %(error)s",
+                transactional_id=self._id,
+                error=error,
+            )
