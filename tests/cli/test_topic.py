@@ -421,11 +421,33 @@ def test_settings_are_changed_and_taken_back_and_partitions_are_added(both: Cli)
     assert "INVALID_PARTITIONS" in both(*words, "-p", "2", status=1).errors[0]
 
 
-def test_a_deletion_asks_first(cli: Cli) -> None:
-    cli("topic", "create", "kept-on")
-    asked = cli("topic", "delete", "kept-on", stdin="n\n", status=1)
-    assert "with all records" in asked.errors[0]
-    assert cli("topic", "rm", "kept-on", stdin="y\n").lines[-1].split() == ["kept-on", "deleted"]
+def on_a_terminal(cluster: str, answer: bytes, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``einmal topic`` with a terminal as stdin, on which somebody types the answer."""
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, answer)
+        return subprocess.run(
+            [sys.executable, "-m", "einmal", "topic", *words],
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "KAFKA_BROKERS": cluster},
+            timeout=patient(60),
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+
+def test_a_deletion_asks_first_where_somebody_can_answer(cli: Cli, cluster: str) -> None:
+    cli("topic", "create", "kept-on", "script-s")
+    kept = on_a_terminal(cluster, b"n\n", "delete", "kept-on")
+    assert (kept.returncode, kept.stdout.strip()) == (1, "")
+    assert "with all records" in kept.stderr
+    gone = on_a_terminal(cluster, b"y\n", "rm", "kept-on")
+    assert gone.stdout.splitlines()[-1].split() == ["kept-on", "deleted"]
+    script = cli("topic", "delete", "script-s")
+    assert (script.lines[-1].split(), script.errors) == (["script-s", "deleted"], [])
 
 
 def test_short_names_of_verbs_work(cli: Cli) -> None:

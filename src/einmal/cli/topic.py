@@ -190,11 +190,12 @@ def delete(
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Delete topics and all their records, and report the outcome for each. Asks first."""
+    """Delete topics and all their records, and report the outcome for each. Asks first on a terminal."""
     from einmal.client import Admin
 
     question = f"Delete {', '.join(map(printable, names))} with all records, for ever?"
-    if not yes and not typer.confirm(question, err=True):
+    # A script has nobody to ask.
+    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
         raise typer.Exit(1)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
