@@ -11,6 +11,7 @@ from platformdirs.macos import MacOS
 
 import einmal
 from einmal.cli import start
+from einmal.cli.broker_settings import StartError
 from einmal.compiled import execution
 from tests.cli.broker_process import BrokerProcess
 from tests.ports import loopback_ports
@@ -249,6 +250,6 @@ def test_data_of_former_versions_is_found_where_it_was(monkeypatch: pytest.Monke
 
 def test_a_user_without_a_home_directory_needs_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platformdirs.user_data_path", lambda *_, **__: Path("~/.local/share/einmal"))
-    with pytest.raises(start._StartError, match="no home directory") as caught:
+    with pytest.raises(StartError, match="no home directory") as caught:
         start._default_data_dir()
     assert "--data-dir" in caught.value.hint

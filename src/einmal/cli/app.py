@@ -73,10 +73,15 @@ def start(
         Path | None, typer.Option(help="Directory of all data. Default: the user's data directory.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Broker setting, under Kafka's name.")
+        list[str] | None,
+        typer.Option("-X", metavar="KEY=VALUE", help="Broker setting, under Kafka's name; above those of $KAFKA_*."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="server.properties file.")] = None,
-    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of broker processes. Ports are 1,000 apart.")] = 1,
+    config: Annotated[
+        Path | None, typer.Option(help="server.properties file, or the same keys in TOML (*.toml).")
+    ] = None,
+    brokers: Annotated[
+        int, typer.Option("-n", "--brokers", min=1, max=9, help="Number of broker processes. Ports are 1,000 apart.")
+    ] = 1,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     output: Annotated[Format, typer.Option("--format", help="Format of the broker's address.")] = Format.TEXT,
     log_format: Annotated[

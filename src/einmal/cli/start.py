@@ -29,11 +29,10 @@ from einmal.broker.config import (
     Endpoint,
     ListenerSetting,
     broker_config,
-    parse_assignments,
-    parse_properties,
 )
 from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import Audience, NamedListener, endpoints_of
+from einmal.cli.broker_settings import StartError, values_of
 from einmal.cli.file_descriptors import raised_limit, shares
 from einmal.cli.formats import Format
 from einmal.cli.garbage import collect_in_time
@@ -63,8 +62,6 @@ _OF_SEVERAL: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "2",
 }
 """Kafka's defaults, where there are several voters: what coordinators know must survive a broker."""
-_WITHOUT_A_FILE: Final[Mapping[str, str]] = {"group.initial.rebalance.delay.ms": "0"}
-"""As in the file that comes with Apache Kafka: who tries a broker out does not wait for more members of a group."""
 _OF_EACH: Final = frozenset(
     {
         "node.id",
@@ -83,14 +80,6 @@ _OF_EACH: Final = frozenset(
 )
 """Settings that the brokers of a cluster on this machine cannot have in common."""
 _BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
-
-
-class _StartError(Exception):
-    """A failed start: what went wrong, in a sentence, and what to do about it."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def run(
@@ -112,7 +101,8 @@ def run(
     descriptors = raised_limit()
     _have_memory_returned()
     try:
-        values = _values(assignments, config_file)
+        # A broker of a cluster on this machine has in its file what the environment sets for all of them.
+        values = values_of(config_file, {} if stops_with_stdin else os.environ, assignments)
         if brokers > 1:
             options = () if log_format is None else ("--log-format", log_format.value)
             return _run_cluster(brokers, port, host, data_dir, values, as_json, options)
@@ -120,8 +110,8 @@ def run(
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
     except ConfigError as error:
-        return _fail(str(error), "correct it in -X or in the --config file; names and values are Kafka's")
-    except _StartError as error:
+        return _fail(str(error), "correct it in -X, the environment or the --config file; names and values are Kafka's")
+    except StartError as error:
         return _fail(str(error), error.hint)
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -136,23 +126,12 @@ def _fail(message: str, hint: str) -> int:
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
-def _values(assignments: Sequence[str], config_file: Path | None) -> dict[str, str]:
-    """Settings by Kafka's key: those of the file, and above them those of the command line."""
-    values: dict[str, str] = {} if config_file is not None else dict(_WITHOUT_A_FILE)
-    if config_file is not None:
-        try:
-            values |= parse_properties(config_file.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise _StartError(f"cannot read {config_file}: {error}", "pass the path of a server.properties") from error
-    return values | parse_assignments(assignments)
-
-
 def _resolved(values: Mapping[str, str]) -> dict[str, str]:
-    """The settings without references to files and to the environment. Raises _StartError."""
+    """The settings without references to files and to the environment. Raises StartError."""
     try:
         return {key: resolved(key, value, os.environ, read_file) for key, value in values.items()}
     except SecuritySettingError as error:
-        raise _StartError(error.meaning, error.hint) from error
+        raise StartError(error.meaning, error.hint) from error
 
 
 def _config(port: int | None, host: str | None, data_dir: Path | None, values: Mapping[str, str]) -> BrokerConfig:
@@ -234,12 +213,12 @@ def _run_cluster(
 
 
 def _default_data_dir() -> Path:
-    """Where the platform keeps a user's application data. Raises _StartError."""
+    """Where the platform keeps a user's application data. Raises StartError."""
     import platformdirs
 
     folder = platformdirs.user_data_path("einmal", appauthor=False)
     if not folder.is_absolute():
-        raise _StartError(f"this user has no home directory: data cannot be in {folder}", "name one with --data-dir")
+        raise StartError(f"this user has no home directory: data cannot be in {folder}", "name one with --data-dir")
     former = Path("~/Library/Application Support/einmal").expanduser()
     # Former versions did not look at XDG_DATA_HOME on macOS.
     return former if sys.platform == "darwin" and former.exists() and not folder.exists() else folder
@@ -310,7 +289,7 @@ def _have_memory_returned() -> None:
 
 
 class _lock:
-    """The data folder, kept from a second broker. Raises _StartError."""
+    """The data folder, kept from a second broker. Raises StartError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -321,7 +300,7 @@ class _lock:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = (self._folder / _LOCK_FILE).open("wb")
         except OSError as error:
-            raise _StartError(
+            raise StartError(
                 f"cannot write to {self._folder}: {error.strerror}", "choose another folder with --data-dir"
             ) from error
         try:
@@ -331,7 +310,7 @@ class _lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise _StartError(
+            raise StartError(
                 f"another broker uses {self._folder}", "stop it, or choose another folder with --data-dir"
             ) from error
 
@@ -359,7 +338,7 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
         if not await _started(node, stopping):
             return
     except LogCorruption as error:
-        raise _StartError(str(error), "the data is damaged: restore it, or start with another --data-dir") from error
+        raise StartError(str(error), "the data is damaged: restore it, or start with another --data-dir") from error
     except OSError as error:
         raise _explain(error, config) from error
     collecting = collect_in_time()
@@ -372,7 +351,7 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
     try:
         await node.stop()
     except OSError as error:
-        raise _StartError(
+        raise StartError(
             f"stopped, but not everything could be written: {error}",
             "make room on the disk; the next start recovers what was acknowledged from the logs",
         ) from error
@@ -445,9 +424,9 @@ def _another_address(listener: NamedListener) -> str:
     return f"choose another address for {listener.name}:// in listeners{voters}"
 
 
-def _explain(error: OSError, config: BrokerConfig) -> _StartError:
+def _explain(error: OSError, config: BrokerConfig) -> StartError:
     if not isinstance(error, ListenError):
-        return _StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
+        return StartError(f"cannot use {config.log_dirs}: {error}", "choose another folder with --data-dir")
     address = Endpoint(error.host, error.port)
     listeners = config.named_listeners
     is_clients = config.is_broker and address == listeners.first.endpoint
@@ -458,12 +437,12 @@ def _explain(error: OSError, config: BrokerConfig) -> _StartError:
         other = _another_address(own or listeners.first)
     if error.errno == errno.EADDRINUSE:
         hint = "take another port with --port, or any free one with --port 0" if is_clients else other
-        return _StartError(f"{address} is in use", hint)
+        return StartError(f"{address} is in use", hint)
     if error.errno == errno.EACCES:
         hint = "take a port above 1023 with --port" if is_clients else other
-        return _StartError(f"no permission to listen on {address}", hint)
+        return StartError(f"no permission to listen on {address}", hint)
     hint = "choose an address of this machine with --host" if is_clients else other
-    return _StartError(f"cannot listen on {address}: {error.strerror}", hint)
+    return StartError(f"cannot listen on {address}: {error.strerror}", hint)
 
 
 # --- messages ----------------------------------------------------------------------------------------------------
