@@ -24,7 +24,8 @@ pytestmark = pytest.mark.system
 
 def test_topics_are_made_listed_described_and_deleted(cli: Cli) -> None:
     cli("topic", "create", "made", "-p", "3", "-c", "cleanup.policy=compact")
-    assert {"name": "made", "partitions": 3, "replicas": 1} in cli("topic", "list", "--format", "json").document
+    (made,) = (each for each in cli("topic", "list", "--format", "json").document if each["name"] == "made")
+    assert made == {"name": "made", "partitions": 3, "replicas": 1, "internal": False, "topic_id": made["topic_id"]}
     head, *rows = cli("topic", "list").lines
     assert head.split() == ["NAME", "PARTITIONS", "REPLICAS"]
     assert ["made", "3", "1"] in [row.split() for row in rows]
@@ -448,6 +449,21 @@ def test_a_deletion_asks_first_where_somebody_can_answer(cli: Cli, cluster: str)
     assert gone.stdout.splitlines()[-1].split() == ["kept-on", "deleted"]
     script = cli("topic", "delete", "script-s")
     assert (script.lines[-1].split(), script.errors) == (["script-s", "deleted"], [])
+
+
+def test_wide_has_the_columns_of_json(cli: Cli) -> None:
+    cli("topic", "create", "wide-one")
+    (row,) = (each for each in cli("topic", "list", "--format", "json").document if each["name"] == "wide-one")
+    head, *lines = (line.split() for line in cli("topic", "list", "--format", "wide").lines)
+    assert head == [name.upper().replace("_", "-") for name in row]
+    assert ["wide-one", "1", "1", "no", row["topic_id"]] in lines
+    refused = cli("topic", "create", "wide-one", "--format", "wide", status=1)
+    assert refused.lines[-1].split() == ["wide-one", "failed", "TOPIC_ALREADY_EXISTS"]
+
+
+def test_a_wrong_format_is_answered_with_those_that_there_are(cli: Cli) -> None:
+    refused = cli("topic", "list", "--format", "help", status=2)
+    assert "'text', 'wide', 'json'" in refused.errors[-1]
 
 
 def test_short_names_of_verbs_work(cli: Cli) -> None:

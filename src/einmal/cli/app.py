@@ -20,7 +20,7 @@ from einmal.cli.cluster import cluster
 from einmal.cli.demo import demo
 from einmal.cli.dlq import dlq
 from einmal.cli.explain import explain
-from einmal.cli.formats import Format
+from einmal.cli.formats import Format, LogFormat
 from einmal.cli.group import group
 from einmal.cli.ingest import ingest
 from einmal.cli.log import log
@@ -85,7 +85,7 @@ def start(
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     output: Annotated[Format, typer.Option("--format", help="Format of the broker's address.")] = Format.TEXT,
     log_format: Annotated[
-        Format | None, typer.Option(help="Format of log lines on stderr. Default: text on a terminal, else json.")
+        LogFormat | None, typer.Option(help="Format of log lines on stderr. Default: text on a terminal, else json.")
     ] = None,
 ) -> None:
     """Start a broker, or a cluster, in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""

@@ -124,7 +124,7 @@ def bench(
             cases={**CASES, **variants},
         ):
             figures.append(figure)
-            if output is Format.TEXT:
+            if output is not Format.JSON:
                 typer.echo(_line(figure))
     if output is Format.JSON:
         typer.echo(

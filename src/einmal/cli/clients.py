@@ -175,7 +175,7 @@ class Outcomes(NamedTuple):
             error = what.name if isinstance(what, Exception) else None  # type: ignore[attr-defined]
             status = "failed" if error else "not tried" if what is None else what
             rows.append({kind: name, "status": status, "error": error})
-        print_rows(rows, (kind, "status", "error") if output is Format.JSON else (kind, "status"), output)
+        print_rows(rows, (kind, "status", "error") if output.has_all else (kind, "status"), output)
 
     def exit(self) -> None:
         """Ends the command with status 1 where not all is done."""

@@ -10,7 +10,19 @@ import typer
 
 class Format(StrEnum):
     TEXT = "text"
+    WIDE = "wide"
+    """Text with the columns that JSON has."""
+    JSON = "json"
+
+    @property
+    def has_all(self) -> bool:
+        """Whether columns are shown that do not fit on a narrow terminal."""
+        return self is not Format.TEXT
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
     JSON = "json"
 
 
-Output = Annotated[Format, typer.Option("--format", help="Format of results.")]
+Output = Annotated[Format, typer.Option("--format", help="Format of results; wide: text with all columns.")]

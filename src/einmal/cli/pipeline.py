@@ -59,12 +59,12 @@ def status(
             _fail(f"no pipeline has committed a batch as {name!r}", f"there are: {', '.join(there) or 'none'}")
     # Two sinks may be tables of one database.
     rows = [row for number, row in enumerate(rows) if row not in rows[:number]]
-    if names and output is Format.TEXT:
+    if names and output is not Format.JSON:
         # One below the other: positions are long.
         for row in rows:
             _print_one(row)
         return
-    print_rows(rows, (*_COLUMNS, *_MORE) if output is Format.JSON else _COLUMNS, output)
+    print_rows(rows, (*_COLUMNS, *_MORE) if output.has_all else _COLUMNS, output)
 
 
 @pipeline.command()

@@ -34,7 +34,7 @@ from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import Audience, NamedListener, endpoints_of
 from einmal.cli.broker_settings import StartError, values_of
 from einmal.cli.file_descriptors import raised_limit, shares
-from einmal.cli.formats import Format
+from einmal.cli.formats import LogFormat
 from einmal.cli.garbage import collect_in_time
 from einmal.cli.log_formats import JsonFormatter, TextFormatter
 from einmal.cli.log_limits import LimitedHandler
@@ -92,7 +92,7 @@ def run(
     as_json: bool,
     brokers: int,
     stops_with_stdin: bool,
-    log_format: Format | None,
+    log_format: LogFormat | None,
 ) -> int:
     """Serve until a signal; the exit status."""
     # Modules and what they hold stay: looking through them while they come costs a tenth of the start.
@@ -489,10 +489,10 @@ def _announce(node: Node, as_json: bool) -> None:
         print(f"einmal is ready: controller {bootstrap}", flush=True)
 
 
-def _set_up_logging(wanted: Format | None) -> None:
+def _set_up_logging(wanted: LogFormat | None) -> None:
     """``wanted`` None: text on a terminal, JSON elsewhere."""
     handler = LimitedHandler(sys.stderr)
-    is_text = sys.stderr.isatty() if wanted is None else wanted is Format.TEXT
+    is_text = sys.stderr.isatty() if wanted is None else wanted is LogFormat.TEXT
     handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -93,11 +93,14 @@ def list_topics(
             "name": name,
             "partitions": len(each.partitions),
             "replicas": max((len(partition.replicas) for partition in each.partitions.values()), default=0),
+            "internal": each.is_internal,
+            "topic_id": str(each.topic_id),
         }
         for name, each in described.items()
         if internal or not each.is_internal
     ]
-    print_rows(rows, ("name", "partitions", "replicas"), output)
+    more = ("internal", "topic_id") if output.has_all else ()
+    print_rows(rows, ("name", "partitions", "replicas", *more), output)
 
 
 @topic.command()
