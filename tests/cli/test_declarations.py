@@ -29,4 +29,5 @@ def test_a_declaration_that_cannot_be_meant_is_wrong_usage(
     result = invoke([*COMMANDS[command], str(file)], terminal_width=500)
     assert result.exit_code == 2, result.output
     assert problem in " ".join(result.stderr.replace("│", " ").split())
+    assert content == WRONG.encode() or "hint: pass the path of a declaration" in result.stderr
     assert result.stdout == ""

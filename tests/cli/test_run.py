@@ -25,8 +25,14 @@ def test_every_problem_of_a_file_is_reported_with_status_2(tmp_path: Path) -> No
     assert sum(line.startswith("error: ") for line in told) >= 3
 
 
-def test_a_file_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    assert "No such file" in run(tmp_path / "none.toml", status=1)[0]
+@pytest.mark.parametrize(
+    "words", [("run",), ("explain",), ("pipeline", "status", "-f"), ("demo", "--input")], ids=" ".join
+)
+def test_a_file_that_is_not_there_is_a_failure_with_a_hint(words: tuple[str, ...]) -> None:
+    status = 2 if words == ("demo", "--input") else 1
+    error, hint = Cli("127.0.0.1:1")(*words, "none.toml", status=status).errors
+    assert error == "error: none.toml cannot be read: No such file or directory"
+    assert hint.startswith("hint: ")
 
 
 def test_a_whole_program_takes_no_settings_of_a_declaration(tmp_path: Path) -> None:

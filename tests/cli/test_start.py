@@ -129,7 +129,10 @@ def test_an_unwritable_data_directory_is_reported(tmp_path: Path) -> None:
             "auto.create.topics.enable is true or false, not 'perhaps'",
             marks=pytest.mark.long,
         ),
-        (("--config", "/nowhere/server.properties"), "cannot read /nowhere/server.properties"),
+        (
+            ("--config", "/nowhere/server.properties"),
+            "cannot read /nowhere/server.properties: No such file or directory\n",
+        ),
         (("-X", "listeners=SSL://:1"), "listener SSL: a listener with SSL or SASL_SSL has no certificate"),
         pytest.param(
             ("-X", "authorizer.class.name=A"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import threading
 import time
 
 import pytest
@@ -15,6 +17,7 @@ def test_a_wait_is_named_at_once_and_again_while_it_lasts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(waiting, "_EVERY_S", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     said = ""
     with waiting.waiting("starting Spark"):
         assert capsys.readouterr().err == "starting Spark\n"
@@ -23,3 +26,9 @@ def test_a_wait_is_named_at_once_and_again_while_it_lasts(
             said += capsys.readouterr().err
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_a_wait_is_named_once_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting.waiting("starting Spark"):
+        assert "einmal-waiting" not in [each.name for each in threading.enumerate()]
+    assert capsys.readouterr().err == "starting Spark\n"

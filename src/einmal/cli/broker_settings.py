@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from einmal.broker.config import SETTINGS, ConfigError, parse_assignments, parse_properties
 from einmal.cli.clients import BROKERS_VARIABLES
+from einmal.cli.declarations import why_unreadable
 
 _PREFIX: Final = "KAFKA_"
 _NO_SETTINGS: Final = frozenset(
@@ -73,7 +74,8 @@ def _of_file(file: Path) -> dict[str, str]:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(
-            f"cannot read {file}: {error}", "pass the path of a server.properties, or of its keys in TOML"
+            f"cannot read {file}: {why_unreadable(error)}",
+            "pass the path of a server.properties, or of its keys in TOML",
         ) from error
     return _of_toml(file, text) if file.suffix == ".toml" else parse_properties(text)
 

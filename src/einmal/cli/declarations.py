@@ -16,6 +16,11 @@ WRONG_USAGE: Final = 2
 T = TypeVar("T")
 
 
+def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """The cause in words, without the error's number and the path."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+
+
 def parsed(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:
     """``parse``: of the text, the environment, and a function that reads a file to which a value refers. Raises
     OptionError, also where the file cannot be read."""
@@ -23,10 +28,9 @@ def parsed(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], 
 
     try:
         return parse(file.read_text(), os.environ, lambda path: Path(path).read_text())
-    except OSError as error:
-        raise DeclarationError([f"it cannot be read: {error.strerror}"]) from error
-    except UnicodeDecodeError as error:
-        raise DeclarationError(["it cannot be read: it is not UTF-8"]) from error
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"it cannot be read: {why_unreadable(error)}\nhint: pass the path of a declaration in TOML"
+        raise DeclarationError([problem]) from error
 
 
 def read_declaration(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], str]], T]) -> T:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from einmal.cli.declarations import why_unreadable
 from einmal.cli.formats import Format
 from einmal.cli.output import undisguised
 from einmal.extras import install_command
@@ -50,7 +51,10 @@ def demo(
     try:
         source, lines = read_lines(inputs or [])
     except (NoInput, OSError) as error:
-        raise _failed(str(error), "give files or folders of text with --input, or nothing") from error
+        problem = str(error)
+        if isinstance(error, OSError):
+            problem = f"{error.filename} cannot be read: {why_unreadable(error)}"
+        raise _failed(problem, "pass files or folders of text with --input, or nothing") from error
     try:
         with _Progress(talk) as stage:
             environment = run_environment(sys.argv[1:], spark_versions())

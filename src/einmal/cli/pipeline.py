@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
+from einmal.cli.declarations import why_unreadable
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -208,7 +209,7 @@ def _parsed(file: Path) -> Declaration:
     try:
         return parse(file.read_text(encoding="utf-8"), os.environ, {}, read_file)
     except (OSError, UnicodeDecodeError) as error:
-        _fail(f"{file} cannot be read: {error}", "--file is a pipeline.toml")
+        _fail(f"{file} cannot be read: {why_unreadable(error)}", "--file is a pipeline.toml")
     except DeclarationError as error:
         _fail(f"{file}: {error.problems[0]}")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from einmal.cli.clients import failures_reported, key_and_value
-from einmal.cli.declarations import wrong_usage
+from einmal.cli.declarations import why_unreadable, wrong_usage
 from einmal.cli.formats import Format
 from einmal.cli.waiting import waiting
 
@@ -172,7 +172,12 @@ def pipeline_failures_reported(file: Path) -> Iterator[None]:
             refused = isinstance(error, PipelineRefused)
             raise typer.Exit(REFUSED if refused else FENCED if isinstance(error, PipelineFenced) else 1) from error
         except (OSError, JavaMissing, SparkUnsupported) as error:
-            print(f"error: {error}", file=sys.stderr)
+            if isinstance(error, OSError) and error.filename == str(file):
+                problem = f"{file} cannot be read: {why_unreadable(error)}"
+                hint = "\nhint: pass the path of a pipeline.toml or of a Python program"
+            else:
+                problem, hint = str(error), ""
+            print(f"error: {problem}{hint}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             # Nothing runs: Spark has just started, or a batch program is ending.

@@ -1,4 +1,4 @@
-"""Report of what a command waits for, on stderr: at once, and every five seconds for how long by now."""
+"""Report of what a command waits for, on stderr: at once, and on a terminal every five seconds for how long by now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def waiting(what: str) -> Iterator[None]:
             print(f"{what}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
     print(what, file=sys.stderr, flush=True)
-    threading.Thread(target=tell, name="einmal-waiting", daemon=True).start()
+    # A log needs no more than the line above.
+    if sys.stderr.isatty():
+        threading.Thread(target=tell, name="einmal-waiting", daemon=True).start()
     try:
         yield
     finally:
