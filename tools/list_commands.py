@@ -33,6 +33,8 @@ that the page is up to date.
 
 The commands `pipeline`, `topic`, `group`, `cluster` and `txn` work on any Kafka cluster; `run` and `explain` need
 `einmal[spark]`. Of every verb `list` there is the short name `ls`, and of `delete` `rm`.
+`einmal --install-completion` makes bash, zsh or fish complete commands, options, and the names of the cluster's topics,
+groups and transactional ids.
 """
 
 

@@ -42,7 +42,6 @@ app = typer.Typer(
     name="einmal",
     help="A Kafka-compatible log with exactly-once transactions, and an exactly-once pipeline on Apache Spark.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -20,6 +20,7 @@ from einmal.cli.clients import (
     for_each,
     inspecting,
 )
+from einmal.cli.completion import group_names, topic_names
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections, printable
 from einmal.cli.seeking import planned
@@ -45,7 +46,7 @@ def list_groups(
 
 @group.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    name: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=group_names)],
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -104,7 +105,7 @@ def describe(
 
 @group.command()
 def lag(
-    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    name: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=group_names)],
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -147,10 +148,13 @@ def lag(
 
 @group.command()
 def seek(
-    name: Annotated[str, typer.Argument(metavar="GROUP")],
+    name: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=group_names)],
     to: Annotated[str, typer.Option("--to", help="New position: earliest (start), latest (end), an offset, or @ms.")],
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only these topics. Default: all that it has positions in.")
+        list[str] | None,
+        typer.Option(
+            "--topic", help="Only these topics. Default: all that it has positions in.", autocompletion=topic_names
+        ),
     ] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("-p", "--partition", min=0, help="Only these partitions of the topics.")
@@ -199,7 +203,7 @@ def seek(
 
 @group.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=group_names)],
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,

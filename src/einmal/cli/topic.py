@@ -25,6 +25,7 @@ from einmal.cli.clients import (
     for_each,
     key_and_value,
 )
+from einmal.cli.completion import group_names, topic_names
 from einmal.cli.counted_output import CountedOutput
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections, printable
@@ -105,7 +106,7 @@ def list_topics(
 
 @topic.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -149,7 +150,7 @@ def describe(
 
 @topic.command()
 def alter(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=topic_names)],
     changed: Annotated[
         list[str] | None, typer.Option("-c", "--topic-config", metavar="KEY=VALUE", help="Set a setting.")
     ] = None,
@@ -186,7 +187,7 @@ def alter(
 
 @topic.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=topic_names)],
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
@@ -216,7 +217,7 @@ def delete(
 
 @topic.command()
 def produce(
-    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     key: Annotated[str | None, typer.Option("-k", "--key", help="Key of all records.")] = None,
     key_delimiter: Annotated[
         str | None, typer.Option("-K", "--key-delimiter", help="Separator of key and value in a line.")
@@ -319,7 +320,7 @@ _FOLLOW: Final = 9_223_372_036_854_775_807
 
 @topic.command()
 def consume(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=topic_names)],
     offset: Annotated[
         str,
         typer.Option(
@@ -333,7 +334,9 @@ def consume(
     partitions: Annotated[
         list[int] | None, typer.Option("-p", "--partition", min=0, help="Only these partitions.")
     ] = None,
-    group: Annotated[str | None, typer.Option("-g", "--group", help="Consumer group to join.")] = None,
+    group: Annotated[
+        str | None, typer.Option("-g", "--group", help="Consumer group to join.", autocompletion=group_names)
+    ] = None,
     read_uncommitted: Annotated[
         bool, typer.Option("--read-uncommitted", help="Include records of open and aborted transactions.")
     ] = False,

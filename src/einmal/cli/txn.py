@@ -22,6 +22,7 @@ from einmal.cli.clients import (
     inspecting,
     now_ms,
 )
+from einmal.cli.completion import topic_names, transactional_ids
 from einmal.cli.diagnosis import HIDDEN, print_diagnosis
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows, print_sections, printable
@@ -36,7 +37,7 @@ txn = typer.Typer(
     no_args_is_help=True,
 )
 
-Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.")]
+Topic = Annotated[str, typer.Option("--topic", help="Topic of the partition.", autocompletion=topic_names)]
 
 Partition = Annotated[
     int | None, typer.Option("--partition", min=0, help="Number of the partition. Default: all of the topic.")
@@ -46,7 +47,8 @@ Partition = Annotated[
 @txn.command()
 def doctor(
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only these topics. Default: all, internal ones too.")
+        list[str] | None,
+        typer.Option("--topic", help="Only these topics. Default: all, internal ones too.", autocompletion=topic_names),
     ] = None,
     brokers: Brokers = None,
     settings: Settings = None,
@@ -78,7 +80,7 @@ def _same_cluster(brokers: str | None, command_config: Path | None) -> str:
 
 @txn.command()
 def show(
-    transactional_id: Annotated[str, typer.Argument()],
+    transactional_id: Annotated[str, typer.Argument(autocompletion=transactional_ids)],
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -141,7 +143,7 @@ def list_transactions(
 
 @txn.command()
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...")],
+    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...", autocompletion=transactional_ids)],
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -230,7 +232,9 @@ def _or_none(offset: int) -> int | None:
 
 @txn.command("find-hanging")
 def find_hanging(
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics.")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only these topics.", autocompletion=topic_names)
+    ] = None,
     max_timeout_ms: Annotated[
         int, typer.Option(help="The brokers' transaction.max.timeout.ms: a younger transaction may be alive.")
     ] = 900_000,
@@ -271,9 +275,15 @@ def find_hanging(
 @txn.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(help="Fence its producer and abort its open transaction in all partitions.")
+        str | None,
+        typer.Argument(
+            help="Fence its producer and abort its open transaction in all partitions.",
+            autocompletion=transactional_ids,
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Topic of the hanging transaction.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Topic of the hanging transaction.", autocompletion=topic_names)
+    ] = None,
     partition: Annotated[
         int | None,
         typer.Option("--partition", min=0, help="Partition of the hanging transaction, if the topic has several."),
