@@ -78,6 +78,7 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
     "quota set": [["producer_byte_rate=1", "--user", "u", *_UNREACHABLE]],
     "quota remove": [["--user", "u", *_UNREACHABLE]],
     "verify": [["--time", "1s", *_UNREACHABLE]],
+    "trace": [_UNREACHABLE],
     "txn doctor": [_UNREACHABLE],
     "txn show": [["t", *_UNREACHABLE]],
     "txn list": [_UNREACHABLE],
