@@ -6,7 +6,6 @@ key in upper case, with ``_`` for a dot, ``__`` for an underscore and ``___`` fo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,9 @@ from typing import Any, Final
 from einmal.broker.config import SETTINGS, ConfigError, parse_assignments, parse_properties
 from einmal.cli.clients import BROKERS_VARIABLES
 from einmal.cli.declarations import why_unreadable
+from einmal.event_log import EventLog
+
+log = EventLog(__name__)
 
 _PREFIX: Final = "KAFKA_"
 _NO_SETTINGS: Final = frozenset(
@@ -48,7 +50,8 @@ def values_of(file: Path | None, environment: Mapping[str, str], assignments: Se
     found = _of_environment(environment)
     if found:
         names = ", ".join(sorted(found))
-        logging.info("settings from the environment, which precede those of a file: %s", names)
+        text = "settings from the environment, which precede those of a file: %(names)s"
+        log.info("environment_settings", text, names=names)
     return values | {key: environment[name] for name, key in found.items()} | parse_assignments(assignments)
 
 
