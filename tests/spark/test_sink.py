@@ -571,6 +571,8 @@ def test_the_commit_record_is_found_behind_the_open_transaction_of_another(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:
     pipeline = new_pipeline(12)
+    # A broker would make it for this producer with its defaults, and let it forget records.
+    create(pipeline.bootstrap, COMMIT_TOPIC)
     config = {"bootstrap.servers": pipeline.bootstrap, "transactional.id": unique("other")}
     with Producer(config) as other:
         other.init_transactions()

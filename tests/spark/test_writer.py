@@ -113,21 +113,27 @@ def test_a_query_with_state_continues_over_a_restart(spark: SparkSession, new_pi
     assert sorted(numbers(pipeline.bootstrap, pipeline.topic)) == sorted(per_key * 5)
 
 
-def keepers() -> dict[int, psutil.Process]:
-    """The keepers of this machine's drivers, by pid."""
+def driver_of(spark: SparkSession) -> psutil.Process:
+    jvm: Any = spark._jvm
+    return psutil.Process(jvm.java.lang.ProcessHandle.current().pid())
+
+
+def keepers(spark: SparkSession) -> dict[int, psutil.Process]:
+    """The keepers of this driver, by pid: they name the process that they end with. Other tests have some, too."""
+    driver = str(driver_of(spark).pid)
     found = {}
     for process in psutil.process_iter(["cmdline"]):
-        if "einmal.spark.writer.keeper" in (process.info["cmdline"] or ()):
+        command = process.info["cmdline"] or [""]
+        if "einmal.spark.writer.keeper" in command and command[-1] == driver:
             found[process.pid] = process
     return found
 
 
 def daemons_children(spark: SparkSession) -> list[psutil.Process]:
     """Spark's Python workers that a daemon has forked: of planning, of tasks, of commits."""
-    jvm: Any = spark._jvm
-    driver = psutil.Process(jvm.java.lang.ProcessHandle.current().pid())
-    daemons = [each for each in driver.children() if any(part.endswith(".daemon") for part in each.cmdline())]
-    kept = keepers()
+    kept = keepers(spark)
+    children = driver_of(spark).children()
+    daemons = [each for each in children if any(part.endswith(".daemon") for part in each.cmdline())]
     return [child for daemon in daemons for child in daemon.children() if child.pid not in kept]
 
 
@@ -140,7 +146,7 @@ def failure(query: StreamingQuery) -> str:
 
 def test_processes_that_die_between_two_batches_are_replaced(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline()
-    before = keepers()
+    before = keepers(spark)
     query = format_writer(pipeline, spark).trigger(processingTime="0 seconds").start()
     try:
         query.processAllAvailable()
@@ -149,7 +155,7 @@ def test_processes_that_die_between_two_batches_are_replaced(spark: SparkSession
         fill(pipeline.bootstrap, pipeline.source_topic, range(BATCH, 2 * BATCH))
         query.processAllAvailable()
         assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(2 * BATCH))
-        (keeper,) = (process for pid, process in keepers().items() if pid not in before)
+        (keeper,) = (process for pid, process in keepers(spark).items() if pid not in before)
         keeper.kill()
         fill(pipeline.bootstrap, pipeline.source_topic, range(2 * BATCH, 3 * BATCH))
         query.processAllAvailable()
@@ -173,12 +179,12 @@ def test_a_batch_whose_keeper_dies_is_aborted_and_written_by_the_next_start(
         return value.decode()
 
     frame = pipeline.source(spark).select("key", waiting("value").alias("value"))
-    before = keepers()
+    before = keepers(spark)
     query = format_writer(pipeline, spark, frame).start()
     while not started.exists():
         assert query.isActive
         time.sleep(0.05)
-    (keeper,) = (process for pid, process in keepers().items() if pid not in before)
+    (keeper,) = (process for pid, process in keepers(spark).items() if pid not in before)
     keeper.kill()
     go.touch()
     failure(query)
