@@ -181,7 +181,7 @@ def test_tables_of_an_earlier_run_are_refused_with_the_way_to_fresh_data(folder:
 
 
 def test_every_readme_states_its_duration_a_second_run_and_that_traces_of_spark_are_harmless() -> None:
-    assert len(READMES) == 12
+    assert len(READMES) == 13
     for readme in READMES:
         text = " ".join(readme.read_text().split())
         assert re.search(r"it takes (about|less than) ", text), readme
