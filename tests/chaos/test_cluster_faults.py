@@ -10,7 +10,6 @@ import pytest
 from einmal.chaos.cluster_faults import ClusterFaults
 from einmal.chaos.damage import NothingToDamage, flip_bit, truncate
 from einmal.client import Admin, Consumer, NewTopic, Producer
-from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
 from einmal.types import TopicPartition
 from tests.suite.shared import unique
@@ -18,9 +17,7 @@ from tests.suite.shared import unique
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    plans = plan_cluster(tmp_path_factory.mktemp("cluster"), 3, host="127.0.0.1", first_port=0)
-    write_properties(plans, {"broker.session.timeout.ms": "3000"})
-    cluster = LocalCluster(plans)
+    cluster = LocalCluster.on_loopback(tmp_path_factory.mktemp("cluster"), 3, {"broker.session.timeout.ms": "3000"})
     cluster.start()
     yield cluster
     cluster.kill()

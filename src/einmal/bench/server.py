@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from einmal.bench.load import BenchRefused
-from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
 
 TLS_CLIENTS: Final[Mapping[str, str]] = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
@@ -31,10 +30,9 @@ class FreshBrokers:
     def running(self) -> Iterator[LocalCluster]:
         """The brokers, ready; their data ends with them. Raises BrokerFailed, BenchRefused."""
         with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
-            plans = plan_cluster(Path(folder), self.count, host="127.0.0.1", first_port=0)
             settings = dict(item.partition("=")[::2] for item in self.properties)
-            write_properties(plans, settings | (_tls_settings(Path(folder)) if self.over_tls else {}))
-            cluster = LocalCluster(plans)
+            settings |= _tls_settings(Path(folder)) if self.over_tls else {}
+            cluster = LocalCluster.on_loopback(Path(folder), self.count, settings)
             cluster.start()
             try:
                 yield cluster

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from einmal.client import Admin, NewTopic
 from einmal.client.errors import UnknownTopic
 from einmal.client.metadata_cache import TopicMetadata
-from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import BrokerFailed, LocalCluster
 
 BROKERS: Final = 3
@@ -35,9 +34,7 @@ class Brokers:
 
     def __init__(self, folder: Path, tell: Tell) -> None:
         folder.mkdir(parents=True)
-        plans = plan_cluster(folder, BROKERS, host="127.0.0.1", first_port=0)
-        write_properties(plans, {})
-        self._cluster = LocalCluster(plans)
+        self._cluster = LocalCluster.on_loopback(folder, BROKERS)
         self._tell = tell
         self._admin = self.admin()
         self.ids = tuple(self._cluster.brokers)

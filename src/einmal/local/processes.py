@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from einmal.local.layout import BrokerPlan
+from einmal.local.layout import BrokerPlan, plan_cluster, write_properties
 
 STOP_S: Final = 15.0
 _TAIL_LINES: Final = 15
@@ -104,6 +104,13 @@ class LocalCluster:
 
     def __init__(self, plans: Sequence[BrokerPlan], options: Sequence[str] = ()) -> None:
         self.brokers = {plan.node_id: BrokerProcess(plan, options) for plan in plans}
+
+    @classmethod
+    def on_loopback(cls, folder: Path, count: int, settings: Mapping[str, str] | None = None) -> Self:
+        """Brokers on free ports of this machine, with their data in ``folder``. ``settings``: of each of them."""
+        plans = plan_cluster(folder, count, host="127.0.0.1", first_port=0)
+        write_properties(plans, settings or {})
+        return cls(plans)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -8,10 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from einmal.chaos.cluster_faults import ClusterFaults
-from einmal.local.layout import plan_cluster, write_properties
 from einmal.local.processes import LocalCluster
 
-_HOST: Final = "127.0.0.1"
 _QUICK: Final = {
     # The first member of a group need not wait for others, and a killed broker is noticed soon.
     "group.initial.rebalance.delay.ms": "0",
@@ -26,9 +24,8 @@ class OwnBrokers:
 
     def __init__(self, count: int, settings: Mapping[str, str] | None = None) -> None:
         self._directory = TemporaryDirectory(prefix="einmal-")
-        plans = plan_cluster(Path(self._directory.name), count, host=_HOST, first_port=0)
-        write_properties(plans, {**_QUICK, **(settings or {})})
-        self.cluster = LocalCluster(plans)
+        directory = Path(self._directory.name)
+        self.cluster = LocalCluster.on_loopback(directory, count, {**_QUICK, **(settings or {})})
         self.faults = ClusterFaults(self.cluster)
         for broker in self.cluster.brokers.values():
             broker.start()
