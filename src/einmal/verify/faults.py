@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from einmal.local.layout import plan_cluster, write_properties
-from einmal.local.processes import BrokerProcess, LocalCluster
+from einmal.chaos.cluster_faults import ClusterFaults
+from einmal.local.processes import LocalCluster
 
-_CALM_S: Final = (1.5, 4.0)
 _PAUSE_S: Final = (0.3, 8.0)
 """Shorter and longer than a broker's session."""
 _DOWN_S: Final = (0.0, 2.0)
@@ -22,10 +20,12 @@ _WEIGHTS: Final = {"kill -9": 3, "SIGSTOP": 2, "clean restart": 2}
 class OwnCluster:
     """Brokers of einmal in ``folder``. Their calls block, so they run in threads."""
 
+    calm_s: ClassVar = (1.5, 4.0)
+
     def __init__(self, folder: Path, nodes: int) -> None:
-        plans = plan_cluster(folder, nodes, host="127.0.0.1", first_port=0)
-        write_properties(plans, {})
-        self._cluster = LocalCluster(plans)
+        self._cluster = LocalCluster.on_loopback(folder, nodes)
+        self._faults = ClusterFaults(self._cluster)
+        self._call: asyncio.Future[None] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -36,45 +36,38 @@ class OwnCluster:
         self._cluster.start()
 
     def close(self) -> None:
-        for broker in self._cluster.brokers.values():
-            broker.signal(signal.SIGCONT)
+        self._faults.close()
         self._cluster.kill()
 
-    async def disturb(
-        self, chance: random.Random, note: Callable[[str], None], progress: Callable[[], Awaitable[None]]
-    ) -> None:
-        """One fault after another until cancelled, each after ``progress`` and a calm."""
-        while True:
-            await progress()
-            await asyncio.sleep(chance.uniform(*_CALM_S))
-            (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-            broker = self._cluster.brokers[chance.choice(list(self._cluster.brokers))]
-            note(f"{fault} of broker {broker.plan.node_id}")
-            if fault == "SIGSTOP":
-                await _paused(broker, chance.uniform(*_PAUSE_S))
-            else:
-                await _restarted(broker, chance.uniform(*_DOWN_S), is_clean=fault == "clean restart")
-            note(f"broker {broker.plan.node_id} serves again")
+    async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
+        """One fault of one broker, to its end. Raises BrokerFailed."""
+        (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        node_id = chance.choice(list(self._cluster.brokers))
+        note(f"{fault} of broker {node_id}")
+        if fault == "SIGSTOP":
+            self._faults.pause(node_id)
+            try:
+                await asyncio.sleep(chance.uniform(*_PAUSE_S))
+            finally:
+                self._faults.resume(node_id)
+        else:
+            seconds = chance.uniform(*_DOWN_S)
+            await self._in_thread(self._faults.stop if fault == "clean restart" else self._faults.kill, node_id)
+            await asyncio.sleep(seconds)
+            await self._in_thread(self._faults.start, node_id)
+        note(f"broker {node_id} serves again")
 
     async def calm(self) -> None:
         """Bring back every broker. Raises BrokerFailed."""
-        for broker in self._cluster.brokers.values():
-            broker.signal(signal.SIGCONT)
+        if self._call is not None:
+            # A broker that is still on its way down would not come back otherwise.
+            await self._call
+        for node_id, broker in self._cluster.brokers.items():
+            self._faults.resume(node_id)
             if not broker.is_running:
-                broker.start()
-                await asyncio.to_thread(broker.wait_until_ready)
+                await self._in_thread(self._faults.start, node_id)
 
-
-async def _paused(broker: BrokerProcess, seconds: float) -> None:
-    broker.signal(signal.SIGSTOP)
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        broker.signal(signal.SIGCONT)
-
-
-async def _restarted(broker: BrokerProcess, seconds: float, *, is_clean: bool) -> None:
-    await asyncio.to_thread(broker.stop if is_clean else broker.kill)
-    await asyncio.sleep(seconds)
-    broker.start()
-    await asyncio.to_thread(broker.wait_until_ready)
+    async def _in_thread(self, call: Callable[[int], None], node_id: int) -> None:
+        """Raises BrokerFailed. A call that has begun ends, also where nobody waits for it any more."""
+        self._call = asyncio.ensure_future(asyncio.to_thread(call, node_id))
+        await asyncio.shield(self._call)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
 from einmal.chaos.proxy.rules import Rule, Trigger
 from einmal.chaos.proxy.server import FaultRecord, KafkaProxy
 from einmal.client.config import AdminSettings, parse
 from einmal.security.tls import tls_context
 
-_CALM_S: Final = (1.0, 4.0)
 _PARTITION_S: Final = (0.3, 8.0)
 _DELAY_S: Final = (0.1, 4.0)
 """Shorter and longer than the request timeout of the workloads."""
@@ -32,6 +31,8 @@ class ConnectionFaults:
     TLS reaches from the proxy to the brokers; clients connect to the proxy without it.
     """
 
+    calm_s: ClassVar = (1.0, 4.0)
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         """``config``: of clients that connect to the cluster. Raises ConfigError, SecuritySettingError."""
         settings = parse(AdminSettings, config, {})
@@ -47,18 +48,13 @@ class ConnectionFaults:
     def close(self) -> None:
         self._proxy.close()
 
-    async def disturb(
-        self, chance: random.Random, note: Callable[[str], None], progress: Callable[[], Awaitable[None]]
-    ) -> None:
-        """One fault after another until cancelled, each after ``progress`` and a calm."""
-        while True:
-            await progress()
-            await asyncio.sleep(chance.uniform(*_CALM_S))
-            (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-            if fault == _PARTITION:
-                await self._partition(chance, note)
-            else:
-                await self._requests(fault, chance, note)
+    async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
+        """One fault, to its end."""
+        (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        if fault == _PARTITION:
+            await self._partition(chance, note)
+        else:
+            await self._requests(fault, chance, note)
 
     async def calm(self) -> None:
         """Let everything pass."""

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Protocol
 
 from einmal.checker.history import Anomaly, History, OpOutcome
@@ -78,6 +77,15 @@ class TestedRun(Protocol):
     async def finish(self) -> None: ...
 
     def anomalies(self) -> list[Anomaly]: ...
+
+
+class FaultInjector(Protocol):
+    """``calm_s``: bounds of the calm before each fault."""
+
+    @property
+    def calm_s(self) -> tuple[float, float]: ...
+
+    async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +178,7 @@ class VerifyRun:
         for name, source in (("faults", self.cluster), ("network", self.network), ("pipeline", pipeline)):
             if source is not None:
                 chance = random.Random(f"{self.options.seed}/{name}")
-                disturbing.append(source.disturb(chance, self._note, partial(_progress, runs)))
+                disturbing.append(self._disturb(source, chance, runs))
         tasks = [asyncio.ensure_future(each) for each in disturbing]
         try:
             # A fault that fails ends the run.
@@ -181,6 +189,13 @@ class VerifyRun:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _disturb(self, source: FaultInjector, chance: random.Random, runs: Sequence[TestedRun]) -> None:
+        """One fault after another until cancelled, each after progress and a calm."""
+        while True:
+            await _progress(runs)
+            await asyncio.sleep(chance.uniform(*source.calm_s))
+            await source.inject(chance, self._note)
 
     async def _calm(self, runs: Sequence[TestedRun]) -> None:
         self._note("calm")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from einmal.checker.history import Anomaly, History, OpOutcome
 from einmal.client.aio import Consumer, Producer
@@ -31,7 +31,6 @@ QUIET_S: Final = 75.0
 """Longer than the default session of a group, and than the default timeout of a transaction."""
 _SETTLED_S: Final = 3.0
 _WRITE_S: Final = (0.0, 0.05)
-_CALM_S: Final = (0.2, 4.0)
 _DOWN_S: Final = (0.0, 1.0)
 _LOOK_S: Final = 0.2
 _RESTART_S: Final = 0.5
@@ -57,6 +56,7 @@ class PipelineRun:
     name = "pipeline"
     mistake = ""
     groups: tuple[str, ...] = ()
+    calm_s: ClassVar = (0.2, 4.0)
 
     def __init__(
         self, options: PipelineOptions, config: Mapping[str, Any], bootstrap_servers: str, chance: random.Random
@@ -81,24 +81,16 @@ class PipelineRun:
     def start(self) -> None:
         self._tasks = [asyncio.create_task(each) for each in (self._write(), self._read(), self._supervise())]
 
-    async def disturb(
-        self, chance: random.Random, note: Callable[[str], None], progress: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Kill the pipeline until cancelled, each time after ``progress`` and a calm."""
-        while True:
-            await progress()
-            await asyncio.sleep(chance.uniform(*_CALM_S))
-            note("kill -9 of the pipeline")
-            self._is_wanted = False
-            self._command.kill()
-            try:
-                await asyncio.sleep(chance.uniform(*_DOWN_S))
-            finally:
-                self._is_wanted = True
-            note("the pipeline is started again")
-
-    async def calm(self) -> None:
-        """Nothing but a kill has to end, which does so itself."""
+    async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
+        """Kill the pipeline, and let it be started again."""
+        note("kill -9 of the pipeline")
+        self._is_wanted = False
+        self._command.kill()
+        try:
+            await asyncio.sleep(chance.uniform(*_DOWN_S))
+        finally:
+            self._is_wanted = True
+        note("the pipeline is started again")
 
     async def stop(self) -> None:
         """Write no more input. The pipeline keeps running."""
