@@ -27,6 +27,7 @@ class Scratch:
         self._config = dict(config)
         self._topics = dict(topics)
         self._groups = list(groups)
+        self._made: list[str] = []
 
     async def check(self) -> None:
         """Raises KafkaError for a topic that is there: it is not ours to write to, and to remove."""
@@ -41,7 +42,14 @@ class Scratch:
     async def make(self) -> None:
         """Make the topics, with the cluster's default replication. Raises KafkaError."""
         async with Admin(self._config) as admin:
-            await admin.create_topics([NewTopic(name, num_partitions=count) for name, count in self._topics.items()])
+            for name, count in self._topics.items():
+                self._made.append(name)
+                try:
+                    await admin.create_topics([NewTopic(name, num_partitions=count)])
+                except TopicAlreadyExists:
+                    # Somebody has made it since ``check``: it is not ours to remove.
+                    self._made.remove(name)
+                    raise
 
     async def cluster(self) -> dict[str, str]:
         """Facts about the cluster. Raises KafkaError."""
@@ -75,12 +83,12 @@ class Scratch:
         return found
 
     async def remove(self) -> list[str]:
-        """Delete everything; return what could not be removed, each with the reason."""
+        """Delete everything that was made; return what could not be removed, each with the reason."""
         left = []
         async with Admin(self._config) as admin:
             for group in self._groups:
                 left += await _removed(f"group {group}", partial(admin.delete_groups, [group]))
-            for topic in self._topics:
+            for topic in self._made:
                 left += await _removed(f"topic {topic}", partial(admin.delete_topics, [topic]))
         return left
 
