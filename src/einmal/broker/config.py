@@ -41,6 +41,8 @@ from einmal.security.server_settings import (
     sasl_server_settings,
 )
 
+VARIABLE_PREFIX: Final = "KAFKA_"
+"""The beginning of the names of environment variables that are settings."""
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The only authorizer, under its name in Apache Kafka."""
 _HOUR_MS: Final = 3_600_000
@@ -672,6 +674,16 @@ _SAME_IN_MS: Final[Mapping[str, tuple[str, int]]] = {
 """Kafka's coarser keys: they hold only where the one in milliseconds is absent."""
 
 _SAME: Final[Mapping[str, str]] = {"log.dir": "log.dirs", "broker.id": "node.id"}
+
+
+def key_of_variable(variable: str) -> str:
+    """The key that an environment variable sets, by the rule of Apache Kafka's container image.
+
+    ``KAFKA_`` and the key in upper case, with ``_`` for a dot, ``__`` for an underscore and ``___`` for a hyphen.
+    """
+    key = variable.removeprefix(VARIABLE_PREFIX).lower()
+    # The longest first, by way of characters that no key has.
+    return key.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
 
 
 def parse_assignments(items: Iterable[str]) -> dict[str, str]:

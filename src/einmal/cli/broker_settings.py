@@ -1,7 +1,6 @@
 """Settings of a broker by Kafka's key: of a file (properties or TOML), of the environment, of the command line.
 
-Later ones win, as in Apache Kafka's container image, whose rule for the names of variables this is: ``KAFKA_`` and the
-key in upper case, with ``_`` for a dot, ``__`` for an underscore and ``___`` for a hyphen.
+Later ones win, as in Apache Kafka's container image.
 """
 
 from __future__ import annotations
@@ -10,14 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.broker.config import SETTINGS, ConfigError, parse_assignments, parse_properties
+from einmal.broker.config import (
+    SETTINGS,
+    VARIABLE_PREFIX,
+    ConfigError,
+    key_of_variable,
+    parse_assignments,
+    parse_properties,
+)
 from einmal.cli.clients import BROKERS_VARIABLES
 from einmal.cli.declarations import why_unreadable
 from einmal.event_log import EventLog
 
 log = EventLog(__name__)
 
-_PREFIX: Final = "KAFKA_"
 _NO_SETTINGS: Final = frozenset(
     {
         *BROKERS_VARIABLES,
@@ -57,19 +62,17 @@ def values_of(file: Path | None, environment: Mapping[str, str], assignments: Se
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The key of each variable that sets something."""
-    found = {name: _key_of(name) for name in environment if name.startswith(_PREFIX) and name not in _NO_SETTINGS}
+    found = {
+        name: key_of_variable(name)
+        for name in environment
+        if name.startswith(VARIABLE_PREFIX) and name not in _NO_SETTINGS
+    }
     if any(key.startswith(_OF_CLIENTS) and key not in SETTINGS for key in found.values()):
         from einmal.client.security_settings import SECURITY_NAMES
 
         # Commands beside the broker read these, such as $KAFKA_SASL_PASSWORD.
         return {name: key for name, key in found.items() if key in SETTINGS or key not in SECURITY_NAMES}
     return found
-
-
-def _key_of(variable: str) -> str:
-    key = variable.removeprefix(_PREFIX).lower()
-    # The longest first, by way of characters that no key has.
-    return key.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
 
 
 def _of_file(file: Path) -> dict[str, str]:

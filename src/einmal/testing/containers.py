@@ -5,11 +5,10 @@ A test that uses it changes one import.
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Self
 
+from einmal.broker.config import VARIABLE_PREFIX, key_of_variable
 from einmal.testing.own_brokers import OwnBrokers
-
-_PREFIX: Final = "KAFKA_"
 
 
 class KafkaContainer:
@@ -34,8 +33,8 @@ class KafkaContainer:
 
     def with_env(self, key: str, value: str) -> Self:
         """Set a broker setting by its variable: ``KAFKA_AUTO_CREATE_TOPICS_ENABLE`` is auto.create.topics.enable."""
-        if key.startswith(_PREFIX):
-            self._settings[key.removeprefix(_PREFIX).lower().replace("_", ".")] = value
+        if key.startswith(VARIABLE_PREFIX):
+            self._settings[key_of_variable(key)] = value
         return self
 
     def start(self) -> Self:
