@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -33,6 +34,30 @@ ACCOUNT_COUNT: Final = 9
 INITIAL: Final = 100
 TRANSACTION_TIMEOUT_MS: Final = 6_000
 SESSION_TIMEOUT_MS: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTurn:
+    """One turn of a processor: its clients, and the orders that it got. ``count``: of its turns.
+
+    ``is_restless``: it may take longer than the transaction timeout, abort, or restart.
+    """
+
+    process: ClientProcess
+    producer: WorkloadProducer
+    consumer: WorkloadConsumer
+    records: Sequence[ConsumerRecord]
+    count: int
+    is_restless: bool = True
+
+    @property
+    def attempt(self) -> str:
+        """Unique, so that a repetition is another value."""
+        return f"{self.process.number}.{self.count}"
+
+    async def send_positions(self) -> None:
+        """The positions after the orders, as a part of the producer's transaction."""
+        await self.producer.send_offsets_to_transaction(positions_after(self.records), self.consumer.group_metadata())
 
 
 class Bank:
@@ -132,7 +157,7 @@ class Bank:
                     count += 1
                     # A process that is paused here resumes with orders that another one owns by then.
                     await asyncio.sleep(process.random.choice((0.0, process.random.uniform(0, 2.0))))
-                    await self.carry_out(process, producer, consumer, records, count)
+                    await self.carry_out(ProcessorTurn(process, producer, consumer, records, count))
         except FatalError:
             return
         finally:
@@ -164,33 +189,22 @@ class Bank:
     async def prepare(self, producer: WorkloadProducer) -> None:
         await producer.init_transactions()
 
-    async def carry_out(
-        self,
-        process: ClientProcess,
-        producer: WorkloadProducer,
-        consumer: WorkloadConsumer,
-        records: Sequence[ConsumerRecord],
-        count: int,
-        *,
-        is_restless: bool = True,
-    ) -> None:
-        """Make the transfers of these orders, and commit the group's positions after them, in one transaction.
-
-        ``is_restless``: it may take longer than the transaction timeout, or abort.
-        """
-        entry = self.recorder.begin(process.number, transactional=True)
+    async def carry_out(self, turn: ProcessorTurn) -> None:
+        """Make the transfers of these orders, and commit the group's positions after them, in one transaction."""
+        entry = self.recorder.begin(turn.process.number, transactional=True)
+        chance = turn.process.random
 
         async def write() -> list[asyncio.Future[RecordMetadata]]:
-            results = self.send(producer, entry, transfers(records), f"{process.number}.{count}")
-            if is_restless and process.random.random() < 0.1:
-                await asyncio.sleep(process.random.uniform(0, 1.5 * TRANSACTION_TIMEOUT_MS / 1000))
-            await producer.send_offsets_to_transaction(positions_after(records), consumer.group_metadata())
-            if is_restless and process.random.random() < 0.1:
+            results = self.send(turn.producer, entry, transfers(turn.records), turn.attempt)
+            if turn.is_restless and chance.random() < 0.1:
+                await asyncio.sleep(chance.uniform(0, 1.5 * TRANSACTION_TIMEOUT_MS / 1000))
+            await turn.send_positions()
+            if turn.is_restless and chance.random() < 0.1:
                 raise Rollback
             return results
 
-        if not await transact(producer, entry, write):
-            await rewind(consumer)
+        if not await transact(turn.producer, entry, write):
+            await rewind(turn.consumer)
 
     def send(
         self, producer: WorkloadProducer, entry: OngoingOp, sides: Iterable[TransferEntry], attempt: str
@@ -216,7 +230,7 @@ class Bank:
                 records = await _poll(consumer)
                 if records:
                     count += 1
-                    await self.carry_out(process, producer, consumer, records, count, is_restless=False)
+                    await self.carry_out(ProcessorTurn(process, producer, consumer, records, count, is_restless=False))
         finally:
             await close_quietly(uncommitted)
             await close_quietly(producer)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.checker.history import OpOutcome
 from einmal.client.errors import KafkaError
-from einmal.client.records import ConsumerRecord, RecordMetadata
-from einmal.workloads.bank import Bank, positions_after, rewind, transfers
+from einmal.client.records import RecordMetadata
+from einmal.workloads.bank import Bank, ProcessorTurn, positions_after, rewind, transfers
 from einmal.workloads.endings import Rollback, transact
 from einmal.workloads.ledger import Ledger
 from einmal.workloads.process import ClientProcess, WorkloadConsumer, WorkloadProducer
@@ -36,26 +36,17 @@ class AtLeastOnceBank(Bank):
     async def prepare(self, producer: WorkloadProducer) -> None:
         """There is nothing to prepare."""
 
-    async def carry_out(
-        self,
-        process: ClientProcess,
-        producer: WorkloadProducer,
-        consumer: WorkloadConsumer,
-        records: Sequence[ConsumerRecord],
-        count: int,
-        *,
-        is_restless: bool = True,
-    ) -> None:
-        entry = self.recorder.begin(process.number)
+    async def carry_out(self, turn: ProcessorTurn) -> None:
+        entry = self.recorder.begin(turn.process.number)
         try:
-            results = self.send(producer, entry, transfers(records), f"{process.number}.{count}")
+            results = self.send(turn.producer, entry, transfers(turn.records), turn.attempt)
             entry.ended(OpOutcome.OK, [(await result).offset for result in results])
-            if is_restless and process.random.random() < _MISHAP:
-                await rewind(consumer)
+            if turn.is_restless and turn.process.random.random() < _MISHAP:
+                await rewind(turn.consumer)
             else:
-                await consumer.commit(positions_after(records))
+                await turn.consumer.commit(positions_after(turn.records))
         except KafkaError:
-            await rewind(consumer)
+            await rewind(turn.consumer)
 
 
 class OffsetsFirstBank(Bank):
@@ -63,28 +54,19 @@ class OffsetsFirstBank(Bank):
 
     mistake = "processors commit their positions before the transaction with their output"
 
-    async def carry_out(
-        self,
-        process: ClientProcess,
-        producer: WorkloadProducer,
-        consumer: WorkloadConsumer,
-        records: Sequence[ConsumerRecord],
-        count: int,
-        *,
-        is_restless: bool = True,
-    ) -> None:
+    async def carry_out(self, turn: ProcessorTurn) -> None:
         try:
-            await consumer.commit(positions_after(records))
+            await turn.consumer.commit(positions_after(turn.records))
         except KafkaError:
-            return await rewind(consumer)
-        if is_restless and process.random.random() < _MISHAP:
+            return await rewind(turn.consumer)
+        if turn.is_restless and turn.process.random.random() < _MISHAP:
             return None
-        entry = self.recorder.begin(process.number, transactional=True)
+        entry = self.recorder.begin(turn.process.number, transactional=True)
 
         async def write() -> list[asyncio.Future[RecordMetadata]]:
-            return self.send(producer, entry, transfers(records), f"{process.number}.{count}")
+            return self.send(turn.producer, entry, transfers(turn.records), turn.attempt)
 
-        await transact(producer, entry, write)
+        await transact(turn.producer, entry, write)
         return None
 
 
@@ -93,35 +75,26 @@ class TwoTransactionsBank(Bank):
 
     mistake = "processors write debits and credits in two transactions"
 
-    async def carry_out(
-        self,
-        process: ClientProcess,
-        producer: WorkloadProducer,
-        consumer: WorkloadConsumer,
-        records: Sequence[ConsumerRecord],
-        count: int,
-        *,
-        is_restless: bool = True,
-    ) -> None:
-        sides, attempt = transfers(records), f"{process.number}.{count}"
-        debits = self.recorder.begin(process.number, transactional=True)
+    async def carry_out(self, turn: ProcessorTurn) -> None:
+        sides, attempt = transfers(turn.records), turn.attempt
+        debits = self.recorder.begin(turn.process.number, transactional=True)
 
         async def write_debits() -> list[asyncio.Future[RecordMetadata]]:
-            return self.send(producer, debits, sides[::2], attempt)
+            return self.send(turn.producer, debits, sides[::2], attempt)
 
-        if not await transact(producer, debits, write_debits):
-            return await rewind(consumer)
-        credits = self.recorder.begin(process.number, transactional=True)
+        if not await transact(turn.producer, debits, write_debits):
+            return await rewind(turn.consumer)
+        credits = self.recorder.begin(turn.process.number, transactional=True)
 
         async def write_credits() -> list[asyncio.Future[RecordMetadata]]:
-            results = self.send(producer, credits, sides[1::2], attempt)
-            await producer.send_offsets_to_transaction(positions_after(records), consumer.group_metadata())
-            if is_restless and process.random.random() < _MISHAP:
+            results = self.send(turn.producer, credits, sides[1::2], attempt)
+            await turn.send_positions()
+            if turn.is_restless and turn.process.random.random() < _MISHAP:
                 raise Rollback
             return results
 
-        if not await transact(producer, credits, write_credits):
-            await rewind(consumer)
+        if not await transact(turn.producer, credits, write_credits):
+            await rewind(turn.consumer)
         return None
 
 
