@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -74,7 +75,7 @@ class Keeper(RunKeeper):
         if run is None or not self._handover.continues(batch.query_id, batch.batch_id):
             run = self._start(batch)
         self._warn_of_state()
-        planned = self._checkpoint.planned(batch.batch_id, self._token)
+        planned = replace(batch, run=self._token)
         if run.batch(planned, self._batch_of_tasks(batch.batch_id, send)).already_in:
             self._send_nothing_to_write(batch.batch_id, send)
 
