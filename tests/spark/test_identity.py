@@ -22,27 +22,19 @@ from einmal.types import TransactionVersion
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.conftest import KINDS, TV1_KINDS, long, on_both_in_the_long_run, on_both_tv1_in_the_long_run
+from tests.spark.new_pipelines import NewPipeline, pipelines_in
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, pairs, values
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
-NewPipeline = Callable[..., Pipeline]
 _EXPIRED_S = 300.0
 
 
 @pytest.fixture
 def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
-    """A pipeline whose source topic holds the numbers below ``count``."""
-
-    def make(count: int = 2 * BATCH, **fields: Any) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), unique("same"), **fields)
-        create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=1)
-        fill(bootstrap, pipeline.source_topic, range(count))
-        return pipeline
-
-    return make
+    return pipelines_in(tmp_path, bootstrap, "same", records=2 * BATCH, width=1)
 
 
 @pytest.fixture(params=["1", "2"])

@@ -14,6 +14,7 @@ from einmal.options.sink import sink_options
 from einmal.spark.writer.handover import Proof
 from einmal.spark.writer.keeper import Keeper
 from einmal.spark.writer.messages import Answer, CommitBatch, GiveUp, PlanBatch, Refusal, Settled, Work
+from tests.spark.asked_keeper import ask, token_of
 from tests.spark.topics import commit_record, create
 from tests.suite.shared import unique
 
@@ -51,15 +52,10 @@ class Query:
 
     def token(self, batch_id: int) -> str:
         """Plan a batch that is not in."""
-        work = self.plan(batch_id)()
-        assert isinstance(work, Work), work
-        assert work.grant is not None
-        return work.grant.token
+        return token_of(self.plan(batch_id)())
 
     def ask(self, question: CommitBatch | GiveUp) -> Answer:
-        answers: list[Answer] = []
-        self.keeper.answer(question, answers.append)
-        return answers[0]
+        return ask(self.keeper, question)
 
 
 @pytest.fixture

@@ -32,26 +32,17 @@ from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.interop.apache_kafka import in_the_long_run
 from tests.spark.conftest import long, on_both_brokers, on_both_in_the_long_run
+from tests.spark.new_pipelines import NewPipeline, pipelines_in
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import commit_record, create, fill, numbers, pairs, records, values
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 
-NewPipeline = Callable[..., Pipeline]
-
 
 @pytest.fixture
 def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
-    """A pipeline whose source topic holds the numbers below ``count``."""
-
-    def make(count: int = BATCH, *, partitions: int = 2, **fields: Any) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), unique("pipe"), **fields)
-        create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=partitions)
-        fill(bootstrap, pipeline.source_topic, range(count))
-        return pipeline
-
-    return make
+    return pipelines_in(tmp_path, bootstrap, "pipe")
 
 
 class Heard(list[events.Event]):

@@ -16,6 +16,7 @@ from einmal.spark.writer.keeper import Keeper, keeper_of
 from einmal.spark.writer.messages import Answer, CommitBatch, GiveUp, PlanBatch, Refusal, Settled, Work
 from einmal.spark.writer.write_keeper import WriteKeeper
 from tests.ports import loopback_ports
+from tests.spark.asked_keeper import ask, token_of
 from tests.spark.topics import commit_record, create
 from tests.suite.shared import unique
 
@@ -41,15 +42,10 @@ class Copy:
 
     def token(self) -> str:
         """Plan a write that is not in."""
-        work = self.plan()
-        assert isinstance(work, Work), work
-        assert work.grant is not None
-        return work.grant.token
+        return token_of(self.plan())
 
     def ask(self, question: CommitBatch | GiveUp) -> Answer:
-        answers: list[Answer] = []
-        self.keeper.answer(question, answers.append)
-        return answers[0]
+        return ask(self.keeper, question)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,17 @@ from einmal.client import Admin
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_brokers
+from tests.spark.new_pipelines import NewPipeline, pipelines_in
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import commit_record, create, fill, numbers, records
 from tests.suite.shared import unique
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-NewPipeline = Callable[..., Pipeline]
-
 
 @pytest.fixture
 def new_pipeline(bootstrap: str, tmp_path: Path) -> NewPipeline:
-    """A pipeline whose source topic holds the numbers below ``count``."""
-
-    def make(count: int = BATCH, *, partitions: int = 2, **fields: Any) -> Pipeline:
-        pipeline = Pipeline(bootstrap, str(tmp_path), unique("format"), **fields)
-        create(bootstrap, pipeline.source_topic, pipeline.topic, partitions=partitions)
-        fill(bootstrap, pipeline.source_topic, range(count))
-        return pipeline
-
-    return make
+    return pipelines_in(tmp_path, bootstrap, "format")
 
 
 def run(pipeline: Pipeline, spark: SparkSession, **options: str) -> StreamingQuery:
