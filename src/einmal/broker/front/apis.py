@@ -209,6 +209,7 @@ def router(parts: NodeParts, listener: NamedListener) -> Router:
         listener,
         forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
         throttles=parts.throttles if listeners.identifies_clients(listener) else None,
-        counts=parts.requests,
+        # A few percent of a small request, for who looks at it.
+        counts=parts.requests if parts.config.metrics_listeners else None,
         unsupported=ApiVersionsHandler(parts.metadata, versions).unsupported,
     )

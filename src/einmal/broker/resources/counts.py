@@ -1,7 +1,8 @@
 """The numbers that a node counts while it works: ``monitoring`` reads them, nothing else does.
 
-An event costs an addition or two, whether anybody looks or not. The number of counters is bounded by what the node has
-anyway: topics, APIs, results. Nothing that a client can name makes one.
+An event costs an addition or two, whether anybody looks or not; the time of a request is taken only where
+metrics.listeners is set. The number of counters is bounded by what the node has anyway: topics, APIs, results. Nothing
+that a client can name makes one.
 """
 
 from __future__ import annotations
