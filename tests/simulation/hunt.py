@@ -7,13 +7,17 @@ follow, for the product's timing changes. ``python -m tests.simulation.hunt`` pr
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, NamedTuple
 
 import pytest
 
+from einmal.compiled import PURE, is_compiled, is_pure
 from einmal.simulation.disk import DiskFaults
 from einmal.simulation.profile import (
     Crash,
@@ -354,8 +358,21 @@ TWO_PHASE: Final = (
 DEFECTS: Final = (*BROKER, *REPLICATION, *CONTROLLER, *QUORUM, *TRANSACTIONS, *TWO_PHASE)
 
 
-def hunt(defect: Defect) -> Found | None:
-    """None: no seed has shown it."""
+@contextmanager
+def interpreted() -> Iterator[Executor]:
+    """A process for hunts without machine code, whose calls among themselves no mutant could replace."""
+    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        patch.setenv(PURE, "1")
+        pool.submit(is_pure).result()
+        yield pool
+
+
+def hunt(name: str, *, knows_seeds: bool = True) -> Found | None:
+    """None: no seed has shown the defect of this name. ``knows_seeds``: those that have shown it come first."""
+    assert not is_compiled(), "mutants replace Python functions: hunt in interpreted()"
+    defect = next(each for each in DEFECTS if each.name == name)
+    if not knows_seeds:
+        defect = Defect(defect.mutant, defect.expected, defect.where)
     for tried, (seed, profile) in enumerate(_schedules(defect), start=1):
         with pytest.MonkeyPatch.context() as patch:
             defect.mutant(patch)
@@ -392,11 +409,13 @@ def _innocent(profile: Profile) -> frozenset[str]:
 def _print_table() -> None:
     print("| without | behaviour of the mutant | seeds | shown by |")
     print("|---|---|---|---|")
-    for defect in DEFECTS:
-        found = hunt(Defect(defect.mutant, defect.expected, defect.where))
-        what = (defect.mutant.__doc__ or "").split("\n\n")[0]
-        tried, kinds = (found.tried, ", ".join(sorted(found.kinds))) if found else ("none", "")
-        print(f"| {defect.name.removeprefix('without_').replace('_', ' ')} | {what} | {tried} | {kinds} |", flush=True)
+    with interpreted() as pool:
+        for defect in DEFECTS:
+            found = pool.submit(hunt, defect.name, knows_seeds=False).result()
+            what = (defect.mutant.__doc__ or "").split("\n\n")[0]
+            tried, kinds = (found.tried, ", ".join(sorted(found.kinds))) if found else ("none", "")
+            without = defect.name.removeprefix("without_").replace("_", " ")
+            print(f"| {without} | {what} | {tried} | {kinds} |", flush=True)
 
 
 if __name__ == "__main__":

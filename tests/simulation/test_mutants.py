@@ -5,10 +5,13 @@ In ``make test`` those of a broker alone and one or two of each other kind; in `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Executor
+
 import pytest
 
 from tests.simulation import cluster_mutants, two_phase_mutants
-from tests.simulation.hunt import BROKER, DEFECTS, Defect, hunt
+from tests.simulation.hunt import BROKER, DEFECTS, Defect, hunt, interpreted
 
 _REPRESENTATIVES = (
     cluster_mutants.without_waiting_for_the_isr,
@@ -26,9 +29,15 @@ def _parameter(defect: Defect) -> object:
     return pytest.param(defect, id=defect.name, marks=pytest.mark.slow if is_shown else pytest.mark.long)
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Executor]:
+    with interpreted() as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("defect", [_parameter(defect) for defect in DEFECTS])
-def test_the_simulator_detects_a_disabled_defence(defect: Defect) -> None:
-    assert hunt(defect) is not None
+def test_the_simulator_detects_a_disabled_defence(defect: Defect, pool: Executor) -> None:
+    assert pool.submit(hunt, defect.name).result() is not None
 
 
 def test_there_are_many_defects_and_no_two_of_a_name() -> None:
