@@ -29,7 +29,6 @@ def test_the_options_are_those_of_the_package() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], "--bootstrap-server"),
         (["-b", "127.0.0.1:1", "--cluster", "einmal"], "--bootstrap-server"),
         (["--cluster", "kafka"], "not available yet"),
         (["-b", "127.0.0.1:1", "--control", "at-least-once", "--workload", "bank"], "--workload"),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import CommandConfig, Settings, config_of, ended_by_sigterm, print_error
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, ended_by_sigterm, print_error
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
 
@@ -67,17 +67,13 @@ class FaultSource(StrEnum):
 
 
 def verify(
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            "-b",
-            metavar="HOST:PORT,...",
-            help="Existing cluster. Nothing of it is killed; the run's own topics and groups are removed afterwards.",
-        ),
-    ] = None,
+    bootstrap_server: Brokers = None,
     cluster: Annotated[
-        ClusterKind | None, typer.Option(help="Start a cluster, and kill, pause and restart its brokers.")
+        ClusterKind | None,
+        typer.Option(
+            help="Start a cluster, and kill, pause and restart its brokers. Of an existing cluster nothing is killed, "
+            "and the run's own topics and groups are removed afterwards."
+        ),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
     settings: Settings = None,
@@ -175,8 +171,8 @@ def _check(
     workloads: list[WorkloadName] | None,
     pipeline: str | None,
 ) -> None:
-    if (bootstrap_server is None) == (cluster is None):
-        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster einmal")
+    if bootstrap_server is not None and cluster is not None:
+        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
     if cluster is ClusterKind.KAFKA:
         raise typer.BadParameter(
             "--cluster kafka is not available yet; start Apache Kafka yourself, and use --bootstrap-server"
