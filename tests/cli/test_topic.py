@@ -318,7 +318,9 @@ def test_a_group_resumes_after_the_last_line_that_was_read_however_its_member_en
             cli("topic", "produce", topic, stdin="3\n")
         else:
             process.send_signal(getattr(signal, ending))
-        assert process.wait(patient(20)) == {"SIGTERM": 143, "SIGINT": 130, "closed pipe": 0}[ending]
+        status = process.wait(patient(20))
+        assert process.stderr is not None
+        assert status == {"SIGTERM": 143, "SIGINT": 130, "closed pipe": 0}[ending], process.stderr.read()
     with Admin(bootstrap_servers=cluster) as admin:
         assert admin.describe_groups([topic])[topic].members == ()
         assert admin.list_group_offsets(topic)[TopicPartition(topic, 0)].offset == 3

@@ -11,8 +11,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.spark import register
 from tests.spark.pipelines import Pipeline, format_writer
@@ -24,18 +27,28 @@ _REACHED_S = 300.0
 def main(plan: list[dict[str, Any]], directory: Path) -> int:
     spark = new_session("einmal-format", directory)
     register(spark)
-    pipelines = [Pipeline(**each) for each in plan]
-    queries = [format_writer(each, spark).start() for each in pipelines]
+    queries: list[StreamingQuery] = []
+    reached: list[Path] = []
     deadline = time.monotonic() + _REACHED_S
-    reached = [Path(os.environ["EINMAL_HOLD"], f"{each.name}.reached") for each in pipelines]
-    while not all(each.exists() for each in reached):
-        ended = [query for query in queries if not query.isActive]
-        if ended or time.monotonic() > deadline:
-            sys.stdout.write(
-                f"{[query.exception() for query in ended]} {[each for each in reached if not each.exists()]}"
-            )
+
+    def fails_before(condition: Callable[[], bool]) -> bool:
+        while not condition():
+            ended = [query for query in queries if not query.isActive]
+            if ended or time.monotonic() > deadline:
+                lacking = [each.name for each in reached if not each.exists()]
+                sys.stdout.write(f"{[query.exception() for query in ended]} {lacking}")
+                return True
+            time.sleep(0.05)
+        return False
+
+    for pipeline in (Pipeline(**each) for each in plan):
+        reached.append(Path(os.environ["EINMAL_HOLD"], f"{pipeline.name}.reached"))
+        queries.append(format_writer(pipeline, spark).start())
+        # One after the other: Spark waits ten seconds for a Python worker to begin, and every query begins several.
+        if fails_before(lambda: reached[-1].exists() or bool(queries[-1].recentProgress)):
             return 1
-        time.sleep(0.05)
+    if fails_before(lambda: all(each.exists() for each in reached)):
+        return 1
     jvm: Any = spark._jvm
     os.kill(jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
