@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Admin
-from einmal.options.sink import sink_options
 from einmal.spark.writer.handover import Proof
-from einmal.spark.writer.keeper import Keeper
+from einmal.spark.writer.keeper import StreamKeeper, keeper_of
 from einmal.spark.writer.messages import Answer, CommitBatch, GiveUp, PlanBatch, Refusal, Settled, Work
 from tests.spark.asked_keeper import ask, token_of
 from tests.spark.topics import commit_record, create
@@ -26,15 +25,24 @@ _ANSWER_S = 60.0
 class Query:
     """A query that keeps state, as its keeper sees it."""
 
-    def __init__(self, bootstrap: str, directory: Path) -> None:
+    def __init__(self, bootstrap: str, directory: Path, guarantee: str = "exactly_once_v2") -> None:
         self.name = unique("kept")
         self.checkpoint = directory
         create(bootstrap, self.name)
         (directory / "state").mkdir()
         (directory / "offsets").mkdir()
         (directory / "metadata").write_text('{"id":"q"}')
-        options = {"kafka.bootstrap.servers": bootstrap, "topic": self.name, "transactional.id": self.name}
-        self.keeper = Keeper(sink_options(options | {"checkpointLocation": str(directory)}))
+        keeper = keeper_of(
+            {
+                "kafka.bootstrap.servers": bootstrap,
+                "topic": self.name,
+                "transactional.id": self.name,
+                "checkpointLocation": str(directory),
+                "processing.guarantee": guarantee,
+            }
+        )
+        assert isinstance(keeper, StreamKeeper)
+        self.keeper = keeper
 
     def plan(self, batch_id: int) -> Callable[[], Answer]:
         """Ask as a planning worker does; the answer."""
@@ -112,3 +120,34 @@ def test_a_batch_after_one_that_was_not_committed_is_refused(query: Query) -> No
     assert isinstance(refused, Refusal)
     assert refused.kind == "PipelineRefused"
     assert "the last committed batch is 0" in refused.reason
+
+
+@pytest.mark.parametrize(("guarantee", "writes_again"), [("at_least_once", True), ("at_most_once", False)])
+def test_a_batch_outside_transactions_that_is_planned_again_is_written_as_its_guarantee_has_it(
+    bootstrap: str, tmp_path: Path, guarantee: str, writes_again: bool
+) -> None:
+    query = Query(bootstrap, tmp_path, guarantee)
+    first = query.plan(0)()
+    assert isinstance(first, Work) and first.grant is not None
+    assert first.grant.write_as.identity is None
+    assert first.grant.write_as.sends_once is not writes_again
+    assert query.ask(CommitBatch(Proof(0, first.grant.token))) == Settled()
+    again = query.plan(0)()
+    assert isinstance(again, Work)
+    assert (again.grant is not None) is writes_again
+    assert isinstance(query.plan(1)(), Work)
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        assert query.name not in [each.transactional_id for each in admin.list_transactions()]
+
+
+def test_a_batch_at_most_once_that_spark_gives_up_is_lost_and_the_next_one_is_written(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    query = Query(bootstrap, tmp_path, "at_most_once")
+    token = query.token(0)
+    assert query.ask(GiveUp(0)) == Settled()
+    refused = query.ask(CommitBatch(Proof(0, token)))
+    assert isinstance(refused, Refusal)
+    again = query.plan(0)()
+    assert isinstance(again, Work) and again.grant is None
+    assert committed(query, 1) == Settled()

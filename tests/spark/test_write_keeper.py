@@ -12,7 +12,7 @@ from einmal.commit_protocol.claims import Output
 from einmal.options.sink import new_write_name, write_options
 from einmal.options.values import OptionError
 from einmal.spark.writer.handover import Proof
-from einmal.spark.writer.keeper import Keeper, keeper_of
+from einmal.spark.writer.keeper import StreamKeeper, keeper_of
 from einmal.spark.writer.messages import Answer, CommitBatch, GiveUp, PlanBatch, Refusal, Settled, Work
 from einmal.spark.writer.write_keeper import WriteKeeper
 from tests.ports import loopback_ports
@@ -74,7 +74,7 @@ def test_claims_are_answered_at_the_port_of_the_option(bootstrap: str, series: s
     (port,) = loopback_ports(1)
     given = {"kafka.bootstrap.servers": bootstrap, "topic": series, "spark.einmal.claims.port": str(port)}
     stream = given | {"transactional.id": series, "checkpointLocation": str(tmp_path)}
-    for options, kind in ((given, WriteKeeper), (stream, Keeper)):
+    for options, kind in ((given, WriteKeeper), (stream, StreamKeeper)):
         keeper = keeper_of(options)
         assert isinstance(keeper, kind)
         assert port <= keeper.claims_port < port + 16

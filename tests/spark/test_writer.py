@@ -236,10 +236,25 @@ def test_a_new_checkpoint_is_refused_unless_its_owner_adopts_the_record(
     assert numbers(pipeline.bootstrap, pipeline.topic) == sorted([*range(BATCH)] * 2)
 
 
+@pytest.mark.parametrize(("guarantee", "times"), [("at_least_once", 2), ("at_most_once", 1)])
+def test_a_batch_that_spark_runs_again_outside_transactions(
+    spark: SparkSession, new_pipeline: NewPipeline, guarantee: str, times: int
+) -> None:
+    pipeline = new_pipeline()
+    run(pipeline, spark, **{"processing.guarantee": guarantee})
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(BATCH))
+    for each in Path(pipeline.checkpoint, "commits").iterdir():
+        each.unlink()
+    run(pipeline, spark, **{"processing.guarantee": guarantee})
+    assert numbers(pipeline.bootstrap, pipeline.topic) == sorted([*range(BATCH)] * times)
+    with Admin({"bootstrap.servers": pipeline.bootstrap}) as admin:
+        assert pipeline.name not in [each.transactional_id for each in admin.list_transactions()]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"processing.guarantee": "at_least_once"}, "write_stream(df) of einmal.spark has every guarantee"),
+        ({"processing.guarantee": "exactly_once"}, "use exactly_once_v2"),
         ({"transactional.id": ""}, 'option "transactional.id" is missing'),
         ({"topik": "a"}, "topik"),
         ({"checkpointLocation": "hdfs://nowhere/a"}, "hdfs"),

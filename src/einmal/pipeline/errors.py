@@ -11,6 +11,7 @@ PipelineError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 
 class PipelineError(Exception):
@@ -40,4 +41,10 @@ class PipelineFailed(PipelineError):
 
 
 class BatchLost(PipelineError):
-    pass
+    @classmethod
+    def of(cls, batch_id: int, reason: str) -> Self:
+        return cls(
+            f"batch {batch_id} was begun and not finished: {reason}",
+            "records of it that are not written are lost, as processing.guarantee=at_most_once allows; the next start "
+            "resumes behind it",
+        )

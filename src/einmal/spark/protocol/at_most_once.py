@@ -43,9 +43,9 @@ class AtMostOnce:
         try:
             outputs = write_plainly(self._setting, batch, exclusive=True, sends_once=True)
         except Exception as error:
-            raise _failed(batch.batch_id, reason_of(error)) from error
+            raise BatchLost.of(batch.batch_id, reason_of(error)) from error
         if isinstance(outputs, Denied):
-            raise _failed(batch.batch_id, outputs.reason)
+            raise BatchLost.of(batch.batch_id, outputs.reason)
         return outputs
 
     def check(self) -> None:
@@ -53,11 +53,3 @@ class AtMostOnce:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _failed(batch_id: int, reason: str) -> BatchLost:
-    return BatchLost(
-        f"batch {batch_id} was begun and not finished: {reason}",
-        "records of it that are not written are lost, as processing.guarantee=at_most_once allows; the next start "
-        "resumes behind it",
-    )

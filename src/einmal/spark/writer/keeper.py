@@ -20,12 +20,23 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from einmal.client.errors import KafkaError
 from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.claims import Denied
 from einmal.commit_protocol.run_state import Query
 from einmal.event_log import EventLog
-from einmal.options.sink import SinkOptions, new_write_name, sink_options, without_claims_port, write_options
-from einmal.pipeline.errors import PipelineError, PipelineRefused
-from einmal.sinks.commit_point import SinkError
+from einmal.options.sink import (
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    SinkOptions,
+    new_write_name,
+    sink_options,
+    without_claims_port,
+    write_options,
+)
+from einmal.pipeline.errors import BatchLost, PipelineError, PipelineFailed, PipelineRefused
+from einmal.sinks.commit_point import SinkError, SinkFailed
+from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
 from einmal.sinks.sink import Opening
 from einmal.spark.environment.local_files import LocalFiles, RemoteLocation
 from einmal.spark.protocol.checkpoint import Checkpoint
@@ -39,17 +50,16 @@ _logger = EventLog(__name__)
 _WATCH_S: Final = 0.5
 
 
-class Keeper(RunKeeper):
-    """The run of one stream. See ``RunKeeper``."""
+class StreamKeeper(RunKeeper):
+    """The run of one stream, whose batches are those of its checkpoint. See ``RunKeeper``."""
 
     IDLE_S: ClassVar = 900.0
     HINT_AGAIN: ClassVar = "start the query again: the next start reads from the commit record what is committed"
 
     def __init__(self, options: SinkOptions, port: int = 0) -> None:
         """Raises PipelineRefused."""
-        assert options.transactional_id is not None
         super().__init__(options.client, options.transactional_id, options.topic, options.group_id, port)
-        self._adopt = options.adopt
+        self._options = options
         try:
             self._checkpoint = Checkpoint(LocalFiles(options.checkpoint))
         except RemoteLocation as error:
@@ -58,7 +68,6 @@ class Keeper(RunKeeper):
                 "write_stream(df) of einmal.spark takes every location; or set checkpointLocation to a local directory",
             ) from error
         self._token = ""
-        self._has_warned = False
 
     def _next_batch(self) -> Batch:
         """The newest batch of the checkpoint."""
@@ -69,6 +78,15 @@ class Keeper(RunKeeper):
                 'set .option("checkpointLocation", ...) to a directory on the driver\'s machine',
             )
         return self._checkpoint.planned(newest, self._token)
+
+
+class TransactionKeeper(StreamKeeper):
+    """Exactly once."""
+
+    def __init__(self, options: SinkOptions, port: int = 0) -> None:
+        """Raises PipelineRefused."""
+        super().__init__(options, port)
+        self._has_warned = False
 
     def _write(self, batch: Batch, send: Send) -> None:
         run = self._run
@@ -95,7 +113,7 @@ class Keeper(RunKeeper):
             stateful=False,
             next_batch_id=batch.batch_id,
             others=self._checkpoint.used_by_others(self._id, cluster_id),
-            adopt=self._adopt,
+            adopt=self._options.adopt,
             attempts=1,
         )
         run = self._new_run(query, Opening(name=self._id, sources=None))
@@ -114,12 +132,40 @@ class Keeper(RunKeeper):
             )
 
 
+class PlainKeeper(StreamKeeper):
+    """At least once or at most once, in no transaction: as ``protocol.at_least_once`` and ``protocol.at_most_once``."""
+
+    def _write(self, batch: Batch, send: Send) -> None:
+        is_at_most_once = self._options.guarantee == AT_MOST_ONCE
+        if is_at_most_once and not self._checkpoint.begin_batch(batch.batch_id):
+            self._send_nothing_to_write(batch.batch_id, send)
+            return
+        claims = OpenTransaction(
+            TopicTable(self._sink.cluster.partition_count),
+            add=lambda _: None,
+            reported=lambda _: None,
+            exclusive=is_at_most_once,
+        )
+        self._service.begin(claims)
+        try:
+            outputs = claims.close(self._written(batch.batch_id, claims, WriteAs(sends_once=is_at_most_once), send))
+            if isinstance(outputs, Denied):
+                raise SinkFailed(outputs.reason)
+        except (SinkFailed, KafkaError) as error:
+            if is_at_most_once:
+                raise BatchLost.of(batch.batch_id, str(error)) from error
+            raise PipelineFailed(str(error), "start the query again: the batch is written again as a whole") from error
+        finally:
+            self._service.end()
+
+
 def keeper_of(given: Mapping[str, str]) -> RunKeeper:
     """The keeper of a query, or of a batch write, with these options. Raises PipelineRefused, OptionError."""
     options, port = without_claims_port(given)
     # Spark has a checkpoint for every stream, and batch writes take none.
     if "checkpointlocation" in map(str.lower, given):
-        return Keeper(sink_options(options), port)
+        stream = sink_options(options)
+        return (TransactionKeeper if stream.guarantee == EXACTLY_ONCE else PlainKeeper)(stream, port)
     return WriteKeeper(write_options(options, new_write_name), port)
 
 

@@ -79,11 +79,12 @@ class RunKeeper(ABC):
     HINT_AGAIN: ClassVar[str]
 
     def __init__(
-        self, client: Mapping[str, str], name: str, topic: str | None, group_id: str | None, port: int
+        self, client: Mapping[str, str], name: str | None, topic: str | None, group_id: str | None, port: int
     ) -> None:
-        """``client``: settings under Kafka's names; ``name``: the transactional.id; ``port``: for claims."""
+        """``client``: settings under Kafka's names; ``name``: the transactional.id, if there are transactions;
+        ``port``: for claims."""
         self._client = client
-        self._id = name
+        self._id = name or ""
         self._topic = topic
         self._sink = KafkaRowSink(client, topic, group_id)
         host = _own_address(client["bootstrap.servers"])

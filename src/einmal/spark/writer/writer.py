@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from einmal.commit_protocol.claims import Denied, Output
-from einmal.options.sink import EXACTLY_ONCE, new_write_name, sink_options, without_claims_port, write_options
+from einmal.options.sink import new_write_name, sink_options, without_claims_port, write_options
 from einmal.options.values import OptionError
 from einmal.pipeline.errors import PipelineError, PipelineFailed
 from einmal.sinks.kafka.routing import check_columns
@@ -46,13 +46,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         """Raises OptionError."""
         self._given = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
-        parsed = sink_options(without_claims_port(self._given)[0])
-        if parsed.guarantee != EXACTLY_ONCE:
-            raise OptionError(
-                f'option "processing.guarantee" is {EXACTLY_ONCE} with format("einmal"), not {parsed.guarantee}'
-                "\nhint: write_stream(df) of einmal.spark has every guarantee"
-            )
-        check_columns(schema_of(schema), parsed.topic)
+        check_columns(schema_of(schema), sink_options(without_claims_port(self._given)[0]).topic)
         self._columns = list(schema.names)
         self._work: Work | None = None
 
