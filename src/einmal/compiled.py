@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
@@ -72,7 +71,9 @@ def _modules(folder: Path) -> Iterator[tuple[str, str]]:
             yield path.name.removesuffix(SUFFIX), str(path)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
+    """No ``importlib.abc.MetaPathFinder`` by name: that module imports many others, in every process."""
+
     def __init__(self, paths: dict[str, str]) -> None:
         self._paths = paths
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from einmal.cli.app import app
 
-# It is the same for each run, and takes 60 ms to make.
+# It is the same for each run, and keeps the commands that it has imported.
 typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]
 _RUNNER: Final = typer.testing.CliRunner()
 

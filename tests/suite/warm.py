@@ -34,6 +34,8 @@ _OWN_PROGRAMS: Final = (
     "einmal.broker.node",
     "einmal.broker.resources.supervision",
     "einmal.cli.app",
+    "einmal.cli.ingest",
+    "einmal.cli.mirror",
     "einmal.cli.start",
     "einmal.client",
     "einmal.log.disk",

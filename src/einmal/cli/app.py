@@ -1,6 +1,7 @@
 """The command ``einmal``: its subcommands, their options, and nothing else.
 
-A subcommand imports what it needs when it runs: ``einmal --help`` must not wait for a broker's modules.
+A command's module is imported when the command is looked up, and imports what it needs when it runs: ``einmal start``
+must not wait for the modules of other commands, nor ``einmal --help`` for a broker's.
 Exit status: 0 done, 1 failed (with ``error:`` and ``hint:`` on stderr), 2 wrong usage, 130 interrupted.
 """
 
@@ -8,38 +9,112 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import UserDict
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
 import einmal
-from einmal.cli.acl import acl
-from einmal.cli.bench import bench
-from einmal.cli.cluster import cluster
-from einmal.cli.demo import demo
-from einmal.cli.dlq import dlq
-from einmal.cli.explain import explain
 from einmal.cli.formats import Format, LogFormat
-from einmal.cli.group import group
-from einmal.cli.ingest import ingest
-from einmal.cli.log import log
-from einmal.cli.mirror import mirror
 from einmal.cli.output import TerminalText
-from einmal.cli.pipeline import pipeline
-from einmal.cli.quota import quota
-from einmal.cli.run import run
-from einmal.cli.simulate import simulate
-from einmal.cli.topic import topic
-from einmal.cli.trace import trace
-from einmal.cli.txn import txn
-from einmal.cli.user import user
-from einmal.cli.verify import verify
 from einmal.compiled import execution
 from einmal.extras import missing
 
+if TYPE_CHECKING:
+    # Typer has its own copy of click.
+    from typer._click.core import Command, Context
+
+    # For whoever follows imports, such as import-linter and tools/changed_tests.py: ``_Later`` does the same.
+    from einmal.cli.acl import acl as acl
+    from einmal.cli.bench import bench as bench
+    from einmal.cli.cluster import cluster as cluster
+    from einmal.cli.demo import demo as demo
+    from einmal.cli.dlq import dlq as dlq
+    from einmal.cli.explain import explain as explain
+    from einmal.cli.group import group as group
+    from einmal.cli.ingest import ingest as ingest
+    from einmal.cli.log import log as log
+    from einmal.cli.mirror import mirror as mirror
+    from einmal.cli.pipeline import pipeline as pipeline
+    from einmal.cli.quota import quota as quota
+    from einmal.cli.run import run as run
+    from einmal.cli.simulate import simulate as simulate
+    from einmal.cli.topic import topic as topic
+    from einmal.cli.trace import trace as trace
+    from einmal.cli.txn import txn as txn
+    from einmal.cli.user import user as user
+    from einmal.cli.verify import verify as verify
+
+_LATER: Final = (
+    "run",
+    "ingest",
+    "explain",
+    "trace",
+    "demo",
+    "bench",
+    "simulate",
+    "verify",
+    "mirror",
+    "pipeline",
+    "dlq",
+    "topic",
+    "group",
+    "cluster",
+    "log",
+    "quota",
+    "txn",
+    "acl",
+    "user",
+)
+"""Commands and groups of commands, in the order of ``--help``. Each is in a module of its name, under its name."""
+
+
+class _Later(TyperCommand):
+    """A command or a group whose module is not imported yet."""
+
+    def imported(self) -> Command:
+        """Import what this one stands for."""
+        name = str(self.name)
+        found = getattr(import_module(f"einmal.cli.{name}"), name)
+        parent = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+        if isinstance(found, typer.Typer):
+            parent.add_typer(found, name=name)
+        else:
+            parent.command(name)(found)
+        return get_group(parent).commands[name]
+
+
+class _Commands(UserDict[str, "Command"]):
+    """Commands by name, each imported when it is looked up."""
+
+    def __getitem__(self, key: str) -> Command:
+        command = self.data[key]
+        if isinstance(command, _Later):
+            command = self.data[key] = command.imported()
+        return command
+
+
+class _Program(TyperGroup):
+    """The commands in this module, and those of ``_LATER``."""
+
+    def __init__(self, *, commands: Mapping[str, Command], **attributes: Any) -> None:
+        later: dict[str, Command] = {name: _Later(name) for name in _LATER}
+        super().__init__(commands={**commands, **later}, **attributes)
+        self.commands = _Commands(self.commands)
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """Name the commands, and import none."""
+        return list(self.commands)
+
+
 app = typer.Typer(
     name="einmal",
+    cls=_Program,
     help="A Kafka-compatible log with exactly-once transactions, and an exactly-once pipeline on Apache Spark.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -103,27 +178,6 @@ def start(
             log_format=log_format,
         )
     )
-
-
-app.command()(run)
-app.command()(ingest)
-app.command()(explain)
-app.command()(trace)
-app.command()(demo)
-app.command()(bench)
-app.command()(simulate)
-app.command()(verify)
-app.add_typer(mirror, name="mirror")
-app.add_typer(pipeline, name="pipeline")
-app.add_typer(dlq, name="dlq")
-app.add_typer(topic, name="topic")
-app.add_typer(group, name="group")
-app.add_typer(cluster, name="cluster")
-app.add_typer(log, name="log")
-app.add_typer(quota, name="quota")
-app.add_typer(txn, name="txn")
-app.add_typer(acl, name="acl")
-app.add_typer(user, name="user")
 
 
 def main() -> None:
