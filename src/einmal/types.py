@@ -48,6 +48,9 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_epoch: ProducerEpoch
 
 
+NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
 class Instant(NamedTuple):
     """One reading of both clocks. Decisions use only ``monotonic_ms``; ``wall_ms`` is logged."""
 

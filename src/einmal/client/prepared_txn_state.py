@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from einmal.client.errors import FatalError, InvalidState
-from einmal.client.producer_core import NOBODY
-from einmal.types import EPOCH_MAX, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from einmal.types import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 _TEXT: Final = re.compile(r"(\d{1,19}):(\d{1,5})", re.ASCII)
 _PRODUCER_ID_MAX: Final = 2**63 - 1
@@ -21,7 +20,7 @@ class PreparedTxnState:
     ``str()`` is the form of the Java client: ``producerId:epoch``, empty for none. ``PreparedTxnState.parse`` reads it.
     """
 
-    producer: ProducerIdAndEpoch = NOBODY
+    producer: ProducerIdAndEpoch = NO_PRODUCER
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -40,7 +39,7 @@ class PreparedTxnState:
 
     @property
     def has_transaction(self) -> bool:
-        return self.producer != NOBODY
+        return self.producer != NO_PRODUCER
 
     def __str__(self) -> str:
         return f"{self.producer.producer_id}:{self.producer.producer_epoch}" if self.has_transaction else ""

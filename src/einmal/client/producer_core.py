@@ -31,8 +31,7 @@ from einmal.client.pacing import first_pause_ms
 from einmal.client.producer_batch import BatchState, PartitionQueue, ProducerBatch
 from einmal.types import (
     EPOCH_MAX,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
+    NO_PRODUCER,
     ErrorCode,
     ProducerEpoch,
     ProducerIdAndEpoch,
@@ -56,8 +55,6 @@ MAYBE_WRITTEN: Final = frozenset(
 )
 """Errors after which the batch may be in the log: a broker answers NOT_LEADER_OR_FOLLOWER also when it has appended the
 batch and has lost its leadership before the batch was replicated."""
-
-NOBODY: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class Appended(IntEnum):
@@ -98,7 +95,7 @@ class ProduceLimits(NamedTuple):
 class ProducerCore:
     def __init__(self, limits: ProduceLimits) -> None:
         self.limits = limits
-        self.identity = NOBODY
+        self.identity = NO_PRODUCER
         self.buffered_bytes = 0
         self.in_flight = 0
         self.error: KafkaError | None = None

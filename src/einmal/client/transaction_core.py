@@ -35,8 +35,7 @@ from einmal.client.errors import (
     error_for,
 )
 from einmal.client.prepared_txn_state import PreparedTxnState, commits
-from einmal.client.producer_core import NOBODY
-from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
+from einmal.types import NO_PRODUCER, ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
 
 class TxnPhase(Enum):
@@ -173,7 +172,7 @@ class TransactionCore:
         self.transactional_id = transactional_id
         self.has_two_phase_commit = has_two_phase_commit
         self.state = TxnPhase.UNINITIALIZED
-        self.identity: ProducerIdAndEpoch = NOBODY
+        self.identity: ProducerIdAndEpoch = NO_PRODUCER
         self.version = TransactionVersion.TV_0
         self.error: KafkaError | None = None
         self.prepared = PreparedTxnState()

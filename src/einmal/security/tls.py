@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -215,6 +214,9 @@ def _certificates(text: str) -> str:
 @contextmanager
 def as_file(text: str) -> Iterator[str]:
     """``ssl`` reads certificates and keys from files only. This one has no name in any directory."""
+    # It imports many other modules, and most processes have no certificate.
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         file.write(text.encode())
         file.flush()

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import secrets
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from einmal.client.config import ClientSettings
 from einmal.client.errors import (
@@ -31,10 +31,12 @@ from einmal.security.mechanisms import PLAIN, OAuthBearerExchange, PlainExchange
 from einmal.security.scram import ScramExchange
 from einmal.security.settings import ClientCredentials, SaslSettings, TlsSettings
 from einmal.security.tls import tls_context
-from einmal.security.tokens import Tokens
 from einmal.types import ErrorCode
 from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE
 from einmal.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from einmal.security.tokens import Tokens
 
 _log = EventLog("einmal.client")
 _logged: Final[set[str]] = set()
@@ -167,6 +169,9 @@ class Secured:
         if sasl.token is None:
             return ScramExchange(sasl.mechanism, sasl.username, sasl.password, secrets.token_urlsafe(24))
         if self._tokens is None:
+            # It imports the modules of HTTP and of mail, and few clients have tokens.
+            from einmal.security.tokens import Tokens
+
             self._tokens = Tokens(sasl.token, self._endpoint_context(sasl))
         try:
             return OAuthBearerExchange(await self._tokens.get(), sasl.extensions)
