@@ -100,7 +100,7 @@ BROKER: Final = (
         mutants.without_fencing, _kinds("G1a", "lost-write", "duplicate", "torn-transaction"), profile_of, seeds=(2,)
     ),
     Defect(mutants.without_the_aborted_index, _kinds("G1a"), profile_of, seeds=(2,)),
-    Defect(mutants.without_the_last_stable_offset, _kinds("G1a"), profile_of),
+    Defect(mutants.without_the_last_stable_offset, _kinds("G1a"), profile_of, seeds=(2,)),
     Defect(
         mutants.without_flushing,
         _kinds("no-end", "lost-write", "unseen"),
@@ -122,18 +122,18 @@ BROKER: Final = (
             crash=Crash.POWER,
             disk=DiskFaults(sync_min=0.005, sync_max=0.05, slow_sync=0.1),
         ),
-        seeds=(17, 9),
+        seeds=(12,),
     ),
-    Defect(mutants.without_timeouts, _kinds("no-end"), profile_of),
-    Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of),
-    Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of),
+    Defect(mutants.without_timeouts, _kinds("no-end"), profile_of, seeds=(21,)),
+    Defect(mutants.without_resending_markers, _kinds("no-end"), profile_of, seeds=(21,)),
+    Defect(mutants.without_producer_state_after_a_restart, _kinds("G1a", "duplicate"), profile_of, seeds=(1,)),
     Defect(
         mutants.without_distinguishing_offline_logs,
         _kinds("uncaught"),
         changed(profile_of, flush_each=True, crash=Crash.POWER, disk=DiskFaults(sync_error=0.05)),
         seeds=(46,),
     ),
-    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(3,)),
+    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(12,)),
     Defect(mutants.without_distinguishing_damage_from_torn_tails, GONE, DAMAGED, seeds=(2,), seconds=5.0),
     Defect(mutants.without_checksums_of_identities, GONE, DAMAGED, seeds=(2,), seconds=5.0),
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from einmal.client.errors import LocalError
 from einmal.types import Header, TopicPartition
-from einmal.wire.record_batch import BatchHeader
+
+if TYPE_CHECKING:
+    from einmal.wire.record_batch import BatchHeader
 
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[Header | tuple[str, bytes | str | None]]
 
