@@ -11,9 +11,12 @@ it.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from einmal.checker.history import Anomaly, Op, OpOutcome
@@ -21,6 +24,8 @@ from einmal.checker.index import Index
 
 Node = Hashable
 Graph = dict[Node, dict[Node, None]]
+Spans = list[tuple[float, float]]
+"""From when to when, in seconds of the history's clock."""
 _ORDERS: Final = (("", ""), ("-process", "strong-session-"), ("-realtime", "strong-"))
 
 
@@ -36,9 +41,16 @@ class Cycle:
         return Anomaly(self.kind, f"operations {' -> '.join(map(str, (*self.ops, *self.ops[:1])))}", ops=self.ops)
 
 
-def find_cycles(index: Index) -> list[Cycle]:
-    """The simplest cycle of each kind. Operations are named by their position in the history."""
-    ops = {op_id: op for op_id, op in enumerate(index.history.ops) if _has_effect(index, op)}
+def find_cycles(index: Index, spans: Spans | None = None) -> list[Cycle]:
+    """The simplest cycle of each kind. Operations are named by their position in the history.
+
+    ``spans``: of an ``InformationFlow``; then only cycles that are not allowed are looked for, which suffices.
+    """
+    ops = {
+        op_id: op
+        for op_id, op in enumerate(index.history.ops)
+        if (spans is None or _is_within(spans, op.began, index.ended[op_id])) and _has_effect(index, op)
+    }
     writes, reads = _write_edges(index, ops), _read_edges(index, ops)
     processes: dict[int, list[int]] = defaultdict(list)
     for op_id, op in ops.items():
@@ -56,6 +68,8 @@ def find_cycles(index: Index) -> list[Cycle]:
             ("G1c", 2, (reads,), False),
             ("G1c", 2, (writes, reads), True),
         ):
+            if is_allowed and spans is not None:
+                continue
             # A cycle that exists in a weaker order already is reported once.
             if any(cycle.kind.startswith(name) and cycle.is_allowed is is_allowed for cycle in found):
                 continue
@@ -68,21 +82,60 @@ def find_cycles(index: Index) -> list[Cycle]:
     return found
 
 
-def flows_forward(index: Index) -> bool:
-    """Whether it is certain, after one pass without a graph, that no cycle exists that is not allowed.
+class InformationFlow:
+    """Finds, in one pass without a graph, when information may have flowed back in time.
 
-    Count a write at the moment when it began, and a read when it ended. Orders lead from the end of an operation to a
-    later beginning, so forward; if each value was read after its write began, all edges lead forward.
+    Each operation has a moment: when it began or, if later, the latest moment of the writers that it read from.
+    Orders lead from the end of an operation to a later beginning, so forward; where no operation ends before its
+    moment, all edges lead forward. So a cycle of reads lies within the spans from such an end to the later moment, and
+    within those of operations that read what a later one wrote: nothing leads back over a moment outside of them.
     """
-    for op in index.history.ops:
-        for poll in op.polls if op.read_committed and op.outcome is OpOutcome.OK else ():
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._moments = array("d")
+        self._spans: Spans = []
+
+    def add(self, op_id: int, op: Op) -> None:
+        """The operations of the index, in their order."""
+        moment = op.began
+        if self._index.has_polls[op_id] and (op.read_committed or op.outcome is OpOutcome.INFO):
+            moment = self._read_at(op_id, op)
+            if op.outcome is OpOutcome.OK and moment > self._index.ended[op_id]:
+                self._spans.append((self._index.ended[op_id], moment))
+        self._moments.append(moment)
+
+    def _read_at(self, op_id: int, op: Op) -> float:
+        latest = op.began
+        for poll in op.polls:
+            found = self._index.keys[poll.key]
             for _, value in poll.records:
-                writer = index.writers.get((poll.key, value))
-                if writer is None or writer is op:
+                writer = found.writers[found.numbers[value]]
+                if writer < 0 or writer == op_id:
                     continue
-                if op.sends or op.ended is None or writer.polls or writer.began >= op.ended:
-                    return False
-    return True
+                written_at = self._moments[writer] if writer < op_id else self._index.began[writer]
+                if written_at > latest:
+                    latest = written_at
+                if writer > op_id and self._index.has_polls[writer]:
+                    # The moment of the writer is not known yet.
+                    self._spans.append((op.began, max(self._index.ended[op_id], self._index.ended[writer])))
+        return latest
+
+    def spans(self) -> Spans:
+        """Return the spans that contain every cycle of reads, without overlaps, in order."""
+        merged: Spans = []
+        for start, end in sorted(self._spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+
+def _is_within(spans: Spans, began: float, ended: float) -> bool:
+    """Whether an operation ran in any of the spans."""
+    position = bisect_right(spans, ended, key=itemgetter(0))
+    return position > 0 and spans[position - 1][1] >= began
 
 
 def _has_effect(index: Index, op: Op) -> bool:
@@ -143,35 +196,42 @@ def _union(*graphs: Graph) -> Graph:
 
 
 def _shortest_cycle(graph: Graph) -> tuple[int, ...]:
-    """The operations of a shortest cycle; empty: there is none."""
-    best: list[Node] = []
+    """A cycle of the fewest operations, from its earliest one on; empty: there is none."""
+    best: tuple[int, ...] = ()
     for component in _components(graph):
         inside = dict.fromkeys(component)
-        for start in component:
-            path = _way_back(graph, start, inside, len(best) or len(component) + 1)
-            if path and (not best or len(path) < len(best)):
-                best = path
-    return tuple(node for node in best if isinstance(node, int))
+        for start in sorted(node for node in component if isinstance(node, int)):
+            best = _way_back(graph, start, inside, len(best) or len(component) + 1) or best
+    return best
 
 
-def _way_back(graph: Graph, start: Node, inside: dict[Node, None], below: int) -> list[Node]:
+def _way_back(graph: Graph, start: int, inside: dict[Node, None], below: int) -> tuple[int, ...]:
+    """A cycle with ``start`` of the fewest operations, if they are fewer than ``below``. Barriers do not count."""
     before: dict[Node, Node] = {}
-    depth = {start: 0}
-    queue = deque([start])
+    counts: dict[Node, int] = {start: 1}
+    passed: dict[Node, None] = {}
+    queue: deque[Node] = deque([start])
     while queue:
         node = queue.popleft()
-        if depth[node] + 1 >= below:
-            return []
+        if counts[node] >= below:
+            return ()
+        if node in passed:
+            continue
+        passed[node] = None
         for target in graph.get(node, ()):
             if target == start:
                 path = [node]
                 while path[-1] != start:
                     path.append(before[path[-1]])
-                return path[::-1]
-            if target in inside and target not in depth:
-                depth[target], before[target] = depth[node] + 1, node
-                queue.append(target)
-    return []
+                return tuple(each for each in reversed(path) if isinstance(each, int))
+            count = counts[node] + isinstance(target, int)
+            if target in inside and count < counts.get(target, below):
+                counts[target], before[target] = count, node
+                if isinstance(target, int):
+                    queue.append(target)
+                else:
+                    queue.appendleft(target)
+    return ()
 
 
 def _components(graph: Graph) -> Iterable[list[Node]]:

@@ -7,7 +7,7 @@ neither a broker nor how the operations were made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -73,9 +73,12 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``ops`` in the order in which they began; ``is_read_to_the_end``: a reader has read every key to its end."""
+    """``ops`` in the order in which they began; they are iterated more than once, and may be in a file.
 
-    ops: Sequence[Op]
+    ``is_read_to_the_end``: a reader has read every key to its end.
+    """
+
+    ops: Iterable[Op]
     is_read_to_the_end: bool = False
 
 

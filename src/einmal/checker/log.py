@@ -3,37 +3,44 @@
 The classes are after the definitions of Jepsen's Kafka checker, and three are our own: G1b (a reader passed a
 transaction and saw a part of it), torn-transaction (a part of it is committed) and phantom-commit (what was
 acknowledged as aborted is visible). Cycles are in ``cycles``, what is no anomaly but worth knowing in ``report``.
+
+A history is read twice, from its first operation to its last, whatever its length: for the index, and for the checks of
+operations. Only where there is a sign of a cycle, the operations around it are read once more, as a graph.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from einmal.checker.cycles import find_cycles, flows_forward
-from einmal.checker.history import Anomaly, History, Key, OpOutcome, Send, Value
-from einmal.checker.index import Index
+from einmal.checker.cycles import InformationFlow, find_cycles
+from einmal.checker.history import Anomaly, History, Key, Op, OpOutcome, Send, Value
+from einmal.checker.index import ABORTED_LATER, IN_TRANSACTION, VISIBLE, WRITE_FAILED, WRITE_OK, Index, KeyIndex
+
+_OpCheck = Callable[[int, Op], Iterator[Anomaly]]
 
 
 def find_anomalies(history: History) -> list[Anomaly]:
     """Return the anomalies that must never be, in an order that depends on the history only."""
     index = Index(history)
-    found: list[Anomaly] = []
-    for check in (
-        _duplicates,
-        _inconsistent_offsets,
-        _aborted_reads,
-        _lost_and_unseen,
-        _intermediate_reads,
-        _torn_transactions,
-        _precommitted_reads,
-        _poll_order,
-        _send_order,
-    ):
-        found += check(index)
-    if flows_forward(index):
-        return found
-    return found + [cycle.anomaly() for cycle in find_cycles(index) if not cycle.is_allowed]
+    found = [*_duplicates(index), *_inconsistent_offsets(index), *_aborted_reads(index), *_lost_and_unseen(index)]
+    checks: list[tuple[_OpCheck, list[Anomaly]]] = [
+        (_IntermediateReads(index).check, []),
+        (_TornTransactions(index).check, []),
+        (_precommitted_reads, []),
+        (_PollOrder(index).check, []),
+        (_SendOrder(index).check, []),
+    ]
+    flow = InformationFlow(index)
+    for op_id, op in enumerate(history.ops):
+        flow.add(op_id, op)
+        for check, anomalies in checks:
+            anomalies += check(op_id, op)
+    found += [anomaly for _, anomalies in checks for anomaly in anomalies]
+    spans = flow.spans()
+    return found + [cycle.anomaly() for cycle in (find_cycles(index, spans) if spans else ())]
 
 
 def find_allowed(history: History) -> list[Anomaly]:
@@ -43,135 +50,197 @@ def find_allowed(history: History) -> list[Anomaly]:
     return [*_send_skips(index), *(cycle.anomaly() for cycle in find_cycles(index) if cycle.is_allowed)]
 
 
+# --- checks of values and offsets -------------------------------------------------------------------------------------
+
+
 def _duplicates(index: Index) -> Iterator[Anomaly]:
-    for (key, value), offsets in index.offsets_of.items():
-        if len(offsets) > 1:
-            yield Anomaly("duplicate", f"{value} is in {key} at offsets {sorted(offsets)}", (value,))
+    for key, found in index.keys.items():
+        for number, value in _values(found, found.more_offsets).items():
+            offsets = sorted(found.more_offsets[number])
+            yield Anomaly("duplicate", f"{value} is in {key} at offsets {offsets}", (value,))
 
 
 def _inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
-    for key, by_offset in index.values_at.items():
-        for offset, values in by_offset.items():
-            if len(values) > 1:
-                yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {sorted(values)}", tuple(values))
+    for key, found in index.keys.items():
+        values = _values(found, {number: None for numbers in found.conflicts.values() for number in numbers})
+        for offset in sorted(found.conflicts):
+            there = sorted(values[number] for number in found.conflicts[offset])
+            yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {there}", tuple(there))
+
+
+def _values(found: KeyIndex, wanted: Collection[int]) -> dict[int, Value]:
+    """Return the values of these numbers."""
+    return {number: value for value, number in found.numbers.items() if number in wanted} if wanted else {}
 
 
 def _aborted_reads(index: Index) -> Iterator[Anomaly]:
-    for (key, value), op in index.writers.items():
-        if not index.is_visible(key, value):
+    for key, found, value, number in index.values():
+        flags = found.flags[number]
+        if not flags & VISIBLE:
             continue
-        if op.outcome is OpOutcome.FAIL:
+        if flags & WRITE_FAILED:
             yield Anomaly("G1a", f"{value} of a failed write was read from {key}", (value,))
-        elif op.aborted_later:
+        elif flags & ABORTED_LATER:
             yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}", (value,))
 
 
 def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
-    for (key, value), op in index.writers.items():
-        if op.outcome is not OpOutcome.OK or index.is_visible(key, value):
+    for key, found, value, number in index.values():
+        if found.flags[number] & (WRITE_OK | VISIBLE) != WRITE_OK:
             continue
-        offset = index.offset_of(key, value)
-        if offset is not None and offset < index.read_up_to.get(key, -1):
+        offset = found.offsets[number]
+        if 0 <= offset < found.read_up_to:
             detail = f"{value}, acknowledged at {key} {offset}, was never read, later ones were"
             yield Anomaly("lost-write", detail, (value,))
         elif index.history.is_read_to_the_end:
             yield Anomaly("unseen", f"{value}, acknowledged in {key}, was not seen at the end", (value,))
 
 
-def _intermediate_reads(index: Index) -> Iterator[Anomaly]:
-    views = _views(index)
-    # A partition's readers, each with what it has read, and from where to where.
-    readers = {
-        key: [(process, offsets, min(offsets), max(offsets)) for process, offsets in found.items() if offsets]
-        for key, found in views.items()
-    }
-    for op in index.history.ops:
-        if not op.transactional or op.outcome is OpOutcome.FAIL:
-            continue
-        sends: dict[Key, list[Value]] = defaultdict(list)
-        for send in op.sends:
-            sends[send.key].append(send.value)
-        for key, values in sends.items():
-            for process, offsets, first, last in readers.get(key, ()):
-                missing = [value for value in values if not offsets.keys() & index.offsets_of[key, value].keys()]
-                passed = [
-                    value
-                    for value in missing
-                    if (offset := index.offset_of(key, value)) is not None and first <= offset <= last
-                ]
-                if passed and len(missing) < len(values):
-                    detail = f"process {process} saw a transaction in {key} without {passed}"
-                    yield Anomaly("G1b", detail, tuple(values))
+# --- checks of operations ---------------------------------------------------------------------------------------------
 
 
-def _views(index: Index) -> dict[Key, dict[int, dict[int, None]]]:
-    """Return what each reader that never changed its position has read: key, process, offsets."""
-    moved = {op.process: None for op in index.history.ops if op.starts_anew or not op.read_committed}
-    views: dict[Key, dict[int, dict[int, None]]] = defaultdict(lambda: defaultdict(dict))
-    for op in index.history.ops:
-        if op.process not in moved:
-            for poll in op.polls:
-                views[poll.key][op.process].update(dict.fromkeys(offset for offset, _ in poll.records))
-    return views
+class _IntermediateReads:
+    """Readers of a partition that saw a part of a transaction in it and passed the rest.
 
+    Most readers have seen every committed record between their first and their last one: they can only have passed
+    values of which it is open whether they are committed.
+    """
 
-def _torn_transactions(index: Index) -> Iterator[Anomaly]:
-    if not index.history.is_read_to_the_end:
-        return
-    for op in index.history.ops:
-        if op.transactional:
-            seen = [send for send in op.sends if index.is_visible(send.key, send.value)]
-            missing = [f"{send.value} in {send.key}" for send in op.sends if send not in seen]
-            if seen and missing:
-                detail = f"{seen[0].value} in {seen[0].key} is committed, but not {missing}"
-                yield Anomaly("torn-transaction", detail, tuple(send.value for send in op.sends))
+    def __init__(self, index: Index) -> None:
+        self._keys = index.keys
+        self._suspects: dict[int, dict[tuple[Key, int], None]] = defaultdict(dict)
+        self._seen: dict[tuple[Key, int], array[int]] = {}
+        for key, found in index.keys.items():
+            self._look_for_gaps(key, found)
 
-
-def _precommitted_reads(index: Index) -> Iterator[Anomaly]:
-    for op in index.history.ops:
-        sent: dict[tuple[Key, Value], None] = {}
-        for action in op.actions:
-            if isinstance(action, Send):
-                sent[action.key, action.value] = None
+    def _look_for_gaps(self, key: Key, found: KeyIndex) -> None:
+        offset_of = found.offsets.__getitem__
+        undecided = _in_transactions(found, IN_TRANSACTION | WRITE_OK | VISIBLE)
+        written: list[int] | None = None
+        for process, view in found.views.items():
+            if not view:
                 continue
-            for _, value in action.records:
-                if op.transactional and (action.key, value) in sent:
-                    detail = f"a transaction read its own {value} from {action.key}"
-                    yield Anomaly("precommitted-read", detail, (value,))
+            seen, candidates = view, undecided
+            if not _is_gapless(found, view):
+                if written is None:
+                    written = _in_transactions(found, IN_TRANSACTION)
+                seen, candidates = array("q", sorted(view)), written
+            start = bisect_left(candidates, seen[0], key=offset_of)
+            end = bisect_right(candidates, seen[-1], key=offset_of)
+            for number in candidates[start:end]:
+                if not _is_seen(seen, found, number):
+                    self._suspects[found.writers[number]][key, process] = None
+                    self._seen[key, process] = seen
+
+    def check(self, op_id: int, op: Op) -> Iterator[Anomaly]:
+        for key, process in self._suspects.get(op_id, ()):
+            found, seen = self._keys[key], self._seen[key, process]
+            numbers = {send.value: found.numbers[send.value] for send in op.sends if send.key == key}
+            missing = [value for value, number in numbers.items() if not _is_seen(seen, found, number)]
+            passed = [value for value in missing if seen[0] <= found.offsets[numbers[value]] <= seen[-1]]
+            if passed and len(missing) < len(numbers):
+                detail = f"process {process} saw a transaction in {key} without {passed}"
+                yield Anomaly("G1b", detail, tuple(numbers))
 
 
-def _poll_order(index: Index) -> Iterator[Anomaly]:
-    positions: dict[int, dict[Key, int]] = defaultdict(dict)
-    for op_id, op in enumerate(index.history.ops):
+def _in_transactions(found: KeyIndex, mask: int) -> list[int]:
+    """Return the values with an offset and, of the flags in ``mask``, IN_TRANSACTION only, in the order of the log."""
+    numbers = [
+        number
+        for number, (flags, offset) in enumerate(zip(found.flags, found.offsets, strict=True))
+        if flags & mask == IN_TRANSACTION and offset >= 0
+    ]
+    return sorted(numbers, key=found.offsets.__getitem__)
+
+
+def _is_gapless(found: KeyIndex, view: array[int]) -> bool:
+    """Whether a reader got every committed record from its first one to its last one, in order."""
+    start = bisect_left(found.committed_offsets, view[0])
+    return found.committed_offsets[start : start + len(view)] == view
+
+
+def _is_seen(seen: array[int], found: KeyIndex, number: int) -> bool:
+    """Whether a reader got any offset of a value. ``seen`` is sorted."""
+    for offset in found.all_offsets(number):
+        position = bisect_left(seen, offset)
+        if position < len(seen) and seen[position] == offset:
+            return True
+    return False
+
+
+class _TornTransactions:
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def check(self, _op_id: int, op: Op) -> Iterator[Anomaly]:
+        if not op.transactional or not self._index.history.is_read_to_the_end:
+            return
+        sends = op.sends
+        seen = [self._index.is_visible(send.key, send.value) for send in sends]
+        if any(seen) and not all(seen):
+            first = sends[seen.index(True)]
+            missing = [f"{send.value} in {send.key}" for send, is_seen in zip(sends, seen, strict=True) if not is_seen]
+            detail = f"{first.value} in {first.key} is committed, but not {missing}"
+            yield Anomaly("torn-transaction", detail, tuple(send.value for send in sends))
+
+
+def _precommitted_reads(_op_id: int, op: Op) -> Iterator[Anomaly]:
+    if not op.transactional:
+        return
+    sent: dict[tuple[Key, Value], None] = {}
+    for action in op.actions:
+        if isinstance(action, Send):
+            sent[action.key, action.value] = None
+            continue
+        for _, value in action.records if sent else ():
+            if (action.key, value) in sent:
+                detail = f"a transaction read its own {value} from {action.key}"
+                yield Anomaly("precommitted-read", detail, (value,))
+
+
+class _PollOrder:
+    """``_positions``: what each process has read last, by key."""
+
+    def __init__(self, index: Index) -> None:
+        self._keys = index.keys
+        self._positions: dict[int, dict[Key, int]] = defaultdict(dict)
+
+    def check(self, op_id: int, op: Op) -> Iterator[Anomaly]:
         if op.starts_anew or op.subscribed:
-            positions[op.process] = {}
-        before = positions[op.process]
+            self._positions[op.process] = {}
+        before = self._positions[op.process]
         inside: dict[Key, int] = {}
         for poll in op.polls:
+            key, found = poll.key, self._keys[poll.key]
             for offset, value in poll.records:
-                last, prefix = (None, "") if op.rebalanced else (inside.get(poll.key), "int-")
+                last, prefix = (None, "") if op.rebalanced else (inside.get(key), "int-")
                 if last is None:
-                    last, prefix = before.get(poll.key), ""
-                inside[poll.key] = offset
-                where = f"process {op.process} read {value} at {poll.key} {offset} after {last}"
-                if last is None:
+                    last, prefix = before.get(key), ""
+                inside[key] = offset
+                if last is None or offset == last + 1:
                     continue
+                where = f"process {op.process} read {value} at {key} {offset} after {last}"
                 if offset <= last:
                     yield Anomaly(f"{prefix}nonmonotonic-poll", where, (value,), (op_id,))
-                elif index.is_skipped(poll.key, last, offset):
+                elif found.is_skipped(last, offset):
                     yield Anomaly(f"{prefix}poll-skip", where, (value,), (op_id,))
         before.update(inside)
 
 
-def _send_order(index: Index) -> Iterator[Anomaly]:
-    positions: dict[int, dict[Key, int]] = defaultdict(dict)
-    for op in index.history.ops:
+class _SendOrder:
+    """``_positions``: what each process has sent last, by key."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._positions: dict[int, dict[Key, int]] = defaultdict(dict)
+
+    def check(self, _op_id: int, op: Op) -> Iterator[Anomaly]:
         if op.outcome is OpOutcome.FAIL:
-            continue
-        before = positions[op.process]
+            return
+        before = self._positions[op.process]
         inside: dict[Key, int] = {}
         for send in op.sends:
-            offset = index.offset_of(send.key, send.value)
+            offset = self._index.offset_of(send.key, send.value)
             if offset is None:
                 continue
             last, prefix = inside.get(send.key), "int-"
@@ -195,7 +264,7 @@ def _send_skips(index: Index) -> Iterator[Anomaly]:
             if offset is None or op.outcome is OpOutcome.FAIL:
                 continue
             last = last_offsets.get(send.key)
-            if last is not None and index.is_skipped(send.key, last, offset):
+            if last is not None and index.keys[send.key].is_skipped(last, offset):
                 yield Anomaly(
                     "int-send-skip", f"others wrote to {send.key} between {last} and {offset} of one transaction"
                 )

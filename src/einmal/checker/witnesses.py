@@ -14,18 +14,27 @@ class Witnesses:
     """Looks up the operations of a history by the values of anomalies. A value is found by its first word, too."""
 
     def __init__(self, history: History, anomalies: Iterable[Anomaly]) -> None:
-        self._ops = history.ops
-        wanted = dict.fromkeys(value for anomaly in anomalies for value in anomaly.values)
+        found = list(anomalies)
+        wanted = dict.fromkeys(value for anomaly in found for value in anomaly.values)
+        named = dict.fromkeys(op_id for anomaly in found for op_id in anomaly.ops)
+        self._ops: dict[int, Op] = {}
         self._writers: dict[str, dict[int, None]] = defaultdict(dict)
         self._reads: dict[str, dict[tuple[object, int], int]] = defaultdict(dict)
-        for op_id, op in enumerate(history.ops):
-            for send in op.sends:
-                for name in _names(send.value, wanted):
-                    self._writers[name][op_id] = None
-            for poll in op.polls if op.read_committed else ():
-                for offset, value in poll.records:
-                    for name in _names(value, wanted):
-                        self._reads[name].setdefault((poll.key, offset), op_id)
+        for op_id, op in enumerate(history.ops) if found else ():
+            if self._matches(op_id, op, wanted) or op_id in named:
+                self._ops[op_id] = op
+
+    def _matches(self, op_id: int, op: Op, wanted: dict[str, None]) -> bool:
+        is_wanted = False
+        for send in op.sends:
+            for name in _names(send.value, wanted):
+                self._writers[name][op_id] = None
+                is_wanted = True
+        for poll in op.polls if op.read_committed else ():
+            for offset, value in poll.records:
+                for name in _names(value, wanted):
+                    is_wanted = self._reads[name].setdefault((poll.key, offset), op_id) == op_id or is_wanted
+        return is_wanted
 
     def of(self, anomaly: Anomaly) -> list[int]:
         """Return positions in the history, in its order. Empty: the values were never written."""
@@ -63,4 +72,6 @@ def _kind(op: Op) -> str:
 
 
 def _names(value: Value, wanted: dict[str, None]) -> list[str]:
-    return [name for name in dict.fromkeys((value, value.partition(" ")[0])) if name in wanted]
+    first_word = value.partition(" ")[0]
+    found = [value] if value in wanted else []
+    return [*found, first_word] if first_word != value and first_word in wanted else found
