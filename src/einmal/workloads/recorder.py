@@ -6,6 +6,7 @@ An operation is recorded when it begins, with an unknown outcome; so the history
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -16,13 +17,14 @@ from einmal.client.records import ConsumerRecord
 class Recorder:
     def __init__(self) -> None:
         self._ops: list[Op] = []
+        self._counts: Counter[OpOutcome] = Counter()
 
     def begin(self, process: int, *, transactional: bool = False) -> OngoingOp:
         """An operation that writes, with an outcome still unknown."""
         self._ops.append(
             Op(process=process, actions=(), outcome=OpOutcome.INFO, transactional=transactional, began=_now())
         )
-        return OngoingOp(self._ops, len(self._ops) - 1)
+        return OngoingOp(self._ops, len(self._ops) - 1, self._counts)
 
     def polled(
         self, process: int, records: Iterable[ConsumerRecord], *, read_committed: bool, starts_anew: bool = False
@@ -50,17 +52,18 @@ class Recorder:
 
     def count(self, outcome: OpOutcome) -> int:
         """Writing operations with this outcome."""
-        return sum(1 for op in self._ops if op.sends and op.outcome is outcome)
+        return self._counts[outcome]
 
 
 class OngoingOp:
-    """One operation in progress."""
+    """One operation in progress. ``counts``: of the operations that write."""
 
-    __slots__ = ("_index", "_ops")
+    __slots__ = ("_counts", "_index", "_ops")
 
-    def __init__(self, ops: list[Op], index: int) -> None:
+    def __init__(self, ops: list[Op], index: int, counts: Counter[OpOutcome]) -> None:
         self._ops = ops
         self._index = index
+        self._counts = counts
 
     @property
     def op(self) -> Op:
@@ -68,6 +71,8 @@ class OngoingOp:
 
     def sends(self, key: Key, value: str) -> None:
         """A value is about to be sent."""
+        if not self.op.sends:
+            self._counts[self.op.outcome] += 1
         self._ops[self._index] = replace(self.op, actions=(*self.op.actions, Send(key, value)))
 
     def polled(self, records: Iterable[ConsumerRecord], *, rebalanced: bool = False) -> None:
@@ -97,6 +102,9 @@ class OngoingOp:
             Send(action.key, action.value, next(known)) if isinstance(action, Send) else action
             for action in self.op.actions
         )
+        if self.op.sends:
+            self._counts[self.op.outcome] -= 1
+            self._counts[outcome] += 1
         ended = None if outcome is OpOutcome.INFO else _now()
         self._ops[self._index] = replace(self.op, actions=actions, outcome=outcome, ended=ended, cause=cause)
 

@@ -1,0 +1,33 @@
+"""Claims about the recorder of histories."""
+
+from __future__ import annotations
+
+import asyncio
+
+from einmal.checker.history import OpOutcome
+from einmal.types import TopicPartition
+from einmal.workloads.recorder import Recorder
+
+KEY = TopicPartition("t", 0)
+
+
+def test_operations_that_write_are_counted_by_their_present_outcome() -> None:
+    async def record() -> Recorder:
+        recorder = Recorder()
+        ongoing = recorder.begin(1, transactional=True)
+        ongoing.sends(KEY, "a")
+        ongoing.sends(KEY, "b")
+        for outcome in OpOutcome:
+            ended = recorder.begin(2)
+            ended.sends(KEY, outcome.name)
+            ended.ended(outcome)
+        reading = recorder.begin(3)
+        reading.polled([])
+        reading.ended(OpOutcome.OK)
+        return recorder
+
+    recorder = asyncio.run(record())
+    counts = {outcome: recorder.count(outcome) for outcome in OpOutcome}
+    assert counts == {OpOutcome.OK: 1, OpOutcome.FAIL: 1, OpOutcome.INFO: 2}
+    ops = [op for op in recorder.history(is_read_to_the_end=False).ops if op.sends]
+    assert counts == {outcome: sum(op.outcome is outcome for op in ops) for outcome in OpOutcome}
