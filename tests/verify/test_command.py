@@ -84,6 +84,10 @@ def test_the_evidence_is_a_document_and_a_page_and_names_the_command_that_repeat
     assert json.loads(page.with_suffix(".json").read_text()) == document
     text = page.read_text()
     assert "<svg" in text and "http" not in text and document["command"] in text
+    for suffix in ("jsonl", "edn"):
+        checked = invoke(["verify", "--history", str(tmp_path / f"evidence-appends.{suffix}"), "--format", "json"])
+        (workload,) = json.loads(checked.stdout)["workloads"]
+        assert (checked.exit_code, workload["acknowledged"]) == (0, document["workloads"][0]["acknowledged"])
 
 
 @pytest.mark.slow

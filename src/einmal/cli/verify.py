@@ -11,12 +11,12 @@ import logging
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -26,7 +26,7 @@ from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
     from einmal.evidence.environment import RunEnvironment
-    from einmal.verify.evidence import Evidence
+    from einmal.verify.evidence import Evidence, WorkloadEvidence
     from einmal.verify.faults import OwnCluster
     from einmal.verify.network import ConnectionFaults
     from einmal.verify.pipeline.run import PipelineOptions
@@ -120,7 +120,16 @@ def verify(
     time: Annotated[str, typer.Option("--time", metavar="TIME", help="Duration, such as 30s, 5m or 1h.")] = "60s",
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of values, faults and pauses. Default: random.")] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Evidence page; FILE.json is written beside it.")
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Evidence page; FILE.json and the histories are written beside it."),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Check this history only, without a cluster: FILE.jsonl of an earlier --report, or FILE.edn of "
+            "Jepsen's Kafka workload.",
+        ),
     ] = None,
     output: Output = Format.TEXT,
 ) -> None:
@@ -131,6 +140,10 @@ def verify(
     from einmal.evidence.environment import run_environment
     from einmal.verify.run import VerifyOptions, VerifyRun
 
+    if history is not None:
+        if bootstrap_server or cluster or control or workloads or pipeline or faults or report:
+            raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
+        _check_history(history, output)
     _check(bootstrap_server, cluster, control, workloads, pipeline)
     kinds = _kinds(faults, cluster)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
@@ -156,12 +169,26 @@ def verify(
         print(f"warning: not removed: {each}", file=sys.stderr)
     fields = evidence.fields(environment, left)
     if report is not None:
-        _write(report, evidence, environment, left, fields)
+        # A pipeline's writes are its input, and its reads the output: no history of one log.
+        _write(report, evidence, environment, left, fields, evidence.workloads if tested is None else ())
     if output is Format.JSON:
         typer.echo(json.dumps(fields))
     else:
         _print(evidence, environment)
     raise typer.Exit(evidence.verdict.exit_status)
+
+
+def _check_history(path: Path, output: Format) -> NoReturn:
+    from einmal.verify.histories.check import check_history
+
+    with _failures_reported():
+        checked = check_history(path)
+    if output is Format.JSON:
+        typer.echo(json.dumps(checked.fields()))
+    else:
+        _print_workloads([checked.part], checked.began)
+        print(f"verdict: {checked.verdict.value}. {checked.sentence}")
+    raise typer.Exit(checked.verdict.exit_status)
 
 
 def _check(
@@ -261,6 +288,7 @@ def _failures_reported() -> Iterator[None]:
     from einmal.client.errors import KafkaError
     from einmal.local.processes import BrokerFailed
     from einmal.verify.clients.processes import ClientMissing
+    from einmal.verify.histories.files import HistoryUnreadable
     from einmal.verify.pipeline.mapping import MappingWrong
 
     # Clients warn of what the history has: records without an acknowledgement, connections that broke.
@@ -272,7 +300,7 @@ def _failures_reported() -> Iterator[None]:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
     except KafkaError as error:
         print_error(error)
-    except (BrokerFailed, MappingWrong, OSError) as error:
+    except (BrokerFailed, HistoryUnreadable, MappingWrong, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -284,33 +312,47 @@ def _failures_reported() -> Iterator[None]:
 
 
 def _write(
-    path: Path, evidence: Evidence, environment: RunEnvironment, left: list[str], fields: dict[str, object]
+    path: Path,
+    evidence: Evidence,
+    environment: RunEnvironment,
+    left: list[str],
+    fields: dict[str, object],
+    with_histories: Sequence[WorkloadEvidence],
 ) -> None:
+    from einmal.verify.histories.files import write_edn, write_json
     from einmal.verify.page import page
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page(evidence, environment, left))
         path.with_suffix(".json").write_text(json.dumps(fields, indent=2) + "\n")
+        for part in with_histories:
+            write_json(part.history, path.with_name(f"{path.stem}-{part.name}.jsonl"))
+            write_edn(part.history, path.with_name(f"{path.stem}-{part.name}.edn"))
     except OSError as error:
         print(f"error: --report: {path} cannot be written: {error.strerror}", file=sys.stderr)
         raise typer.Exit(_NO_VERDICT) from error
-    print(f"report: {path} and {path.with_suffix('.json')}", file=sys.stderr)
+    histories = f", histories: {path.with_name(path.stem)}-*.jsonl and .edn" if with_histories else ""
+    print(f"report: {path} and {path.with_suffix('.json')}{histories}", file=sys.stderr)
 
 
 def _print(evidence: Evidence, environment: RunEnvironment) -> None:
-    from einmal.verify.page import HEADS, rows
-    from einmal.verify.verdict import definition
-
-    print_rows([dict(zip(HEADS, row, strict=True)) for row in rows(evidence)], HEADS, Format.TEXT)
-    for part in evidence.workloads:
-        if part.mistake:
-            print(f"\nnegative control: {part.mistake}")
-        for each in part.shown(evidence.began, examples_max=1):
-            print(f"\n{each.kind} ({each.count}): {definition(each.kind)}\n  {each.detail}")
-            for line in each.operations:
-                print(f"    {line}")
+    _print_workloads(evidence.workloads, evidence.began)
     print(f"\ndurability: {', '.join(f'{name}={value}' for name, value in evidence.durability.items())}")
     print(f"not tested: {'; '.join(evidence.not_tested)}")
     print(f"repeat: {environment.command}")
     print(f"verdict: {evidence.verdict.value}. {evidence.sentence}")
+
+
+def _print_workloads(workloads: Sequence[WorkloadEvidence], began: float) -> None:
+    from einmal.verify.page import HEADS, rows
+    from einmal.verify.verdict import definition
+
+    print_rows([dict(zip(HEADS, row, strict=True)) for row in rows(workloads)], HEADS, Format.TEXT)
+    for part in workloads:
+        if part.mistake:
+            print(f"\nnegative control: {part.mistake}")
+        for each in part.shown(began, examples_max=1):
+            print(f"\n{each.kind} ({each.count}): {definition(each.kind)}\n  {each.detail}")
+            for line in each.operations:
+                print(f"    {line}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
@@ -56,6 +56,57 @@ class WorkloadEvidence:
     anomalies: tuple[Anomaly, ...]
     history: History
     client_errors: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        history: History,
+        anomalies: Iterable[Anomaly],
+        *,
+        mistake: str = "",
+        client_errors: Mapping[str, int] | None = None,
+    ) -> WorkloadEvidence:
+        """Count what is in the history."""
+        counts: Counter[OpOutcome] = Counter()
+        read = 0
+        for op in history.ops:
+            if op.sends:
+                counts[op.outcome] += 1
+            read += sum(len(poll.records) for poll in op.polls)
+        return cls(
+            name=name,
+            mistake=mistake,
+            acknowledged=counts[OpOutcome.OK],
+            failed=counts[OpOutcome.FAIL],
+            unknown=counts[OpOutcome.INFO],
+            read=read,
+            anomalies=tuple(anomalies),
+            history=history,
+            client_errors=dict(client_errors or {}),
+        )
+
+    def fields(self, since: float) -> dict[str, object]:
+        """The document for programs."""
+        return {
+            "name": self.name,
+            "mistake": self.mistake,
+            "acknowledged": self.acknowledged,
+            "failed": self.failed,
+            "unknown": self.unknown,
+            "read": self.read,
+            "client_errors": dict(self.client_errors),
+            "anomalies": [
+                {
+                    "kind": each.kind,
+                    "count": each.count,
+                    "definition": definition(each.kind),
+                    "detail": each.detail,
+                    "operations": list(each.operations),
+                }
+                for each in self.shown(since)
+            ],
+        }
 
     def shown(self, since: float, examples_max: int = _SHOWN) -> Iterator[ShownAnomaly]:
         """A few of each kind, those with the fewest values first."""
@@ -134,28 +185,7 @@ class Evidence:
             "client": self.client,
             "seed": self.seed,
             "seconds": self.seconds,
-            "workloads": [
-                {
-                    "name": part.name,
-                    "mistake": part.mistake,
-                    "acknowledged": part.acknowledged,
-                    "failed": part.failed,
-                    "unknown": part.unknown,
-                    "read": part.read,
-                    "client_errors": dict(part.client_errors),
-                    "anomalies": [
-                        {
-                            "kind": each.kind,
-                            "count": each.count,
-                            "definition": definition(each.kind),
-                            "detail": each.detail,
-                            "operations": list(each.operations),
-                        }
-                        for each in part.shown(self.began)
-                    ],
-                }
-                for part in self.workloads
-            ],
+            "workloads": [part.fields(self.began) for part in self.workloads],
             "faults": [fault._asdict() for fault in self.faults],
             "timeline": [second._asdict() for second in self.seconds_of()],
             "cluster": dict(self.cluster),

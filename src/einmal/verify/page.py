@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from einmal.evidence.environment import RunEnvironment
 from einmal.evidence.page import document, table, verdict
-from einmal.verify.evidence import Evidence
+from einmal.verify.evidence import Evidence, WorkloadEvidence
 from einmal.verify.picture import NARROW_WIDTH, draw
 from einmal.verify.verdict import RunVerdict, definition
 
@@ -15,11 +15,11 @@ HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
 _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerdict.UNKNOWN: "Not enough evidence."}
 
 
-def rows(evidence: Evidence) -> list[tuple[str, ...]]:
+def rows(workloads: Iterable[WorkloadEvidence]) -> list[tuple[str, ...]]:
     """A row for each workload: operations by their outcome, and records that were read."""
     return [
         (part.name, *(f"{n:,}" for n in (part.acknowledged, part.failed, part.unknown, part.read, len(part.anomalies))))
-        for part in evidence.workloads
+        for part in workloads
     ]
 
 
@@ -31,7 +31,7 @@ def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -
 {verdict(evidence.verdict.value, _WORDS[evidence.verdict], evidence.sentence)}
 {_control(evidence)}
 <p class="soft">{escape(evidence.definition)}</p>
-{table(HEADS, rows(evidence), numbers=5)}
+{table(HEADS, rows(evidence.workloads), numbers=5)}
 {_anomalies(evidence)}
 <h2>Timeline</h2>
 <div class="desktop">{draw(seconds, evidence.faults)}</div>

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from einmal.checker.history import Anomaly, History, OpOutcome
+from einmal.checker.history import Anomaly, History
 from einmal.verify.clients.processes import library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.faults import OwnCluster
@@ -27,7 +27,6 @@ from einmal.verify.workload_run import WorkloadRun
 from einmal.workloads.bank import Bank
 from einmal.workloads.controls import CONTROLS
 from einmal.workloads.ledger import Ledger
-from einmal.workloads.recorder import Recorder
 
 PREFIX: Final = "einmal-verify-"
 WORKLOADS: Final[Mapping[str, type[Bank] | type[Ledger]]] = {"appends": Ledger, "bank": Bank}
@@ -58,9 +57,6 @@ class TestedRun(Protocol):
 
     @property
     def groups(self) -> tuple[str, ...]: ...
-
-    @property
-    def recorder(self) -> Recorder: ...
 
     @property
     def acknowledged(self) -> int: ...
@@ -235,23 +231,10 @@ class VerifyRun:
             return [f"everything named {PREFIX}{self.name}-*: {error}"]
 
     def _evidence(self, runs: Sequence[TestedRun], facts: Mapping[str, str], durability: Mapping[str, str]) -> Evidence:
-        parts = []
-        for run in runs:
-            history = run.history
-            counts = {outcome: run.recorder.count(outcome) for outcome in OpOutcome}
-            parts.append(
-                WorkloadEvidence(
-                    name=run.name,
-                    mistake=run.mistake,
-                    acknowledged=counts[OpOutcome.OK],
-                    failed=counts[OpOutcome.FAIL],
-                    unknown=counts[OpOutcome.INFO],
-                    read=sum(len(poll.records) for op in history.ops for poll in op.polls),
-                    anomalies=tuple(run.anomalies()),
-                    history=history,
-                    client_errors=dict(run.errors),
-                )
-            )
+        parts = [
+            WorkloadEvidence.of(run.name, run.history, run.anomalies(), mistake=run.mistake, client_errors=run.errors)
+            for run in runs
+        ]
         gaps = [gap for run in runs for gap in run.gaps]
         is_pipeline = self.options.pipeline is not None
         found = [anomaly for part in parts for anomaly in part.anomalies]
