@@ -27,7 +27,7 @@ def test_a_tool_that_does_not_run_is_reported(tmp_path: Path) -> None:
         list(JavaPrice(Path(java), tmp_path)(MeasuredBroker(cluster.bootstrap_servers), 0.01))
 
 
-@pytest.mark.interop
+@pytest.mark.long
 def test_the_java_producer_is_measured_under_each_guarantee() -> None:
     try:
         jars = Path(classpath("performance")).parent

@@ -21,6 +21,7 @@ def long_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "_TIMEOUT_S", 300.0)
 
 
+@pytest.mark.long
 def test_a_second_measurement_finds_nothing_of_the_first_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "CODECS", ("none", "lz4"))
     names = ["single", "transactions", "client"]

@@ -88,6 +88,7 @@ async def test_a_topic_that_is_not_compacted_is_left_alone(tmp_path: Path) -> No
         assert len(await read_all(client, "t")) == 200
 
 
+@pytest.mark.long
 @pytest.mark.time_limit(120)
 async def test_writing_reading_and_checkpoints_continue_while_a_log_is_cleaned(tmp_path: Path) -> None:
     settings = {**SETTINGS, "log.cleaner.backoff.ms": 1, "log.flush.interval.messages": 1}

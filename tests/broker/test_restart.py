@@ -19,7 +19,9 @@ KILLS = 4
 PARTITIONS = 3
 
 
-@pytest.mark.parametrize("flush", [False, True], ids=["page cache", "every write flushed"])
+@pytest.mark.parametrize(
+    "flush", [False, pytest.param(True, marks=pytest.mark.long)], ids=["page cache", "every write flushed"]
+)
 def test_killed_under_load_it_keeps_what_it_acknowledged_once_and_in_order(tmp_path: Path, flush: bool) -> None:
     options = ("-X", "num.partitions=3", *(("-X", "log.flush.interval.messages=1") if flush else ()))
     source = random.Random(1)

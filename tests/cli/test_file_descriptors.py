@@ -73,7 +73,7 @@ async def check_service(broker: BrokerProcess, name: str) -> None:
             assert in_use(broker) <= LIMIT
 
 
-@pytest.mark.system
+@pytest.mark.long
 @pytest.mark.time_limit(180)
 async def test_segments_without_number_leave_descriptors_for_everything_else(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, open_files=LIMIT) as broker:

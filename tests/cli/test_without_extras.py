@@ -218,7 +218,7 @@ def test_no_command_ends_in_a_traceback_without_any_extra(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", _EXTRAS)
+@pytest.mark.parametrize("extra", [_EXTRAS[0], *(pytest.param(each, marks=pytest.mark.long) for each in _EXTRAS[1:])])
 def test_no_command_ends_in_a_traceback_with_one_extra_alone(extra: str, tmp_path: Path) -> None:
     blocked = [module for module in _MODULES if _MODULES[module] != extra]
     names = [name for name in _NEEDY if extra != "spark" or name not in ("run", "mirror run", "bench", "demo")]

@@ -192,8 +192,7 @@ def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
 
 
 @pytest.mark.spark
-@pytest.mark.system
-@pytest.mark.slow
+@pytest.mark.long
 def test_tasks_that_are_killed_in_the_middle_of_a_copy_lose_repeat_and_tear_nothing(
     brokers: tuple[EinmalBroker, EinmalBroker], tmp_path: Path
 ) -> None:

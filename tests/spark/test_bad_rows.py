@@ -222,6 +222,7 @@ def test_an_unknown_schema_id_is_a_dead_letter_and_the_others_are_decoded(
     assert sorted(each.reason for each in payments.dead()) == ["MalformedValue", "UnknownSchemaId"]
 
 
+@pytest.mark.long
 def test_a_registry_that_does_not_answer_stops_the_pipeline_and_makes_no_dead_letters(
     spark: SparkSession, payments: Payments
 ) -> None:

@@ -112,7 +112,7 @@ QUERIES = {
 }
 
 
-IN_EVERY_RUN = ("count, complete", "window", "join of streams")
+IN_EVERY_RUN = ("count, complete", "join of streams")
 """One of each kind of state. Queries without state are in most other tests; the mode update, over a commit file that is
 gone, in ``test_checkpoint_lost``."""
 

@@ -224,6 +224,7 @@ def test_a_run_that_ends_between_two_sinks_is_continued_by_the_next(
     assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in NUMBERS)
 
 
+@pytest.mark.long
 def test_a_batch_that_only_the_topics_have_is_written_to_the_database_alone_by_the_next_run(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
 ) -> None:

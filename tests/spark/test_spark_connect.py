@@ -81,6 +81,7 @@ def connect(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_topics_are_read_over_connect_beside_a_classic_session_that_writes(
     spark: SparkSession, connect: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.interop.apache_kafka import in_the_long_run
-from tests.spark.conftest import KINDS, NodeOf
+from tests.spark.conftest import KINDS, NodeOf, long
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import create, fill, numbers
 
@@ -35,6 +35,9 @@ MOMENTS = {
     "answered": "after the answer, before Spark's commit file",
 }
 AFTER_END_TXN = ("committed", "answered")
+IN_EVERY_RUN = ("planned", "reported", "committed", "answered")
+"""Before the transaction, in it, and on both sides of what a restart can know of its end."""
+IN_THE_LONG_RUN = tuple(each for each in MOMENTS if each not in IN_EVERY_RUN)
 _HOOKS = Path(__file__).parent / "programs" / "hold_writers"
 _REPOSITORY = Path(__file__).parents[2]
 _KILLED_S = 400.0
@@ -65,25 +68,28 @@ def output(bootstrap: str, topic: str) -> list[int]:
     return sorted(found)
 
 
-Killed = Callable[[str], dict[str, Pipeline]]
+Killed = Callable[[str, str], Pipeline]
 
 
 @pytest.fixture(scope="session")
 def killed(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark: SparkSession) -> Killed:
-    """The pipelines of a broker by the moment at which their driver was killed."""
-    ended: dict[str, dict[str, Pipeline]] = {}
+    """The pipeline on a broker whose driver was killed at a moment."""
+    ended: dict[tuple[str, str], Pipeline] = {}
 
-    def of_broker(kind: str) -> dict[str, Pipeline]:
-        if kind not in ended:
-            ended[kind] = _killed(kind, tmp_path_factory.mktemp("format-killed"), node_of(kind).bootstrap)
-        return ended[kind]
+    def at(kind: str, moment: str) -> Pipeline:
+        if (kind, moment) not in ended:
+            together = IN_EVERY_RUN if moment in IN_EVERY_RUN else IN_THE_LONG_RUN
+            found = _killed(kind, together, tmp_path_factory.mktemp("format-killed"), node_of(kind).bootstrap)
+            ended.update({(kind, each): pipeline for each, pipeline in found.items()})
+        return ended[kind, moment]
 
-    return of_broker
+    return at
 
 
-def _killed(kind: str, directory: Path, bootstrap: str) -> dict[str, Pipeline]:
+def _killed(kind: str, moments: tuple[str, ...], directory: Path, bootstrap: str) -> dict[str, Pipeline]:
+    """With one driver for these moments."""
     pipelines = {}
-    for moment in MOMENTS:
+    for moment in moments:
         pipeline = Pipeline(bootstrap, str(directory), f"format-{kind}-{moment}")
         create(bootstrap, pipeline.source_topic, pipeline.topic)
         fill(bootstrap, pipeline.source_topic, range(RECORDS))
@@ -116,9 +122,9 @@ def _killed(kind: str, directory: Path, bootstrap: str) -> dict[str, Pipeline]:
 
 
 @pytest.mark.parametrize("kind", [*map(in_the_long_run, KINDS)])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*IN_EVERY_RUN, *map(long, IN_THE_LONG_RUN)])
 def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, killed: Killed, kind: str, moment: str) -> None:
-    pipeline = killed(kind)[moment]
+    pipeline = killed(kind, moment)
     before = output(pipeline.bootstrap, pipeline.topic)
     was_in = moment in AFTER_END_TXN
     assert len(before) == (0 if moment == "acquired" else 2 * BATCH if was_in else BATCH), before

@@ -15,6 +15,7 @@ _KILLS: Final = 4
 _SEED: Final = 9
 
 
+@pytest.mark.long
 def test_each_row_version_arrives_once_in_order_and_in_whole_transactions_under_kills(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
     report = CaptureCampaign(tmp_path, _SEED, large=2_000).run(_KILLS)
