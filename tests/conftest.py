@@ -56,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
+    # Tests use no connection profile of the person who runs them.
+    os.environ["EINMAL_PROFILE"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As in the background of a shell: every process that a test starts would ignore it, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)

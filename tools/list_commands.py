@@ -35,7 +35,38 @@ The commands `pipeline`, `topic`, `group`, `cluster` and `txn` work on any Kafka
 `einmal[spark]`. Of every verb `list` there is the short name `ls`, and of `delete` `rm`.
 `einmal --install-completion` makes bash, zsh or fish complete commands, options, and the names of the cluster's topics,
 groups and transactional ids.
+
+Every verb has `-q` (`--quiet`: no notes and no progress on stderr; errors, hints and warnings remain), `-v`
+(`--verbose`: [log events](log-events.md) on stderr from level INFO, such as each connection; text on a terminal, else
+as JSON) and `-vv` (from DEBUG, such as each answer of a broker). There is no `--format yaml`: JSON is YAML, too, and a
+reader of YAML takes it.
+
+## Connection profiles
+
+Verbs that connect to a cluster, all but `bench`, do it with the settings of a profile:
+
+```console
+$ einmal profile create production -b kafka.example.com:9093 -X security.protocol=SASL_SSL \\
+    -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=orders -X 'sasl.password=${env:PASSWORD}'
+$ einmal topic list
+$ einmal topic list --profile test
+```
+
+A setting comes from the first of these that has it: an option (`--brokers`), `-X`, the file of `--command-config`, the
+environment (`KAFKA_BROKERS`, `KAFKA_SASL_PASSWORD`, ...), the profile, the default. Where the environment overrides the
+profile, a warning names the settings. The profile is the one of `--profile`, else of `EINMAL_PROFILE` (empty: none),
+else the one in use: the last that `profile create` or `profile use` has named.
+
+Profiles are in `config.toml` in einmal's folder of the user's configuration (`$XDG_CONFIG_HOME/einmal`, or
+`~/.config/einmal`), a table `[profiles.NAME]` each. Only its owner can read it: it is written with mode 0600, and
+another mode is a warning. `profile show` hides passwords and other secrets. References such as `${env:PASSWORD}` and
+`${file:PATH:KEY}` are kept, and resolved at each use: with them no secret is in the file. `profile create` and `use`
+write the file anew, without its comments. `run`, `mirror` and `ingest` have their clusters in their own files, and use
+no profile.
 """
+
+_IN_EVERY_VERB = {"quiet", "verbose", "profile"}
+"""Options that the head of the page describes."""
 
 
 def page() -> str:
@@ -45,7 +76,8 @@ def page() -> str:
         arguments = [each.make_metavar(context) for each in command.params if each.param_type_name == "argument"]
         lines += [f"## `{' '.join((path, *arguments))}`\n", " ".join(command.help.split()) + "\n"]
         lines += ["| option | default | |", "|---|---|---|"]
-        lines += [_row(each) for each in command.params if each.param_type_name == "option"]
+        options = [each for each in command.params if each.param_type_name == "option"]
+        lines += [_row(each) for each in options if each.name not in _IN_EVERY_VERB]
         lines.append("")
     return "\n".join(lines)
 

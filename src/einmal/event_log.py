@@ -26,6 +26,10 @@ class EventLog:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
+    def is_on(self, level: int) -> bool:
+        """Whether lines of this level are wanted: for what happens too often to prepare a line that nobody reads."""
+        return self._logger.isEnabledFor(level)
+
     def debug(self, event: str, sentence: str, /, *, exc_info: BaseException | None = None, **fields: object) -> None:
         self._log(logging.DEBUG, event, sentence, exc_info, fields)
 

@@ -10,6 +10,14 @@ def test_every_verb_that_connects_is_shown_on_a_secured_cluster() -> None:
     assert set(CONNECTING) - SHOWN.keys() == set()
 
 
+def test_every_verb_can_be_quiet_or_verbose_and_if_it_connects_use_a_profile() -> None:
+    options = {
+        verb: {option for parameter in command.params for option in parameter.opts} for verb, command in verbs().items()
+    }
+    assert {verb for verb, found in options.items() if not {"-q", "--quiet", "-v", "--verbose"} <= found} == set()
+    assert {verb for verb, found in options.items() if "--profile" in found} == set(CONNECTING)
+
+
 def test_every_verb_that_connects_takes_a_file_of_settings() -> None:
     options = {verb: {option for parameter in verbs()[verb].params for option in parameter.opts} for verb in CONNECTING}
     assert {verb for verb, found in options.items() if not {"--command-config", "-X", "-b"} <= found} == set()

@@ -36,8 +36,9 @@ def verbs() -> dict[str, Any]:
     return dict(leaves(typer.main.get_command(app), ""))
 
 
-WITHOUT_A_CLUSTER = {"start", "demo", "bench", "simulate", "log dump"}
-"""They start what they connect to, or read files."""
+_OF_PROFILES = {f"profile {verb}" for verb in ("create", "list", "show", "use", "delete")}
+WITHOUT_A_CLUSTER = {"start", "demo", "bench", "simulate", "log dump", *_OF_PROFILES}
+"""They start what they connect to, or read and write files."""
 IN_SPARKS_TESTS = {"run", "explain"}
 """Their settings are in pipeline.toml: tests/spark/test_secured.py runs both."""
 IN_THE_MIRRORS_TESTS = {"mirror run", "mirror status", "mirror failover", "mirror explain"}

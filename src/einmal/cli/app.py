@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 import einmal
+from einmal.cli.common_options import with_common_options
 from einmal.cli.formats import Format, LogFormat
 from einmal.cli.output import TerminalText
 from einmal.compiled import execution
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from einmal.cli.log import log as log
     from einmal.cli.mirror import mirror as mirror
     from einmal.cli.pipeline import pipeline as pipeline
+    from einmal.cli.profile import profile as profile
     from einmal.cli.quota import quota as quota
     from einmal.cli.run import run as run
     from einmal.cli.simulate import simulate as simulate
@@ -66,6 +68,7 @@ _LATER: Final = (
     "group",
     "cluster",
     "log",
+    "profile",
     "quota",
     "txn",
     "acl",
@@ -86,7 +89,7 @@ class _Later(TyperCommand):
             parent.add_typer(found, name=name)
         else:
             parent.command(name)(found)
-        return get_group(parent).commands[name]
+        return with_common_options(get_group(parent).commands[name])
 
 
 class _Commands(UserDict[str, "Command"]):
@@ -104,7 +107,8 @@ class _Program(TyperGroup):
 
     def __init__(self, *, commands: Mapping[str, Command], **attributes: Any) -> None:
         later: dict[str, Command] = {name: _Later(name) for name in _LATER}
-        super().__init__(commands={**commands, **later}, **attributes)
+        now = {name: with_common_options(each) for name, each in commands.items()}
+        super().__init__(commands={**now, **later}, **attributes)
         self.commands = _Commands(self.commands)
 
     def list_commands(self, ctx: Context) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from einmal.cli.clients import failures_reported
 from einmal.cli.declarations import WRONG_USAGE, parsed, wrong_usage
 from einmal.cli.formats import Format
+from einmal.cli.messages import note
 
 if TYPE_CHECKING:
     from einmal.chains.declared import BrokenSection, DeclaredLink
@@ -51,7 +51,7 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
             graph.write_text(svg(chain, notes))
         except OSError as error:
             raise typer.BadParameter(f"{graph} cannot be written: {error.strerror}") from error
-        print(f"drawn: {graph}", file=sys.stderr)
+        note(f"drawn: {graph}")
     ends = [{**_end(chain, location), "behind": str(end_to_end(chain, location, lags))} for location in chain.ends]
     if output is Format.JSON:
         steps = [_step(each, notes) for each in chain.steps]

@@ -16,6 +16,7 @@ import typer
 
 from einmal.cli.formats import Format
 from einmal.cli.output import print_rows, printable
+from einmal.cli.profiles import chosen
 
 if TYPE_CHECKING:
     from einmal.client import Admin, IsolationLevel, RangeReader, TopicPartition
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
 _NEAREST: Final = "127.0.0.1:9092"
 _KINDS: Final = ("AdminSettings", "ConsumerSettings", "ProducerSettings")
+SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
 
 Brokers = Annotated[
     str | None,
@@ -32,7 +34,8 @@ Brokers = Annotated[
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help=f"Bootstrap servers of the cluster. Default: ${' or $'.join(BROKERS_VARIABLES)}, else {_NEAREST}.",
+        help=f"Bootstrap servers of the cluster. Default: ${' or $'.join(BROKERS_VARIABLES)}, else the profile's, "
+        f"else {_NEAREST}.",
         show_default=False,
     ),
 ]
@@ -61,16 +64,18 @@ def config_of(
     command_config: Path | None = None,
     kind: str = "AdminSettings",
 ) -> dict[str, Any]:
-    """The client's configuration: the option -b, then -X, the file, the environment. Raises typer.BadParameter.
+    """The client's configuration: the option -b, then -X, the file, the environment, the profile. Raises
+    typer.BadParameter.
 
     ``kind``: the table of the client that the settings of the file are for.
     """
-    config: dict[str, Any] = {"default.api.timeout.ms": 10_000}
-    found = next((os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)), _NEAREST)
-    config["bootstrap.servers"] = found
-    config |= _from_environment()
+    config: dict[str, Any] = {"default.api.timeout.ms": 10_000, "bootstrap.servers": _NEAREST}
+    environment = _from_environment()
+    if (profile := chosen()) is not None:
+        config |= _from_profile(*profile, environment, kind)
+    config |= environment
     if command_config is not None:
-        config |= _from_file(command_config, kind)
+        config |= _of_kind(read_properties(command_config), kind, str(command_config))
     for setting in settings or ():
         name, value = key_and_value(setting)
         config[name.strip()] = _resolved(name.strip(), value.strip())
@@ -94,13 +99,23 @@ def now_ms() -> int:
 
 
 def _from_environment() -> dict[str, str]:
-    """Security settings such as $KAFKA_SASL_PASSWORD: a secret in the arguments is visible to every user."""
+    """Bootstrap servers, and security settings such as $KAFKA_SASL_PASSWORD: a secret in the arguments is visible to
+    every user."""
+    brokers = [os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)]
+    found = {"bootstrap.servers": brokers[0]} if brokers else {}
     if not any(name.startswith(("KAFKA_SECURITY_", "KAFKA_SASL_", "KAFKA_SSL_")) for name in os.environ):
-        return {}
+        return found
     from einmal.client.security_settings import SECURITY_NAMES
 
     variables = {name: f"KAFKA_{name.upper().replace('.', '_')}" for name in sorted(SECURITY_NAMES)}
-    return {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+    return found | {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+
+
+def _from_profile(name: str, settings: Mapping[str, str], environment: Mapping[str, str], kind: str) -> dict[str, str]:
+    overridden = sorted(each for each, value in environment.items() if settings.get(each, value) != value)
+    if overridden:
+        print(f"warning: the environment overrides {', '.join(overridden)} of profile {name!r}", file=sys.stderr)
+    return _of_kind(settings, kind, f"profile {name!r}")
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -114,20 +129,27 @@ def read_properties(path: Path) -> dict[str, str]:
         raise typer.BadParameter(f"--command-config: {path} cannot be read: {reason}") from error
 
 
-def _from_file(path: Path, kind: str) -> dict[str, str]:
+def known_settings() -> set[str]:
+    """The settings of all kinds of clients."""
     from einmal.client import config
 
-    given = read_properties(path)
+    return {name for each in _KINDS for name, *_ in config.documentation(getattr(config, each))}
+
+
+def _of_kind(given: Mapping[str, str], kind: str, where: str) -> dict[str, str]:
+    """Settings that this kind of client has, with references resolved. ``where`` they are, for a warning."""
+    from einmal.client import config
+
     own = {name for name, *_ in config.documentation(getattr(config, kind))}
-    others = {name for each in _KINDS for name, *_ in config.documentation(getattr(config, each))}
+    others = known_settings()
     kept = {}
     for name, value in given.items():
         # A misspelt security setting must not leave a connection less secure: the client rejects it.
-        if name in own or name.startswith(("sasl.", "ssl.", "security.")):
+        if name in own or name.startswith(SECURITY_PREFIXES):
             # Java's clients trim what they read.
             kept[name] = _resolved(name, value.strip())
         elif name not in others:
-            print(f"warning: {path}: unknown setting {name!r} is ignored", file=sys.stderr)
+            print(f"warning: {where}: unknown setting {name!r} is ignored", file=sys.stderr)
     return kept
 
 

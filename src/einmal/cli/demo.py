@@ -12,6 +12,7 @@ import typer
 
 from einmal.cli.declarations import why_unreadable
 from einmal.cli.formats import Format
+from einmal.cli.messages import is_quiet
 from einmal.cli.output import undisguised
 from einmal.extras import install_command
 
@@ -47,7 +48,7 @@ def demo(
     from einmal.evidence.environment import run_environment
     from einmal.local.processes import BrokerFailed
 
-    talk = Console(file=undisguised(sys.stderr))
+    talk = Console(file=undisguised(sys.stderr), quiet=is_quiet())
     try:
         source, lines = read_lines(inputs or [])
     except (NoInput, OSError) as error:

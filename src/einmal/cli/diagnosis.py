@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from einmal.cli.messages import note
 from einmal.cli.output import printable
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def print_diagnosis(found: Diagnosis, options: str) -> None:
     for partition, why in found.unseen.items():
         print(f"warning: {partition} was not examined: {printable(why)}", file=sys.stderr)
     if any(each.cause is Cause.HANGING for each in found.held):
-        print(f"note: {HIDDEN}", file=sys.stderr)
+        note(f"note: {HIDDEN}")
 
 
 def _paragraph(held: HeldPartition, now: int, options: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Annotated
 
 import typer
@@ -22,6 +21,7 @@ from einmal.cli.clients import (
 )
 from einmal.cli.completion import group_names, topic_names
 from einmal.cli.formats import Format, Output
+from einmal.cli.messages import note
 from einmal.cli.output import print_rows, print_sections, printable
 from einmal.cli.seeking import planned
 
@@ -143,7 +143,7 @@ def lag(
     )
     for each in found.partitions:
         for why in dict.fromkeys(each.unknown.values()):
-            print(f"note: {each.topic}-{each.partition}: {printable(why)}", file=sys.stderr)
+            note(f"note: {each.topic}-{each.partition}: {printable(why)}")
 
 
 @group.command()
@@ -198,7 +198,7 @@ def seek(
     ]
     print_rows(rows, ("topic", "partition", "current_offset", "new_offset", "status"), output)
     if not yes:
-        print("note: nothing is changed; repeat the command with --yes", file=sys.stderr)
+        note("note: nothing is changed; repeat the command with --yes")
 
 
 @group.command()

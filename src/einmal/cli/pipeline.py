@@ -17,6 +17,7 @@ import typer
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.declarations import why_unreadable
 from einmal.cli.formats import Format, Output
+from einmal.cli.messages import note
 from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def infer(
     if output is Format.JSON:
         print(json.dumps({"schema": found.schema, "samples": found.samples, "refused": found.refused}))
     else:
-        print(f"{found.samples:,} samples", file=sys.stderr)
+        note(f"{found.samples:,} samples")
         print(json.dumps(found.schema, indent=2, ensure_ascii=False))
 
 
@@ -325,7 +326,7 @@ def _carry_out(
     if output is Format.JSON:
         print(json.dumps({"pipeline": name, "status": "done", "did": list(change.consequences)}))
     else:
-        print("done", file=sys.stderr)
+        note("done")
 
 
 def _row(status: PipelineStatus) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rich.console import Console as Terminal
 from rich.live import Live
 from rich.table import Table
 
+from einmal.cli.messages import is_quiet, note
 from einmal.pipeline import events
 from einmal.spark.operate.watch import Watched
 from einmal.spark.output.reports import ALREADY_IN, SKIPPED, BatchReport
@@ -45,7 +46,7 @@ class Console:
         # The output of a program goes above the table, if both are on the same screen.
         self._live = (
             Live(console=terminal, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
-            if terminal.is_terminal and not as_json
+            if terminal.is_terminal and not as_json and not is_quiet()
             else None
         )
 
@@ -68,7 +69,7 @@ class Console:
         name = pipeline.progress.pipeline
         match event:
             case events.NameTaken(_, producer_id, epoch):
-                _say(f"{name}: started, producer id {producer_id}, epoch {epoch}")
+                note(f"{name}: started, producer id {producer_id}, epoch {epoch}")
             case events.BatchStarted(batch_id) if name not in self._begun:
                 # The first batch takes longest: Spark's workers start for it.
                 self._begun.add(name)
@@ -110,7 +111,7 @@ class Console:
         self._say_of(name, text)
 
     def _say_of(self, name: str, text: str) -> None:
-        _say(f"{name}: {text}" if len(self._lines) > 1 else text)
+        note(f"{name}: {text}" if len(self._lines) > 1 else text)
 
     def _print(self, report: BatchReport, lag: Mapping[str, int] | None) -> None:
         known = {"lag": None if lag is None else sum(lag.values()), "lag_by_topic": lag}
@@ -119,10 +120,6 @@ class Console:
         except BrokenPipeError:
             # The reader has seen enough; the pipeline continues.
             self._as_json = False
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def line(reports: Sequence[BatchReport]) -> str:

@@ -24,6 +24,7 @@ import typer
 from einmal.cli.clients import failures_reported, key_and_value
 from einmal.cli.declarations import why_unreadable, wrong_usage
 from einmal.cli.formats import Format
+from einmal.cli.messages import note
 from einmal.cli.waiting import waiting
 
 if TYPE_CHECKING:
@@ -120,12 +121,8 @@ def new_session(
     began = time.monotonic()
     with waiting(f"{name}: starting Spark"), _interrupted_at_once():
         spark = session(name, master=master, config=config)
-    _say(f"{name}: Spark {spark.version} on {spark.sparkContext.master}, after {time.monotonic() - began:.1f} s")
+    note(f"{name}: Spark {spark.version} on {spark.sparkContext.master}, after {time.monotonic() - began:.1f} s")
     return spark
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def quiet_py4j() -> None:
@@ -201,7 +198,7 @@ def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Itera
                 spark.conf.set(ADDRESS, metrics)
             address = served(spark)
             if address is not None:
-                print(f"metrics: http://{address}/metrics", file=sys.stderr)
+                note(f"metrics: http://{address}/metrics")
             yield
         finally:
             queries.remove_observer(watch)
@@ -216,10 +213,10 @@ def _run_declared(program: Program, spark: SparkSession) -> None:
 
     # Until it runs there is nothing that could be ended between two batches.
     signal.signal(signal.SIGINT, _end_at_once)
-    _say(f"{program.declaration.name}: planning the query")
+    note(f"{program.declaration.name}: planning the query")
     started = writer(program, spark)
     # From here on it is the brokers that are waited for, up to the first thing that happens.
-    patience = threading.Timer(_PATIENCE_S, lambda: _say(_WAITING))
+    patience = threading.Timer(_PATIENCE_S, lambda: note(_WAITING))
     patience.start()
     try:
         query = started.listener(lambda _: patience.cancel()).start()
@@ -230,7 +227,7 @@ def _run_declared(program: Program, spark: SparkSession) -> None:
     def stop(*_: object) -> None:
         if stopping:
             _end_at_once()
-        print("stopping after this batch; once more to stop at once", file=sys.stderr)
+        note("stopping after this batch; once more to stop at once")
         stopping.append(threading.Thread(target=query.stop, name="einmal-stop", daemon=True))
         stopping[0].start()
 
@@ -251,7 +248,7 @@ def _run_whole(program: Callable[[], None], queries: Queries) -> None:
     try:
         program()
     except KeyboardInterrupt:
-        print("stopping after this batch; once more to stop at once", file=sys.stderr)
+        note("stopping after this batch; once more to stop at once")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end_at_once)
         queries.stop_all()

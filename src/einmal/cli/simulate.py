@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from einmal.cli.formats import Format, Output
+from einmal.cli.messages import note
 from einmal.compiled import PURE
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ def _progress_interval() -> float:
 
 def _progress(done: int, wanted: int, seconds: float) -> None:
     end = "\r" if sys.stderr.isatty() and done != wanted else "\n"
-    print(
-        f"{done}/{wanted} schedules, {done / max(seconds, 0.001):.1f} per second", end=end, file=sys.stderr, flush=True
-    )
+    note(f"{done}/{wanted} schedules, {done / max(seconds, 0.001):.1f} per second", end=end)
 
 
 def _run(workload: Workload, seeds: range, jobs: int, hash_seed: str) -> Iterator[Result]:

@@ -38,6 +38,7 @@ from einmal.cli.formats import LogFormat
 from einmal.cli.garbage import collect_in_time
 from einmal.cli.log_formats import JsonFormatter, TextFormatter
 from einmal.cli.log_limits import LimitedHandler
+from einmal.cli.messages import is_quiet
 from einmal.compiled import execution
 from einmal.event_log import EventLog
 from einmal.seams import ListenError
@@ -490,9 +491,10 @@ def _announce(node: Node, as_json: bool) -> None:
 
 
 def _set_up_logging(wanted: LogFormat | None) -> None:
-    """``wanted`` None: text on a terminal, JSON elsewhere."""
+    """``wanted`` None: text on a terminal, JSON elsewhere. The level is INFO, but for -q and -vv."""
     handler = LimitedHandler(sys.stderr)
     is_text = sys.stderr.isatty() if wanted is None else wanted is LogFormat.TEXT
     handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    level = logging.WARNING if is_quiet() else min(logging.INFO, logging.getLogger().level)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -25,6 +25,7 @@ from einmal.cli.clients import (
 from einmal.cli.completion import topic_names, transactional_ids
 from einmal.cli.diagnosis import HIDDEN, print_diagnosis
 from einmal.cli.formats import Format, Output
+from einmal.cli.messages import note
 from einmal.cli.output import print_rows, print_sections, printable
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ def show(
         output,
     )
     if not found.parts:
-        print("note: no transaction is open; coordinators forget the partitions of one that is ended", file=sys.stderr)
+        note("note: no transaction is open; coordinators forget the partitions of one that is ended")
     for each in found.parts:
         for why in dict.fromkeys(each.unknown.values()):
-            print(f"note: {each.topic}-{each.partition}: {printable(why)}", file=sys.stderr)
+            note(f"note: {each.topic}-{each.partition}: {printable(why)}")
 
 
 @txn.command("list")
@@ -266,9 +267,9 @@ def find_hanging(
     columns = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
     print_rows(rows, (*columns, "last_timestamp"), output)
     unseen = f"transactions that began or wrote within {max_timeout_ms:,} ms, and open ones of their coordinators"
-    print(f"note: not looked for: {unseen} (einmal txn doctor shows these)", file=sys.stderr)
+    note(f"note: not looked for: {unseen} (einmal txn doctor shows these)")
     if rows:
-        print(f"note: {HIDDEN}", file=sys.stderr)
+        note(f"note: {HIDDEN}")
     _report_unseen(hanging.unseen)
 
 

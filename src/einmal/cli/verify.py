@@ -22,6 +22,7 @@ import typer
 
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, ended_by_sigterm, print_error
 from einmal.cli.formats import Format, Output
+from einmal.cli.messages import note
 from einmal.cli.output import print_rows
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def verify(
             )
             with _network(kinds, options.config) as network:
                 disturbed = own if FaultSource.BROKERS in kinds else None
-                run = VerifyRun(options, secrets.token_hex(4), disturbed, network, _say)
+                run = VerifyRun(options, secrets.token_hex(4), disturbed, network, note)
                 evidence, left = asyncio.run(run.run())
     for each in left:
         print(f"warning: not removed: {each}", file=sys.stderr)
@@ -241,10 +242,6 @@ def _pipeline(
     return PipelineOptions(command=command, input=source, output=target, mapping=mapping, log=log)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _seconds(text: str) -> float:
     found = _TIME.fullmatch(text.strip())
     if found is None or not float(found[1]):
@@ -260,7 +257,7 @@ def _own_cluster(kind: ClusterKind | None, nodes: int, folder: Path) -> Iterator
     from einmal.verify.faults import OwnCluster
 
     own = OwnCluster(folder, nodes)
-    print(f"starting {nodes} broker{'s' if nodes > 1 else ''}", file=sys.stderr)
+    note(f"starting {nodes} broker{'s' if nodes > 1 else ''}")
     own.start()
     try:
         yield own
@@ -333,7 +330,7 @@ def _write(
         print(f"error: --report: {path} cannot be written: {error.strerror}", file=sys.stderr)
         raise typer.Exit(_NO_VERDICT) from error
     histories = f", histories: {path.with_name(path.stem)}-*.jsonl and .edn" if with_histories else ""
-    print(f"report: {path} and {path.with_suffix('.json')}{histories}", file=sys.stderr)
+    note(f"report: {path} and {path.with_suffix('.json')}{histories}")
 
 
 def _print(evidence: Evidence, environment: RunEnvironment) -> None:

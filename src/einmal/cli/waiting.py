@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from einmal.cli.messages import note
+
 _EVERY_S: Final = 5.0
 
 
@@ -20,9 +22,9 @@ def waiting(what: str) -> Iterator[None]:
 
     def tell() -> None:
         while not is_over.wait(_EVERY_S):
-            print(f"{what}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+            note(f"{what}: {time.monotonic() - begun:.0f} s")
 
-    print(what, file=sys.stderr, flush=True)
+    note(what)
     # A log needs no more than the line above.
     if sys.stderr.isatty():
         threading.Thread(target=tell, name="einmal-waiting", daemon=True).start()

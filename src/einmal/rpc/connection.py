@@ -74,7 +74,8 @@ class _Pending:
 
 
 class Connection(asyncio.Protocol):
-    """``silent`` is called every second while an answer is overdue: see ``is_silent``.
+    """``silent`` is called every second while an answer is overdue: see ``is_silent``. ``answered`` is called with the
+    API's key and version and the answer's size.
 
     Between ``hold`` and ``release`` only requests of an authentication are written; the others keep their order.
     """
@@ -86,6 +87,7 @@ class Connection(asyncio.Protocol):
         silent: Callable[[Connection], None] | None = None,
         *,
         failure: Failure = NoAnswer,
+        answered: Callable[[int, int, int], None] | None = None,
     ) -> None:
         self.name = name
         self.versions: dict[int, tuple[int, int]] = {}
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
         """The first bytes that came; None once an answer was understood."""
         self._silent = silent
         self._failure = failure
+        self._answered = answered
         self._watch: asyncio.TimerHandle | None = None
 
     @property
@@ -183,6 +186,8 @@ class Connection(asyncio.Protocol):
             raise
         self._head = None
         self._answers += 1
+        if self._answered is not None:
+            self._answered(pending.api_key, pending.version, len(answer))
         if not pending.future.done():
             pending.future.set_result(result)
 

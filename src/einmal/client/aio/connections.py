@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import random
 import socket
 import ssl
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 _log = EventLog("einmal.client")
 
+_REQUESTS: Final = {each.value: each.name for each in ApiKey} | {17: "SASL_HANDSHAKE", 36: "SASL_AUTHENTICATE"}
 _CHECK_VERSIONS_MS: Final = 10_000
 _MAX_API_VERSIONS: Final = 4
 
@@ -197,6 +199,8 @@ class Connections:
         self._failures.pop(endpoint[:2], None)
         self._open[endpoint] = connection
         self._renew_later(connection, lifetime_ms)
+        protocol = self._settings.security_protocol
+        _log.info("connected", "connected to %(broker)s, %(protocol)s", broker=connection.name, protocol=protocol)
         return connection
 
     def _failed(self, endpoint: LaneEndpoint, error: KafkaError) -> None:
@@ -213,7 +217,8 @@ class Connections:
         name = f"{endpoint.host}:{endpoint.port}"
 
         def make() -> Connection:
-            return Connection(name, self._settings.client_id, self._silent, failure=Disconnected)
+            answered = partial(_log_answer, name) if _log.is_on(logging.DEBUG) else None
+            return Connection(name, self._settings.client_id, self._silent, failure=Disconnected, answered=answered)
 
         tls = self._secured.context()
         try:
@@ -345,6 +350,11 @@ _ASKED_ONE: Final[dict[int, tuple[str, int]]] = {
 }
 """The results, and the first version that has them, in responses to requests that this client sends for one item at a
 time only."""
+
+
+def _log_answer(broker: str, api_key: int, version: int, size: int) -> None:
+    sentence = "%(broker)s answers %(request)s, version %(version)d, in %(size)d bytes"
+    _log.debug("request_answered", sentence, broker=broker, request=_REQUESTS[api_key], version=version, size=size)
 
 
 def _again(error: KafkaError | None) -> KafkaError:
