@@ -424,6 +424,34 @@ def test_settings_are_changed_and_taken_back_and_partitions_are_added(both: Cli)
     assert "INVALID_PARTITIONS" in both(*words, "-p", "2", status=1).errors[0]
 
 
+def test_content_is_counted_and_ranges_of_transactions_are_named(both: Cli) -> None:
+    name = unique("contents")
+    both("topic", "create", name, "-p", "1")
+    with Producer(bootstrap_servers=both.bootstrap, transactional_id=name) as producer:
+        producer.init_transactions()
+        for end in (producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            producer.send(name, "x").result()
+            producer.send(name, "y").result()
+            end()
+        producer.begin_transaction()
+        producer.send(name, "open").result()
+        # A transaction's end is answered before its markers are written.
+        (found,) = at_last(
+            lambda: both("topic", "describe", name, "--content", "--format", "json").document["content"],
+            lambda content: content[0]["markers"] == 2,
+        )
+        text = both("topic", "describe", name, "--content").lines
+        wide = both("topic", "describe", name, "--format", "wide").lines
+        producer.abort_transaction()
+    assert (found["committed"], found["aborted"], found["behind"], found["unknown"]) == (2, 2, 1, {})
+    ranges = [(each["first_offset"], each["last_offset"], each["marker_offset"]) for each in found["aborted_ranges"]]
+    assert ranges == [(0, 1, 2)]
+    assert [each["first_offset"] for each in found["open_ranges"]] == [6]
+    assert text[-1].split() == ["0", "2", "2", "2", "1"]
+    assert wide[-1].split()[-3:] == ["6", "7", "7"]
+
+
 def on_a_terminal(cluster: str, answer: bytes, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``einmal topic`` with a terminal as stdin, on which somebody types the answer."""
     keyboard, terminal = os.openpty()

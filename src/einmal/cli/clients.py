@@ -174,11 +174,15 @@ def key_and_value(text: str) -> tuple[str, str]:
 
 
 def print_error(error: KafkaError) -> None:
-    """``error:`` and ``hint:`` on stderr."""
+    """``error:`` and ``hint:`` on stderr, and ``see:`` where there is a page."""
+    from einmal.cli.pages import PAGES
+
     code = error.name if error.code is None else f"{error.name} ({error.code.value})"
     detail = f" [{printable(error.detail)}]" if error.detail else ""
     meaning, hint = printable(error.meaning), printable(error.what_to_do)
     print(f"error: {code}: {meaning}{detail}\nhint: {hint}", file=sys.stderr)
+    if error.code is not None and error.code in PAGES:
+        print(f"see:  {PAGES[error.code]}", file=sys.stderr)
 
 
 class Outcomes(NamedTuple):

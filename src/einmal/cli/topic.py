@@ -8,7 +8,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -23,18 +23,21 @@ from einmal.cli.clients import (
     config_of,
     failures_reported,
     for_each,
+    inspecting,
     key_and_value,
 )
 from einmal.cli.completion import group_names, topic_names
 from einmal.cli.counted_output import CountedOutput
 from einmal.cli.formats import Format, Output
-from einmal.cli.output import print_rows, print_sections, printable
+from einmal.cli.messages import note
+from einmal.cli.output import Row, print_rows, print_sections, printable
 from einmal.cli.record_output import LETTERS_HELP, Shown, shower
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from einmal.client import Consumer, ConsumerRecord, Producer, RecordMetadata, TopicPartition
+    from einmal.inspection.topic import PartitionContent
 
 topic = typer.Typer(
     cls=WithAliases,
@@ -107,21 +110,33 @@ def list_topics(
 @topic.command()
 def describe(
     name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
+    content: Annotated[
+        bool,
+        typer.Option(
+            "--content",
+            help="Read the partitions, those of up to 100,000 offsets, and count committed and aborted records and "
+            "markers; JSON has the range of each aborted or open transaction.",
+        ),
+    ] = False,
     brokers: Brokers = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show a topic's partitions with their offsets, and its own settings."""
-    from einmal.client import EARLIEST, LATEST, Admin, IsolationLevel, TopicPartition
+    from einmal.client import EARLIEST, LATEST, IsolationLevel, TopicPartition
+    from einmal.inspection.reading import log_ends_of
+    from einmal.inspection.topic import contents_of
 
-    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+    with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
         described = admin.describe_topics([name])[name]
         wanted = [TopicPartition(name, index) for index in described.partitions]
         log = LogOffsets(admin)
         starts, ends = log.of(wanted, EARLIEST), log.of(wanted, LATEST)
         stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
+        log_ends, _ = log_ends_of(admin, wanted) if output.has_all else ({}, {})
         configs = admin.describe_configs([name])[name]
+        contents = contents_of(admin, reader, name) if content else ()
     partitions = [
         {
             "partition": each.partition,
@@ -132,20 +147,37 @@ def describe(
             "log_start_offset": starts[at],
             "last_stable_offset": stable[at],
             "high_watermark": ends[at],
+            "log_end_offset": log_ends.get(at),
         }
         for at, each in zip(wanted, described.partitions.values(), strict=True)
     ]
     changed = [{"key": each.name, "value": each.value} for each in configs.values() if not each.is_default]
     summary = [{"name": name, "topic_id": str(described.topic_id), "internal": described.is_internal}]
     columns = ("partition", "leader", "epoch", "replicas", "isr")
-    print_sections(
-        {
-            "summary": (summary, ("name", "topic_id", "internal")),
-            "configs": (changed, ("key", "value")),
-            "partitions": (partitions, (*columns, "log_start_offset", "last_stable_offset", "high_watermark")),
-        },
-        output,
-    )
+    offsets = ("log_start_offset", "last_stable_offset", "high_watermark")
+    more = ("log_end_offset",) if output.has_all else ()
+    sections: dict[str, tuple[Sequence[Row], Sequence[str]]] = {
+        "summary": (summary, ("name", "topic_id", "internal")),
+        "configs": (changed, ("key", "value")),
+        "partitions": (partitions, (*columns, *offsets, *more)),
+    }
+    if content:
+        sections["content"] = ([_content_row(each) for each in contents], _content_columns(output))
+    print_sections(sections, output)
+
+
+def _content_columns(output: Format) -> tuple[str, ...]:
+    counts = ("partition", "committed", "aborted", "markers", "behind")
+    return (*counts, "aborted_ranges", "open_ranges", "unknown") if output is Format.JSON else counts
+
+
+def _content_row(content: PartitionContent) -> dict[str, Any]:
+    from einmal.inspection.document import document
+
+    row: dict[str, Any] = document(content)
+    for why in dict.fromkeys(content.unknown.values()):
+        note(f"note: partition {content.partition}: {printable(why)}")
+    return row
 
 
 @topic.command()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from einmal.client.errors import KafkaError
 from einmal.inspection.model import (
-    NOT_REPORTED,
     BrokerView,
     ClusterView,
     GroupOffsetView,
@@ -17,7 +16,7 @@ from einmal.inspection.model import (
     ProducerView,
     TransactionView,
 )
-from einmal.inspection.reading import Bounds, bounds_of, producers_of, reason, transactions_of
+from einmal.inspection.reading import Bounds, bounds_of, log_ends_of, producers_of, reason, transactions_of
 from einmal.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -54,17 +53,30 @@ def partitions_of(admin: AdminCalls, topics: Iterable[str] | None = None) -> tup
         for index, each in topic.partitions.items()
     }
     bounds, no_bounds = bounds_of(admin, metadata)
+    log_ends, no_log_ends = log_ends_of(admin, metadata)
     producers, no_producers = producers_of(admin, metadata)
     return tuple(
-        _partition(at, each, bounds.get(at), producers.get(at), _unknown(at, no_bounds, no_producers))
+        _partition(
+            at,
+            each,
+            bounds.get(at),
+            producers.get(at),
+            log_ends.get(at),
+            _unknown(at, no_bounds, no_log_ends, no_producers),
+        )
         for at, each in metadata.items()
     )
 
 
 def _unknown(
-    at: TopicPartition, no_bounds: Mapping[TopicPartition, str], no_producers: Mapping[TopicPartition, str]
+    at: TopicPartition,
+    no_bounds: Mapping[TopicPartition, str],
+    no_log_ends: Mapping[TopicPartition, str],
+    no_producers: Mapping[TopicPartition, str],
 ) -> dict[str, str]:
-    unknown = {"log_end_offset": NOT_REPORTED}
+    unknown = {}
+    if at in no_log_ends:
+        unknown["log_end_offset"] = no_log_ends[at]
     if at in no_bounds:
         unknown |= dict.fromkeys(("log_start_offset", "last_stable_offset", "high_watermark"), no_bounds[at])
     if at in no_producers:
@@ -77,6 +89,7 @@ def _partition(
     metadata: PartitionMetadata,
     bounds: Bounds | None,
     producers: tuple[ProducerView, ...] | None,
+    log_end: int | None,
     unknown: Mapping[str, str],
 ) -> PartitionView:
     start, stable, high = bounds or (None, None, None)
@@ -91,7 +104,8 @@ def _partition(
         stable,
         high,
         producers,
-        unknown=unknown,
+        log_end,
+        unknown,
     )
 
 

@@ -58,11 +58,28 @@ def bounds_of(
     return {each: Bounds(*found[each]) for each in asked if each not in unknown}, unknown
 
 
-def content_of(reader: RangeReader, partition: TopicPartition, start: int, bounds: Bounds) -> RangeContent | None:
-    """Content from ``start`` to the high watermark; None: more than ``COUNTED_OFFSETS_MAX`` offsets. ``reader``: one
-    that reads uncommitted records. Raises KafkaError."""
+def log_ends_of(
+    admin: AdminCalls, partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
+    """The end of each leader's log, or why it is not known. Ask after ``bounds_of``: it is never before the high
+    watermark then."""
+    asked = list(partitions)
+    try:
+        answers = admin.log_end_offsets_each(asked)
+    except KafkaError as error:
+        return {}, dict.fromkeys(asked, reason(error))
+    found = {each: answer for each, answer in answers.items() if isinstance(answer, int)}
+    unknown = {each: reason(answer) for each, answer in answers.items() if isinstance(answer, KafkaError)}
+    return found, dict.fromkeys((each for each in asked if each not in found), NOT_REPORTED) | unknown
+
+
+def content_of(
+    reader: RangeReader, partition: TopicPartition, start: int, bounds: Bounds, most: int = COUNTED_OFFSETS_MAX
+) -> RangeContent | None:
+    """Content from ``start`` to the high watermark; None: more than ``most`` offsets. ``reader``: one that reads
+    uncommitted records. Raises KafkaError."""
     start = max(start, bounds.start)
-    if bounds.high - start > COUNTED_OFFSETS_MAX:
+    if bounds.high - start > most:
         return None
     batches = reader.read({partition: OffsetRange(start, bounds.high)}, with_markers=True)
     return count(batches, start, bounds.stable)

@@ -16,7 +16,7 @@ from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
 from einmal.client.aio.leaders import LeaderRequest, P, ask_leaders
 from einmal.client.aio.membership import fetch_committed
-from einmal.client.aio.offsets import list_offsets, list_offsets_each
+from einmal.client.aio.offsets import list_offsets, list_offsets_each, log_end_offsets_each
 from einmal.client.aio.producer_calls import ProducerCalls
 from einmal.client.aio.quota_calls import QuotaCalls
 from einmal.client.aio.results import ApiResult, check, error_code
@@ -268,6 +268,13 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
         """As ``list_offsets``; a partition that has no leader, or does not exist, has its error instead."""
         return await list_offsets_each(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
+
+    async def log_end_offsets_each(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """The end of each leader's log, with what is not replicated yet, or why it is not known; one whose leader does
+        not report it has no entry."""
+        return await log_end_offsets_each(self._cluster, partitions, deadline=self._cluster.deadline())
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""

@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of partitions, and the offset of a time."""
+"""ListOffsets: the ends of partitions, and the offset of a time. OffsetForLeaderEpoch: the end of the log."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from einmal.wire.api.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+)
+from einmal.wire.api.offset_for_leader_epoch import API as OFFSET_FOR_LEADER_EPOCH
+from einmal.wire.api.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 
 OffsetsRequest: TypeAlias = LeaderRequest[ListOffsetsRequest, ListOffsetsResponse, ListOffsetsPartitionResponse]
@@ -79,3 +87,32 @@ def offsets_request(
 def offset_of(result: ListOffsetsPartitionResponse) -> OffsetAndTimestamp:
     """A partition's result of ListOffsets."""
     return OffsetAndTimestamp(result.offset, result.timestamp, result.leader_epoch)
+
+
+async def log_end_offsets_each(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, deadline: int
+) -> dict[TopicPartition, int | KafkaError]:
+    """The offset after the last record in the leader's log, replicated or not, or why there is none: where the leader's
+    own epoch ends. A leader that does not know its epoch has no entry."""
+
+    def request_of(some: Sequence[TopicPartition]) -> OffsetForLeaderEpochRequest:
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for each in some:
+            leader = cluster.metadata.leader(each)
+            epoch = -1 if leader is None else leader.leader_epoch
+            topics.setdefault(each.topic, []).append(OffsetForLeaderPartition(each.partition, epoch, epoch))
+        return OffsetForLeaderEpochRequest(
+            topics=tuple(OffsetForLeaderTopic(topic, tuple(each)) for topic, each in topics.items())
+        )
+
+    def results(response: OffsetForLeaderEpochResponse) -> Iterable[tuple[TopicPartition, EpochEndOffset]]:
+        return [
+            (TopicPartition(topic.topic, each.partition), each)
+            for topic in response.topics
+            for each in topic.partitions
+        ]
+
+    request = LeaderRequest(OFFSET_FOR_LEADER_EPOCH, request_of, results)
+    answers = await ask_each_leader(cluster, request, partitions, deadline=deadline)
+    found = {each: result.end_offset for each, result in answers.found.items() if result.end_offset >= 0}
+    return {**found, **answers.errors}

@@ -83,6 +83,11 @@ class AdminCalls(SecurityCalls):
         """As ``list_offsets``; a partition that has no leader, or does not exist, has its error instead."""
         return self._thread.run(lambda admin: admin.list_offsets_each(wanted, isolation=isolation))
 
+    def log_end_offsets_each(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
+        """The end of each leader's log, with what is not replicated yet, or why it is not known; one whose leader does
+        not report it has no entry."""
+        return self._thread.run(lambda admin: admin.log_end_offsets_each(partitions))
+
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
         """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""
         return self._thread.run(lambda admin: admin.describe_producers(partitions))
