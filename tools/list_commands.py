@@ -18,8 +18,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
 Data goes to stdout, messages to stderr. `--format json` prints one document; `topic produce` and `topic consume` print
-JSON Lines, a line per record, `run` a line per batch. A failure prints an `error:` with the name, number and
-meaning of Kafka's error code, a `hint:`, and a page to `see:` where the hint alone does not help.
+JSON Lines, a line per record, `run` a line per batch, and `top` a line per look. A failure prints an `error:` with the
+name, number and meaning of Kafka's error code, a `hint:`, and a page to `see:` where the hint alone does not help.
 Generated from `src/einmal/cli` by `tools/list_commands.py`; a test checks that the page is up to date.
 
 | exit status | meaning |

@@ -84,6 +84,7 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
     "quota remove": [["--user", "u", *_UNREACHABLE]],
     "verify": [["--time", "1s", *_UNREACHABLE]],
     "trace": [_UNREACHABLE],
+    "top": [_UNREACHABLE],
     "txn doctor": [_UNREACHABLE],
     "txn show": [["t", *_UNREACHABLE]],
     "txn list": [_UNREACHABLE],

@@ -8,14 +8,14 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from einmal.inspection import content, diagnosis, health, lag, model, topic, transaction
+from einmal.inspection import activity, content, diagnosis, health, lag, model, topic, transaction
 from einmal.inspection.document import document, schema
 
 INTERNAL = {"Open", "RangeContent"}
 """Values that are never printed."""
 KINDS: dict[str, Any] = {
     name: kind
-    for module in (content, diagnosis, health, lag, model, topic, transaction)
+    for module in (activity, content, diagnosis, health, lag, model, topic, transaction)
     for name, kind in vars(module).items()
     if dataclasses.is_dataclass(kind) and not name.startswith("_") and name not in INTERNAL
 }

@@ -213,6 +213,11 @@ def _(stage: Stage) -> None:
         assert f"einmal txn abort {name}" in stage.run("txn", "doctor", "--topic", stage.name, status=1)
 
 
+@shows("top")
+def _(stage: Stage) -> None:
+    assert stage.topic() in stage.run("top", "-n", "1")
+
+
 @shows("trace")
 def _(stage: Stage) -> None:
     assert "committed. Its producer knew after" in stage.run("trace")

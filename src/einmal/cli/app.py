@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from einmal.cli.quota import quota as quota
     from einmal.cli.run import run as run
     from einmal.cli.simulate import simulate as simulate
+    from einmal.cli.top import top as top
     from einmal.cli.topic import topic as topic
     from einmal.cli.trace import trace as trace
     from einmal.cli.txn import txn as txn
@@ -61,6 +62,7 @@ _LATER: Final = (
     "bench",
     "simulate",
     "verify",
+    "top",
     "mirror",
     "pipeline",
     "dlq",

@@ -63,12 +63,16 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> N
     """``columns``: keys of the rows, in order."""
     if output is Format.JSON:
         print(json.dumps([{name: row[name] for name in columns} for row in rows]))
-        return
+    else:
+        print("\n".join(table(rows, columns)))
+
+
+def table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """The lines of an aligned table, its head first."""
     heads = [name.upper().replace("_", "-") for name in columns]
     cells = [heads, *([_text(row[name]) for name in columns] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
 def print_sections(sections: Mapping[str, tuple[Sequence[Row], Sequence[str]]], output: Format) -> None:

@@ -23,7 +23,7 @@ def document(value: Any) -> Any:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of one kind of document: ClusterHealth, ClusterView, Diagnosis, GroupLag,
+    """The JSON Schema of one kind of document: Activity, ClusterHealth, ClusterView, Diagnosis, GroupLag,
     PartitionContent, ShownTransaction."""
     whole: dict[str, Any] = json.loads(files("einmal.inspection").joinpath("schema.json").read_text())
     return {**whole, "$ref": f"#/$defs/{name}"}

@@ -51,20 +51,20 @@ class GroupLag:
     partitions: tuple[PartitionLag, ...]
 
 
-def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str) -> GroupLag:
+def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str, most: int = COUNTED_OFFSETS_MAX) -> GroupLag:
     """Count what each partition that the group has an offset of has for it. ``reader``: one that reads uncommitted
-    records. Raises KafkaError where the group cannot be asked."""
+    records. ``most``: offsets of a partition that are read. Raises KafkaError where the group cannot be asked."""
     committed = admin.list_group_offsets(group_id, require_stable=False)
     positions = {each: committed[each].offset for each in sorted(committed)}
     bounds, unknown = bounds_of(admin, positions)
     partitions = []
     for at, offset in positions.items():
         try:
-            content = content_of(reader, at, offset, bounds[at]) if at in bounds else None
+            content = content_of(reader, at, offset, bounds[at], most) if at in bounds else None
         except KafkaError as error:
             unknown[at] = reason(error)
             content = None
-        partitions.append(_lag(at, offset, bounds.get(at), content, unknown.get(at)))
+        partitions.append(_lag(at, offset, bounds.get(at), content, unknown.get(at), most))
     return GroupLag(
         group_id,
         _sum([each.unread for each in partitions]),
@@ -75,7 +75,7 @@ def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str) -> GroupLag:
 
 
 def _lag(
-    at: TopicPartition, offset: int, bounds: Bounds | None, content: RangeContent | None, why: str | None
+    at: TopicPartition, offset: int, bounds: Bounds | None, content: RangeContent | None, why: str | None, most: int
 ) -> PartitionLag:
     counts = ("unread", "aborted", "markers", "behind")
     if bounds is None or why is not None:
@@ -88,7 +88,7 @@ def _lag(
         return PartitionLag(*common, content.committed, content.aborted, content.markers, content.behind)
     unread = max(0, bounds.stable - max(offset, bounds.start))
     behind = bounds.high - max(offset, bounds.stable)
-    unknown = dict.fromkeys(("aborted", "markers"), f"not counted: more than {COUNTED_OFFSETS_MAX:,} offsets")
+    unknown = dict.fromkeys(("aborted", "markers"), f"not counted: more than {most:,} offsets")
     return PartitionLag(*common, unread, None, None, behind, True, unknown)
 
 

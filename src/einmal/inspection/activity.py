@@ -1,0 +1,151 @@
+"""The present activity of a cluster: rates between two looks, groups with their true lag, open transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from einmal.client.errors import KafkaError
+from einmal.inspection.cluster import look
+from einmal.inspection.lag import GroupLag, lag_of
+from einmal.inspection.model import ClusterView, GroupView, PartitionView, TransactionView
+from einmal.inspection.reading import reason
+
+if TYPE_CHECKING:
+    from einmal.client.blocking.admin import AdminCalls
+    from einmal.client.blocking.raw import RangeReader
+
+COUNTED_EACH_LOOK: Final = 2_000
+"""How many offsets of a partition are read at each look to count a group's lag: a dashboard must not be a load."""
+_NO_TIME: Final = "a rate needs two looks"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerActivity:
+    """``leads``: partitions that it leads."""
+
+    node_id: int
+    host: str
+    port: int
+    is_controller: bool
+    leads: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicActivity:
+    """``offsets_per_s``: new offsets in a second, records and markers alike. ``held_back``: offsets behind open
+    transactions."""
+
+    topic: str
+    partitions: int
+    under_replicated: int
+    offsets_per_s: float | None
+    held_back: int | None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupActivity:
+    """``unread``, ``behind``, ``is_upper_bound``: as of ``GroupLag``."""
+
+    group_id: str
+    state: str
+    members: int | None
+    unread: int | None
+    behind: int | None
+    is_upper_bound: bool
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    time: int
+    cluster_id: str | None
+    brokers: tuple[BrokerActivity, ...]
+    topics: tuple[TopicActivity, ...]
+    groups: tuple[GroupActivity, ...] | None
+    open_transactions: tuple[TransactionView, ...] | None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+def watch(admin: AdminCalls, reader: RangeReader, before: ClusterView | None, now: int) -> tuple[Activity, ClusterView]:
+    """Look once more, ``now`` in ms since 1970; rates are those since ``before``, which is the view that the last call
+    returned. ``reader``: one that reads uncommitted records. Raises KafkaError."""
+    view = look(admin, now)
+    lags: dict[str, GroupLag | str] = {}
+    for each in view.groups or ():
+        try:
+            lags[each.group_id] = lag_of(admin, reader, each.group_id, COUNTED_EACH_LOOK)
+        except KafkaError as error:
+            lags[each.group_id] = reason(error)
+    return activity(view, lags, before), view
+
+
+def activity(view: ClusterView, lags: Mapping[str, GroupLag | str], before: ClusterView | None) -> Activity:
+    """``lags``: of each group, or why it is not known."""
+    leaders = [each.leader for each in view.partitions]
+    topics: dict[str, list[PartitionView]] = {}
+    for each in view.partitions:
+        topics.setdefault(each.topic, []).append(each)
+    ends = {} if before is None else {(each.topic, each.partition): each.high_watermark for each in before.partitions}
+    seconds = 0.0 if before is None else (view.time - before.time) / 1000
+    transactions = view.transactions
+    return Activity(
+        view.time,
+        view.cluster_id,
+        tuple(
+            BrokerActivity(
+                each.node_id, each.host, each.port, each.node_id == view.controller, leaders.count(each.node_id)
+            )
+            for each in view.brokers
+        ),
+        tuple(_topic(name, partitions, ends, seconds) for name, partitions in topics.items()),
+        None if view.groups is None else tuple(_group(each, lags[each.group_id]) for each in view.groups),
+        None if transactions is None else tuple(each for each in transactions if each.age_ms is not None),
+        {_FIELDS.get(name, name): why for name, why in view.unknown.items()},
+    )
+
+
+_FIELDS: Final = {"transactions": "open_transactions"}
+"""Fields of a ``ClusterView`` that have another name here."""
+
+
+def _topic(
+    name: str, partitions: list[PartitionView], ends: Mapping[tuple[str, int], int | None], seconds: float
+) -> TopicActivity:
+    under_replicated = sum(len(each.isr) < len(each.replicas) for each in partitions)
+    grown, held_back = 0, 0
+    unknown: dict[str, str] = {}
+    for each in partitions:
+        high, stable = each.high_watermark, each.last_stable_offset
+        if high is None or stable is None:
+            unknown |= dict.fromkeys(("offsets_per_s", "held_back"), each.unknown["high_watermark"])
+            continue
+        held_back += high - stable
+        before = ends.get((each.topic, each.partition))
+        if before is None or seconds <= 0:
+            unknown.setdefault("offsets_per_s", _NO_TIME)
+        else:
+            # A topic may have been deleted and made again.
+            grown += max(0, high - before)
+    return TopicActivity(
+        name,
+        len(partitions),
+        under_replicated,
+        None if "offsets_per_s" in unknown else round(grown / seconds, 1),
+        None if "held_back" in unknown else held_back,
+        unknown,
+    )
+
+
+def _group(view: GroupView, lag: GroupLag | str) -> GroupActivity:
+    members = None if view.members is None else len(view.members)
+    unknown = {name: why for name, why in view.unknown.items() if name == "members"}
+    if isinstance(lag, str):
+        unknown |= dict.fromkeys(("unread", "behind"), lag)
+        return GroupActivity(view.group_id, view.state, members, None, None, False, unknown)
+    if lag.unread is None or lag.behind is None:
+        why = next(each.unknown["unread"] for each in lag.partitions if each.unread is None)
+        unknown |= dict.fromkeys(("unread", "behind"), why)
+    return GroupActivity(view.group_id, view.state, members, lag.unread, lag.behind, lag.is_upper_bound, unknown)

@@ -1,0 +1,84 @@
+"""Claims about ``einmal top``, on our broker and on Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import jsonschema_rs
+import pytest
+
+from einmal.client import Consumer, Producer
+from einmal.inspection.document import schema
+from tests.cli.running import Cli
+from tests.suite.patience import patient
+from tests.suite.shared import shared, unique
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(params=["einmal-commands", pytest.param("apache", marks=pytest.mark.interop)])
+def cli(request: pytest.FixtureRequest) -> Cli:
+    return Cli(shared(request.param).bootstrap)
+
+
+def test_each_look_is_a_document_as_its_schema_has_it_and_tables_as_text(cli: Cli) -> None:
+    name = unique("watched")
+    cli("topic", "create", name, "-p", "1")
+    cli("topic", "produce", name, stdin="x\n")
+    with (
+        Consumer(bootstrap_servers=cli.bootstrap, group_id=name, auto_offset_reset="earliest") as consumer,
+        Producer(bootstrap_servers=cli.bootstrap, transactional_id=name) as producer,
+    ):
+        consumer.subscribe([name])
+        while not consumer.poll(100):
+            pass
+        consumer.commit()
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(name, "open").result()
+        looks = [json.loads(line) for line in cli("top", "-n", "2", "-d", "0.1", "--format", "json").lines]
+        text = "\n".join(cli("top", "-n", "1").lines)
+        producer.abort_transaction()
+    for look in looks:
+        jsonschema_rs.validate(schema("Activity"), look)
+    topics = [next(each for each in look["topics"] if each["topic"] == name) for look in looks]
+    assert [each["held_back"] for each in topics] == [1, 1]
+    assert (topics[0]["offsets_per_s"], topics[1]["offsets_per_s"]) == (None, 0)
+    (group,) = [each for each in looks[1]["groups"] if each["group_id"] == name]
+    assert (group["unread"], group["behind"], group["members"]) == (0, 1, 1)
+    assert name in [each["transactional_id"] for each in looks[1]["open_transactions"]]
+    assert {"BROKERS", "TOPICS", "GROUPS", "OPEN TRANSACTIONS"} <= set(text.splitlines())
+    assert text.count(name) >= 3
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_on_a_terminal_it_fills_the_screen_until_a_key_ends_it(cluster: str, key: bytes) -> None:
+    keyboard, terminal = os.openpty()
+    command = [sys.executable, "-m", "einmal", "top", "-d", "0.2"]
+    environment = {**os.environ, "KAFKA_BROKERS": cluster, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    ) as process:
+        seen, deadline = b"", time.monotonic() + patient(60)
+        while b"OPEN TRANSACTIONS" not in seen:
+            assert time.monotonic() < deadline
+            seen += os.read(keyboard, 65_536)
+        assert b"\x1b[?1049h" in seen, "the alternate screen"
+        if key == b"q":
+            os.write(keyboard, key)
+        else:
+            # The terminal of this test controls no process.
+            process.send_signal(2)
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        while b"\x1b[?1049l" not in seen:
+            seen += os.read(keyboard, 65_536)
+        status = process.wait(patient(30))
+    os.close(keyboard)
+    os.close(terminal)
+    assert (status, errors) == (0 if key == b"q" else 130, b"")
