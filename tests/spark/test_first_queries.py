@@ -113,7 +113,7 @@ QUERIES = {
 
 
 IN_EVERY_RUN = ("count, complete", "join of streams")
-"""One of each kind of state. Queries without state are in most other tests; the mode update, over a commit file that is
+"""Queries without state are in most other tests, windows in the long run; the mode update, over a commit file that is
 gone, in ``test_checkpoint_lost``."""
 
 
