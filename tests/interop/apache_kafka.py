@@ -1,8 +1,8 @@
 """Apache Kafka itself, as processes of the tests: KRaft nodes (broker and controller) on free loopback ports.
 
 The jars come from Maven Central (``kafka/pom.xml`` lists them) and are kept in ``build/kafka``. Data lives in a
-directory of the caller's. Knows nothing of einmal: it is the reference implementation in tests of
-both brokers.
+directory of the caller's. Of einmal it uses what starts Apache Kafka for users: it is the reference implementation in
+tests of both brokers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import fcntl
 import hashlib
 import os
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 
+from einmal.local.apache_kafka import CLUSTER_ID, QUICK_JVM, SMALL_JVM, KafkaJars, KafkaNode, write_kafka_properties
+from einmal.local.layout import BrokerPlan
 from tests.ports import loopback_ports
 from tests.suite.shared import Shareable, Unavailable
 
@@ -29,24 +28,28 @@ _HERE: Final = Path(__file__).parent
 _JARS: Final = _HERE.parent.parent / "build" / "kafka"
 _POM: Final = _HERE / "kafka" / "pom.xml"
 
-# Short-lived and beside other processes: a quick start counts, peak speed does not.
-JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+JVM: Final = QUICK_JVM
 OF_A_WHOLE_RUN: Final = {"broker.session.timeout.ms": "60000", "broker.heartbeat.interval.ms": "2000"}
 """Settings of a node that nobody kills: it may stand still for long and is still the same broker, and a heartbeat five
 times a second takes a fifth of what it uses while nobody asks it anything."""
-_LOGGING: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-_CLUSTER_ID: Final = "ZWlubWFsLWludGVyb3AtMQ"
-_START_S: Final = 300.0
-_STOP_S: Final = 120.0
+_QUICK: Final = {
+    "num.partitions": "4",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    # A killed node may register again only when the session of its former life has ended.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "200",
+    # The sweep that aborts overdue transactions; by default every 10 s.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "log.cleaner.backoff.ms": "1000",
+}
+_COMPILE_S: Final = 300.0
 _MAVEN_S: Final = 900.0
 
 
 class KafkaUnavailable(Unavailable):
     """Apache Kafka cannot be run on this machine; the text names what is missing."""
-
-
-class KafkaDied(Exception):
-    """The process ended, or never answered; the text has the end of its log."""
 
 
 class ApacheKafka(Shareable):
@@ -59,7 +62,7 @@ class ApacheKafka(Shareable):
     with, as ``kafka-storage.sh format --add-scram`` takes them.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("-Xmx256m", *JVM)
+    options: ClassVar[tuple[str, ...]] = SMALL_JVM
 
     def __init__(
         self,
@@ -71,139 +74,72 @@ class ApacheKafka(Shareable):
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
-        cluster_id: str = _CLUSTER_ID,
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
-        self._classpath = classpath("broker")
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
         self.transaction_version = transaction_version
         self.node_id = node_id
         self.host = "127.0.0.1"
-        self._controller_ports = controller_ports or {node_id: loopback_ports(1)[0]}
         self.port, *ports = loopback_ports(1 + len(listeners or {}))
-        self.protocols = dict(listeners or {})
-        self.ports = dict(zip(self.protocols, ports, strict=True))
-        self._users = users
-        self._cluster_id = cluster_id
-        self.log_directory = directory / "data"
+        self.ports = dict(zip(listeners or {}, ports, strict=True))
+        controllers = controller_ports or {node_id: loopback_ports(1)[0]}
+        plans = {
+            each: BrokerPlan(each, self.host, self.port, internal_port=0, controller_port=port, folder=directory)
+            for each, port in controllers.items()
+        }
+        plan = plans[node_id]
+        self.log_directory = plan.data
         directory.mkdir(parents=True, exist_ok=True)
-        self._properties = directory / "server.properties"
-        more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
-        self._properties.write_text(f"{self._settings()}\n{more}")
-        self._format()
+        more = _with_listeners(plan, self.ports, listeners) if listeners else {}
+        write_kafka_properties(plan, list(plans.values()), _QUICK | more | dict(settings or {}))
+        options = ["--feature", f"transaction.version={transaction_version}"]
+        options += [part for user in users for part in ("--add-scram", user)]
+        jars = KafkaJars.found(Path(classpath("broker")).parent)
+        self._process = KafkaNode(
+            plan, jars, Path(java()), format_options=options, jvm=self.options, cluster_id=cluster_id
+        )
 
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Start, and return once the node answers on its port. Raises KafkaDied."""
+        """Start, and return once the node answers on its port. Raises BrokerFailed."""
         self.launch()
         self.wait_until_ready()
 
     def launch(self) -> None:
-        """Start, and do not wait: the nodes of a cluster wait for one another."""
-        assert self._process is None, "already running"
-        with self._log_file() as log:
-            self._process = subprocess.Popen(
-                [java(), *self.options, *_LOGGING, "-cp", self._classpath, "kafka.Kafka", str(self._properties)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        """Start, and do not wait: the nodes of a cluster wait for one another. Raises BrokerFailed."""
+        assert not self._process.is_running, "already running"
+        self._process.start()
 
     def wait_until_ready(self) -> None:
-        """Raises KafkaDied."""
-        assert self._process is not None
-        deadline = time.monotonic() + _START_S
-        # A node in KRaft mode listens on its data port only once it may serve.
-        while not _accepts(self.host, self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise KafkaDied(self.log_tail())
-            time.sleep(0.02)
+        """Raises BrokerFailed."""
+        self._process.wait_until_ready()
 
     def kill(self) -> None:
         """kill -9, and wait until the process is gone."""
-        self._end(signal.SIGKILL)
+        self._process.kill()
 
     def stop(self) -> None:
         """A clean stop; kill -9 where that takes too long."""
-        self._end(signal.SIGTERM)
+        self._process.stop()
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        found: int = self._process.pid
+        return found
 
-    def log_tail(self, characters: int = 4000) -> str:
-        return (self._directory / "kafka.log").read_text(errors="replace")[-characters:]
 
-    def _end(self, how: signal.Signals) -> None:
-        process = self._process
-        if process is None:
-            return
-        process.send_signal(how)
-        self._process = None
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_S)
-
-    def _log_file(self) -> IO[bytes]:
-        return (self._directory / "kafka.log").open("ab")
-
-    def _format(self) -> None:
-        arguments = ["format", "-c", str(self._properties), "-t", self._cluster_id]
-        arguments += ["--feature", f"transaction.version={self.transaction_version}"]
-        arguments += [part for user in self._users for part in ("--add-scram", user)]
-        with self._log_file() as log:
-            command = [java(), *JVM, *_LOGGING, "-cp", self._classpath, "kafka.tools.StorageTool", *arguments]
-            # Java decodes its arguments by the locale.
-            locale = {**os.environ, "LC_ALL": "C.UTF-8"}
-            if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=_START_S, env=locale).returncode:
-                raise KafkaDied(self.log_tail())
-
-    def _settings(self) -> str:
-        replicas = min(3, len(self._controller_ports))
-        quorate = max(1, replicas - 1)
-        voters = ",".join(f"{node_id}@{self.host}:{port}" for node_id, port in self._controller_ports.items())
-        listener = f"{self.host}:{self._controller_ports[self.node_id]}"
-        clients = [f"PLAINTEXT://{self.host}:{self.port}"]
-        clients += [f"{name}://{self.host}:{port}" for name, port in self.ports.items()]
-        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.protocols}
-        return "\n".join(
-            f"{name}={value}"
-            for name, value in {
-                "process.roles": "broker,controller",
-                "node.id": self.node_id,
-                "controller.quorum.voters": voters,
-                "controller.listener.names": "CONTROLLER",
-                "listeners": ",".join([*clients, f"CONTROLLER://{listener}"]),
-                "advertised.listeners": ",".join(clients),
-                "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
-                "inter.broker.listener.name": "PLAINTEXT",
-                "log.dirs": self.log_directory,
-                "num.partitions": 4,
-                "default.replication.factor": replicas,
-                "min.insync.replicas": quorate,
-                "offsets.topic.num.partitions": 3,
-                "offsets.topic.replication.factor": replicas,
-                "transaction.state.log.num.partitions": 3,
-                "transaction.state.log.replication.factor": replicas,
-                "transaction.state.log.min.isr": quorate,
-                "share.coordinator.state.topic.replication.factor": replicas,
-                "share.coordinator.state.topic.min.isr": quorate,
-                "group.initial.rebalance.delay.ms": 0,
-                # A killed node may register again only when the session of its former life has ended.
-                "broker.session.timeout.ms": 3000,
-                "broker.heartbeat.interval.ms": 200,
-                # The sweep that aborts overdue transactions; by default every 10 s.
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
-                "log.cleaner.dedupe.buffer.size": 2 * 1024 * 1024,
-                "log.cleaner.backoff.ms": 1000,
-            }.items()
-        )
+def _with_listeners(plan: BrokerPlan, ports: Mapping[str, int], protocols: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a node with more listeners for clients."""
+    own = {"PLAINTEXT": plan.bootstrap_server, **{name: f"{plan.host}:{port}" for name, port in ports.items()}}
+    clients = ",".join(f"{name}://{address}" for name, address in own.items())
+    mapped = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **protocols}
+    return {
+        "listeners": f"{clients},CONTROLLER://{plan.controller_address}",
+        "advertised.listeners": clients,
+        "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in mapped.items()),
+    }
 
 
 def java() -> str:
@@ -244,7 +180,7 @@ def java_program(name: str) -> list[str]:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
             command = [compiler, *(f"-J{option}" for option in JVM), "-nowarn", "-cp", jars, "-d", str(part)]
-            result = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, timeout=_START_S)
+            result = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True, timeout=_COMPILE_S)
             assert result.returncode == 0, result.stderr
             part.rename(classes)
     return ["-cp", f"{jars}{os.pathsep}{classes}", name]
@@ -268,14 +204,6 @@ def _required(program: str) -> str:
     if path is None:
         raise KafkaUnavailable(f"Apache Kafka needs {program}, which is not installed")
     return path
-
-
-def _accepts(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 def in_the_long_run(kind: str, *values: str) -> Any:

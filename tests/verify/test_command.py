@@ -30,7 +30,9 @@ def test_the_options_are_those_of_the_package() -> None:
     ("arguments", "named"),
     [
         (["-b", "127.0.0.1:1", "--cluster", "einmal"], "--bootstrap-server"),
-        (["--cluster", "kafka"], "not available yet"),
+        (["--cluster", "kafka"], "--kafka-home FOLDER"),
+        (["--cluster", "einmal", "--kafka-home", "."], "--cluster kafka"),
+        (["--cluster", "kafka", "--kafka-home", "."], "no kafka_2.13-*.jar in"),
         (["-b", "127.0.0.1:1", "--control", "at-least-once", "--workload", "bank"], "--workload"),
         (["-b", "127.0.0.1:1", "--time", "soon"], "duration"),
         (["-b", "127.0.0.1:1", "--faults", "brokers"], "nothing of an existing cluster is killed"),

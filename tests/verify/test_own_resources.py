@@ -11,6 +11,7 @@ import pytest
 from einmal.client import NewTopic
 from einmal.client.aio import Admin
 from einmal.client.errors import TopicAlreadyExists
+from einmal.local.processes import LocalCluster
 from einmal.verify.faults import OwnCluster
 from einmal.verify.scratch import Scratch
 from tests.interop.einmal_broker import EinmalBroker
@@ -22,7 +23,7 @@ _CLEAN_RESTART_SEED = 0
 
 
 async def test_a_run_that_ends_while_a_broker_stops_brings_it_back(tmp_path: Path) -> None:
-    own = OwnCluster(tmp_path, 1)
+    own = OwnCluster(LocalCluster.on_loopback(tmp_path, 1), "einmal")
     own.start()
     try:
         noted: list[str] = []

@@ -11,7 +11,7 @@ from einmal.chaos.waiting import wait_until
 from einmal.client import Admin
 from einmal.client.errors import KafkaError
 from einmal.client.metadata_cache import PartitionMetadata
-from einmal.local.processes import LocalCluster
+from einmal.local.processes import NodeProcess, ProcessCluster
 
 _RECOVERY_S: Final = 60.0
 
@@ -19,7 +19,7 @@ _RECOVERY_S: Final = 60.0
 class ClusterFaults:
     """Takes faults to a running cluster; ``restore`` ends all of them but damage. Brokers are named by node id."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: ProcessCluster[NodeProcess]) -> None:
         self.cluster = cluster
         self._paused: set[int] = set()
         self._damaged: set[tuple[int, str, int]] = set()

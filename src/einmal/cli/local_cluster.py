@@ -97,7 +97,7 @@ def start_again(plan: BrokerPlan) -> str:
     return f"einmal start --config {shlex.quote(str(plan.properties))}"
 
 
-def _announce(cluster: LocalCluster, ready: Sequence[dict[str, Any]], as_json: bool) -> None:
+def _announce(cluster: LocalCluster, ready: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     plans = [broker.plan for broker in cluster.brokers.values()]
     bootstrap_servers = ",".join(broker["bootstrap_servers"] for broker in ready)
     if as_json:

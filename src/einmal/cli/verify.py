@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+import einmal
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, ended_by_sigterm, print_error
 from einmal.cli.formats import Format, Output
 from einmal.cli.messages import note
@@ -77,6 +78,10 @@ def verify(
         ),
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
+    kafka_home: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="--cluster kafka: a downloaded Apache Kafka 4, or a folder with its jars."),
+    ] = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
     client: Annotated[ClientName, typer.Option(help="Library of all clients.")] = ClientName.EINMAL,
@@ -146,13 +151,15 @@ def verify(
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
     _check(bootstrap_server, cluster, control, workloads, pipeline)
+    if (cluster is ClusterKind.KAFKA) != (kafka_home is not None):
+        raise typer.BadParameter("--cluster kafka and --kafka-home FOLDER belong together")
     kinds = _kinds(faults, cluster)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
     environment = run_environment(arguments, {})
     with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
         tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
-        with _own_cluster(cluster, nodes, Path(folder)) as own:
+        with _own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
                 client=client.value,
                 workloads=[each.value for each in workloads or WorkloadName],
@@ -201,10 +208,6 @@ def _check(
 ) -> None:
     if bootstrap_server is not None and cluster is not None:
         raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
-    if cluster is ClusterKind.KAFKA:
-        raise typer.BadParameter(
-            "--cluster kafka is not available yet; start Apache Kafka yourself, and use --bootstrap-server"
-        )
     if pipeline is not None and (control is not None or workloads):
         raise typer.BadParameter("--pipeline is what is tested: leave out --workload and --control")
     if control is not None and workloads:
@@ -250,19 +253,41 @@ def _seconds(text: str) -> float:
 
 
 @contextmanager
-def _own_cluster(kind: ClusterKind | None, nodes: int, folder: Path) -> Iterator[OwnCluster | None]:
+def _own_cluster(
+    kind: ClusterKind | None, nodes: int, kafka_home: Path | None, folder: Path
+) -> Iterator[OwnCluster | None]:
+    """Raises KafkaMissing, BrokerFailed."""
     if kind is None:
         yield None
         return
-    from einmal.verify.faults import OwnCluster
-
-    own = OwnCluster(folder, nodes)
-    note(f"starting {nodes} broker{'s' if nodes > 1 else ''}")
+    own = _einmal(folder, nodes) if kafka_home is None else _apache_kafka(folder, nodes, kafka_home)
+    note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
     own.start()
     try:
         yield own
     finally:
         own.close()
+
+
+def _einmal(folder: Path, nodes: int) -> OwnCluster:
+    from einmal.local.processes import LocalCluster
+    from einmal.verify.faults import OwnCluster
+
+    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}")
+
+
+def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
+    """Raises KafkaMissing."""
+    from einmal.local.apache_kafka import ApacheCluster, KafkaJars, KafkaMissing
+    from einmal.spark.environment.java import JavaMissing, use_java
+    from einmal.verify.faults import OwnCluster
+
+    jars = KafkaJars.found(home)
+    try:
+        java = use_java() / "bin" / "java"
+    except JavaMissing as error:
+        raise KafkaMissing(str(error)) from error
+    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, java), f"Apache Kafka {jars.version}")
 
 
 @contextmanager
@@ -283,6 +308,7 @@ def _network(kinds: list[FaultSource], config: Mapping[str, Any]) -> Iterator[Co
 def _failures_reported() -> Iterator[None]:
     """End the command with status 2 after a failure that prevents a verdict."""
     from einmal.client.errors import KafkaError
+    from einmal.local.apache_kafka import KafkaMissing
     from einmal.local.processes import BrokerFailed
     from einmal.verify.clients.processes import ClientMissing
     from einmal.verify.histories.files import HistoryUnreadable
@@ -297,7 +323,7 @@ def _failures_reported() -> Iterator[None]:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
     except KafkaError as error:
         print_error(error)
-    except (BrokerFailed, HistoryUnreadable, MappingWrong, OSError) as error:
+    except (BrokerFailed, HistoryUnreadable, KafkaMissing, MappingWrong, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -126,31 +126,38 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
     Raises OSError.
     """
     _make_secret(plans[0].secret)
-    voters = ",".join(f"{plan.node_id}@{address}" for plan in plans if (address := plan.controller_address) is not None)
-    replicas = min(_REPLICAS_MAX, len(plans))
-    in_sync = max(1, replicas - 1)
     for plan in plans:
         values = {
-            "node.id": str(plan.node_id),
-            "process.roles": "broker" if plan.controller_port is None else "broker,controller",
-            "controller.quorum.voters": voters,
-            "controller.listener.names": "CONTROLLER",
+            **settings_of_node(plan, plans),
             "listeners": _listeners(plan),
             "inter.broker.listener.name": _INTERNAL,
             "listener.security.protocol.map": (
                 f"PLAINTEXT:PLAINTEXT,{_INTERNAL}:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"
             ),
             "einmal.cluster.secret.file": str(plan.secret),
-            "log.dirs": str(plan.data),
-            "default.replication.factor": str(replicas),
-            "min.insync.replicas": str(in_sync),
-            "offsets.topic.replication.factor": str(replicas),
-            "transaction.state.log.replication.factor": str(replicas),
-            "transaction.state.log.min.isr": str(in_sync),
             **settings,
             **_own_metrics(settings, plan.node_id - 1),
         }
-        _write_privately(plan.properties, "".join(f"{name}={value}\n" for name, value in values.items()))
+        write_private_properties(plan.properties, values)
+
+
+def settings_of_node(plan: BrokerPlan, plans: Sequence[BrokerPlan]) -> dict[str, str]:
+    """Settings that a node of these plans has, of either kind."""
+    replicas = str(min(_REPLICAS_MAX, len(plans)))
+    in_sync = str(max(1, int(replicas) - 1))
+    voters = [f"{each.node_id}@{address}" for each in plans if (address := each.controller_address) is not None]
+    return {
+        "node.id": str(plan.node_id),
+        "process.roles": "broker" if plan.controller_port is None else "broker,controller",
+        "controller.quorum.voters": ",".join(voters),
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(plan.data),
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+    }
 
 
 def _own_metrics(settings: Mapping[str, str], number: int) -> dict[str, str]:
@@ -161,11 +168,11 @@ def _own_metrics(settings: Mapping[str, str], number: int) -> dict[str, str]:
     return {_METRICS: f"{host}{colon}{int(port) + number * PORT_STEP}"}
 
 
-def _write_privately(file: Path, text: str) -> None:
-    """Only the owner can read it: passwords may be among the settings."""
+def write_private_properties(file: Path, values: Mapping[str, str]) -> None:
+    """Only the owner can read it: passwords may be among the settings. Raises OSError."""
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
         file.chmod(0o600)
-        opened.write(text)
+        opened.write("".join(f"{name}={value}\n" for name, value in values.items()))
 
 
 def _make_secret(file: Path) -> None:

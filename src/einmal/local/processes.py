@@ -1,7 +1,7 @@
-"""Broker processes: start, monitor and stop them. Each is a process group of its own and reports in JSON lines.
+"""Processes of brokers, of either kind: start, monitor and stop them. Each is a process group of its own.
 
-These brokers stop when their standard input is closed: so none of them outlives the process that started it, however
-that ends.
+Ours report in JSON lines, and stop when their standard input is closed: so none of them outlives the process that
+started it, however that ends.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from einmal.local.layout import BrokerPlan, plan_cluster, write_properties
 
-STOP_S: Final = 15.0
 _TAIL_LINES: Final = 15
 
 
@@ -26,12 +26,16 @@ class BrokerFailed(Exception):
     """A broker ended before it was ready; the text has its last output."""
 
 
-class BrokerProcess:
-    """One broker. ``start`` again after it has ended: on the same ports and data. ``options``: of ``einmal start``."""
+class NodeProcess(ABC):
+    """One broker, which can be killed. ``start`` again after it has ended: on the same ports and data.
 
-    def __init__(self, plan: BrokerPlan, options: Sequence[str] = ()) -> None:
+    ``stop_s``: how long a clean stop may take.
+    """
+
+    stop_s: ClassVar = 15.0
+
+    def __init__(self, plan: BrokerPlan) -> None:
         self.plan = plan
-        self._options = options
         self._child: subprocess.Popen[str] | None = None
 
     @property
@@ -39,28 +43,13 @@ class BrokerProcess:
         assert self._child is not None
         return self._child.pid
 
+    @abstractmethod
     def start(self) -> None:
-        """Start, and do not wait: the brokers of a cluster wait for one another."""
-        command = [sys.executable, "-m", "einmal", "start", "--config", str(self.plan.properties)]
-        with self.plan.log.open("ab") as log:
-            self._child = subprocess.Popen(
-                [*command, "--format", "json", "--stop-with-stdin", *self._options],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                text=True,
-            )
+        """Start, and do not wait: the brokers of a cluster wait for one another. Raises BrokerFailed."""
 
-    def wait_until_ready(self) -> dict[str, Any]:
-        """The broker's ready event, once it serves. Raises BrokerFailed."""
-        assert self._child is not None and self._child.stdout is not None
-        for line in self._child.stdout:
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == "ready":
-                return event
-        self.kill()
-        raise BrokerFailed(f"broker {self.plan.node_id} ended; the end of {self.plan.log}:\n{tail(self.plan.log)}")
+    @abstractmethod
+    def wait_until_ready(self) -> Mapping[str, Any]:
+        """Return the broker's report of itself, once it serves. Raises BrokerFailed."""
 
     def wait(self) -> int:
         """Its exit status, negative for a signal, once it has ended."""
@@ -85,12 +74,18 @@ class BrokerProcess:
         if self.is_running:
             os.kill(self.pid, number)
 
+    def _failure(self) -> BrokerFailed:
+        """Kill it, and return the error."""
+        self.kill()
+        plan = self.plan
+        return BrokerFailed(f"broker {plan.node_id} does not serve; the end of {plan.log}:\n{tail(plan.log)}")
+
     def _reap(self) -> None:
         child = self._child
         if child is None:
             return
         try:
-            child.wait(STOP_S)
+            child.wait(self.stop_s)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -99,25 +94,50 @@ class BrokerProcess:
                 pipe.close()
 
 
-class LocalCluster:
-    """All brokers of a plan. ``options``: of ``einmal start``."""
+class BrokerProcess(NodeProcess):
+    """A broker of einmal. ``options``: of ``einmal start``."""
 
-    def __init__(self, plans: Sequence[BrokerPlan], options: Sequence[str] = ()) -> None:
-        self.brokers = {plan.node_id: BrokerProcess(plan, options) for plan in plans}
+    def __init__(self, plan: BrokerPlan, options: Sequence[str] = ()) -> None:
+        super().__init__(plan)
+        self._options = options
 
-    @classmethod
-    def on_loopback(cls, folder: Path, count: int, settings: Mapping[str, str] | None = None) -> Self:
-        """Brokers on free ports of this machine, with their data in ``folder``. ``settings``: of each of them."""
-        plans = plan_cluster(folder, count, host="127.0.0.1", first_port=0)
-        write_properties(plans, settings or {})
-        return cls(plans)
+    def start(self) -> None:
+        command = [sys.executable, "-m", "einmal", "start", "--config", str(self.plan.properties)]
+        with self.plan.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [*command, "--format", "json", "--stop-with-stdin", *self._options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """The broker's ready event, once it serves. Raises BrokerFailed."""
+        assert self._child is not None and self._child.stdout is not None
+        for line in self._child.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "ready":
+                return event
+        raise self._failure()
+
+
+Node = TypeVar("Node", bound=NodeProcess, covariant=True)
+
+
+class ProcessCluster(Generic[Node]):
+    """The brokers of a cluster on this machine, by node id."""
+
+    def __init__(self, brokers: Mapping[int, Node]) -> None:
+        self.brokers = brokers
 
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(broker.plan.bootstrap_server for broker in self.brokers.values())
 
-    def start(self) -> list[dict[str, Any]]:
-        """The ready event of each, once all serve. Raises BrokerFailed; then none of them runs."""
+    def start(self) -> list[Mapping[str, Any]]:
+        """Return the report of each, once all serve. Raises BrokerFailed; then none of them runs."""
         try:
             for broker in self.brokers.values():
                 broker.start()
@@ -125,11 +145,6 @@ class LocalCluster:
         except BaseException:
             self.kill()
             raise
-
-    def watch(self, ended: Callable[[BrokerProcess, int], None]) -> None:
-        """Call ``ended``, in another thread, when a broker has ended."""
-        for broker in self.brokers.values():
-            threading.Thread(target=lambda each=broker: ended(each, each.wait()), daemon=True).start()
 
     def stop(self) -> None:
         """All of them at once: no broker is left to hand their partitions over to."""
@@ -141,6 +156,25 @@ class LocalCluster:
     def kill(self) -> None:
         for broker in self.brokers.values():
             broker.kill()
+
+
+class LocalCluster(ProcessCluster[BrokerProcess]):
+    """All brokers of a plan. ``options``: of ``einmal start``."""
+
+    def __init__(self, plans: Sequence[BrokerPlan], options: Sequence[str] = ()) -> None:
+        super().__init__({plan.node_id: BrokerProcess(plan, options) for plan in plans})
+
+    @classmethod
+    def on_loopback(cls, folder: Path, count: int, settings: Mapping[str, str] | None = None) -> Self:
+        """Brokers on free ports of this machine, with their data in ``folder``. ``settings``: of each of them."""
+        plans = plan_cluster(folder, count, host="127.0.0.1", first_port=0)
+        write_properties(plans, settings or {})
+        return cls(plans)
+
+    def watch(self, ended: Callable[[BrokerProcess, int], None]) -> None:
+        """Call ``ended``, in another thread, when a broker has ended."""
+        for broker in self.brokers.values():
+            threading.Thread(target=lambda each=broker: ended(each, each.wait()), daemon=True).start()
 
 
 def tail(log: Path) -> str:

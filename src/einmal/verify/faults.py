@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar, Final
 
 from einmal.chaos.cluster_faults import ClusterFaults
-from einmal.local.processes import LocalCluster
+from einmal.local.processes import NodeProcess, ProcessCluster
 
-_PAUSE_S: Final = (0.3, 8.0)
+_PAUSE_S: Final = (0.3, 12.0)
 """Shorter and longer than a broker's session."""
 _DOWN_S: Final = (0.0, 2.0)
 _WEIGHTS: Final = {"kill -9": 3, "SIGSTOP": 2, "clean restart": 2}
 
 
 class OwnCluster:
-    """Brokers of einmal in ``folder``. Their calls block, so they run in threads."""
+    """A cluster of the run's own. ``software``: in words. Calls of brokers block, so they run in threads."""
 
     calm_s: ClassVar = (1.5, 4.0)
 
-    def __init__(self, folder: Path, nodes: int) -> None:
-        self._cluster = LocalCluster.on_loopback(folder, nodes)
-        self._faults = ClusterFaults(self._cluster)
+    def __init__(self, cluster: ProcessCluster[NodeProcess], software: str) -> None:
+        self.software = software
+        self._cluster = cluster
+        self._faults = ClusterFaults(cluster)
         self._call: asyncio.Future[None] | None = None
 
     @property

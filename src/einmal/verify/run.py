@@ -124,6 +124,8 @@ class VerifyRun:
         groups = [group for run in runs for group in run.groups]
         scratch = Scratch(self.options.config, topics, groups)
         facts = await scratch.cluster()
+        if self.cluster is not None:
+            facts = {"software": self.cluster.software, **facts}
         await scratch.check()
         left: list[str] = []
         try:

@@ -1,0 +1,53 @@
+"""Claims about ``einmal verify --cluster kafka``: it starts Apache Kafka, its faults reach it, and no node is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache_kafka import KafkaUnavailable, classpath
+from tests.suite.patience import patient
+
+pytestmark = [pytest.mark.interop, pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_apache_kafka_is_started_killed_and_ended(tmp_path: Path, nodes: int) -> None:
+    try:
+        home = Path(classpath("broker")).parent
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+    own = ["--cluster", "kafka", "--kafka-home", str(home), "--nodes", str(nodes)]
+    # The first fault of this seed is a kill.
+    command = [*own, "--workload", "appends", "--faults", "brokers", "--time", "20s", "--seed", "8"]
+    run = subprocess.run(
+        [sys.executable, "-m", "einmal", "verify", *command, "--format", "json"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=patient(120),
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    document = json.loads(run.stdout)
+    assert (document["verdict"], document["left_behind"]) == ("holds", [])
+    assert document["cluster"]["software"].startswith("Apache Kafka 4.")
+    assert document["cluster"]["brokers"] == str(nodes)
+    assert document["faults"][0]["text"].startswith("kill -9 of broker ")
+    assert not [each for each in commands() if str(tmp_path) in each]
+
+
+def commands() -> list[str]:
+    """The arguments of all processes of this machine."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            found.append(Path(f"/proc/{pid}/cmdline").read_text(errors="replace"))
+        except OSError:
+            continue
+    return found
