@@ -88,9 +88,13 @@ class KafkaNode(NodeProcess):
                 start_new_session=True,
                 text=True,
             )
-        # It does not end with its standard input: somebody must kill it who does.
+        # It does not end with its standard input: somebody must kill it who does, and holds nothing else of ours open.
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", f"read _; kill -9 {self.pid}"], stdin=subprocess.PIPE, start_new_session=True
+            ["/bin/sh", "-c", f"read _; kill -9 {self.pid}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def wait_until_ready(self) -> Mapping[str, Any]:
