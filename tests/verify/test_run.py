@@ -22,6 +22,7 @@ from einmal.workloads.controls import CONTROLS
 from tests.interop.conftest import Node
 from tests.interop.einmal_broker import EinmalBroker
 from tests.security.secure_kafka import SecureKafka
+from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
 
 with warnings.catch_warnings():
@@ -68,10 +69,17 @@ async def verified(
         if network is not None:
             network.close()
     assert left == []
-    async with Admin(config) as admin:
-        groups = [group.group_id for group in await admin.list_groups()]
-        assert not [each for each in [*await admin.list_topics(), *groups] if each.startswith(f"{PREFIX}{name}-")]
+    async with Admin(config) as admin, asyncio.timeout(patient(10)):
+        # Apache Kafka answers a deletion before every broker knows it.
+        while await left_of(admin, f"{PREFIX}{name}-"):  # noqa: ASYNC110 - of another process.
+            await asyncio.sleep(0.1)
     return evidence
+
+
+async def left_of(admin: Admin, prefix: str) -> list[str]:
+    """Topics and groups of a run."""
+    names = [*await admin.list_topics(), *(group.group_id for group in await admin.list_groups())]
+    return [each for each in names if each.startswith(prefix)]
 
 
 async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counter_example(bootstrap: str) -> None:

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -124,6 +123,8 @@ def _settings(file: Path, name: str, table: Any) -> dict[str, str]:
 
 def write(profiles: Profiles) -> None:
     """Replace the file at once; only its owner may read it. Comments in it are lost. Raises typer.BadParameter."""
+    import tempfile
+
     for name in profiles.settings:
         if not _NAME.fullmatch(name):
             raise typer.BadParameter(f"{name!r} is no name of a profile: letters, digits, - and _ are allowed")
