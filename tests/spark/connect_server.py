@@ -22,6 +22,7 @@ from tests.ports import loopback_ports
 _READY: Final = re.compile(r"Spark Connect server started at")
 _READY_S: Final = 300.0
 _POLL_S: Final = 0.1
+_HOOKS: Final = Path(__file__).parent / "programs" / "hold_writers"
 
 
 class NotReady(Exception):
@@ -29,8 +30,11 @@ class NotReady(Exception):
 
 
 class ConnectServer:
-    def __init__(self, directory: Path) -> None:
+    """Killed with SIGKILL where its block ends. ``held``: a directory with what ``programs.hold_writers`` reads."""
+
+    def __init__(self, directory: Path, held: Path | None = None) -> None:
         self._directory = directory
+        self._held = held
         self._process: subprocess.Popen[bytes] | None = None
         (self._port,) = loopback_ports(1)
 
@@ -56,7 +60,11 @@ class ConnectServer:
         for name, value in settings.items():
             command += ["--conf", f"{name}={value}"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-        environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        paths = [*filter(None, sys.path)]
+        if self._held is not None:
+            paths.insert(0, str(_HOOKS))
+            environment["EINMAL_HOLD"] = str(self._held)
+        environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
         with (self._directory / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, jars],

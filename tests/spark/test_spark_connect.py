@@ -1,4 +1,5 @@
-"""Spark Connect: topics are read through a remote server, and what needs a driver of one's own is refused at once.
+"""Spark Connect: ``format("einmal")`` reads and writes through a remote server, and what needs a driver of one's own is
+refused at once.
 
 The client of Spark Connect (grpcio) is not among our packages. Without it the refusals are tested with a session that
 raises what a Connect session raises; with it, on a server.
@@ -7,6 +8,7 @@ raises what a Connect session raises; with it, on a server.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +18,17 @@ import pytest
 from pyspark.errors import PySparkAttributeError, PySparkException
 from pyspark.sql import DataFrame
 
+from einmal.chaos.waiting import holds_within
 from einmal.spark import PipelineRefused, decode, register, session, write, write_stream
-from tests.spark.pipelines import Pipeline
-from tests.spark.topics import create, fill, numbers
+from tests.spark.pipelines import BATCH, Pipeline, format_writer
+from tests.spark.topics import commit_record, create, fill, numbers
+from tests.suite.patience import patient
 from tests.suite.shared import unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_REACHED_S = 100.0
 JSON = {"value.format": "json", "value.schema": "number int"}
 
 
@@ -64,20 +69,29 @@ def assert_only_read(batch: DataFrame, stream: DataFrame) -> None:
 # --- on a server ----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def connected(directory: Path, held: Path | None = None) -> Iterator[SparkSession]:
+    """A session on a server of its own, which is killed at the end."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSparkSession
+
+    from tests.spark.connect_server import ConnectServer
+
+    directory.mkdir(exist_ok=True)
+    with ConnectServer(directory, held) as server:
+        # Not of ``pyspark.sql.SparkSession.builder``, which makes one kind of session in a process.
+        remote = ConnectSparkSession.builder.remote(server.url).create()
+        yield cast("SparkSession", remote)
+        if held is None:
+            remote.stop()
+
+
 @pytest.fixture(scope="module")
 def connect(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """After the classic session: grpc's threads hold what a JVM that is started later would need."""
     if find_spec("grpc") is None:
         pytest.skip("the client of Spark Connect needs grpcio: pip install 'pyspark[connect]'")
-    from pyspark.sql.connect.session import SparkSession as ConnectSparkSession
-
-    from tests.spark.connect_server import ConnectServer
-
-    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
-        # Not of ``pyspark.sql.SparkSession.builder``, which makes one kind of session in a process.
-        remote = ConnectSparkSession.builder.remote(server.url).create()
-        yield cast("SparkSession", remote)
-        remote.stop()
+    with connected(tmp_path_factory.mktemp("connect")) as remote:
+        yield remote
 
 
 @pytest.mark.spark
@@ -104,6 +118,51 @@ def test_topics_are_read_over_connect_beside_a_classic_session_that_writes(
     pipeline.writer(spark).start().awaitTermination()
     assert numbers(bootstrap, pipeline.topic) == list(range(30))
     assert_only_read(batch, stream)
+
+
+@pytest.mark.spark
+def test_a_stream_and_a_batch_are_written_once_over_connect(
+    connect: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("connect"))
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    for more in (range(2 * BATCH), range(2 * BATCH, 3 * BATCH)):
+        fill(bootstrap, pipeline.source_topic, more)
+        format_writer(pipeline, connect).start().awaitTermination()
+    assert numbers(bootstrap, pipeline.topic, committed=False) == list(range(3 * BATCH))
+    record = commit_record(bootstrap, pipeline.name)
+    assert record is not None and record.records == BATCH
+    for _ in range(2):
+        rows = connect.range(100, 110).selectExpr("string(id) as value")
+        writer = rows.write.format("einmal").mode("append").options(**pipeline.client_options)
+        writer = writer.option("topic", pipeline.topic).option("transactional.id", f"{pipeline.name}-batch")
+        writer.option("txnVersion", 1).save()
+    assert numbers(bootstrap, pipeline.topic, committed=False) == [*range(3 * BATCH), *range(100, 110)]
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_stream_over_connect_whose_server_is_killed_twice_is_written_once(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("connect"))
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    fill(bootstrap, pipeline.source_topic, range(3 * BATCH))
+    holds = tmp_path / "holds"
+    holds.mkdir()
+    # Before its transaction ends, and between that and Spark's own commit file.
+    for moment, committed in (("written", BATCH), ("answered", 2 * BATCH)):
+        reached = holds / f"{pipeline.name}.reached"
+        (holds / pipeline.name).write_text(f"{moment} 1")
+        with connected(tmp_path / moment, holds) as remote:
+            query = format_writer(pipeline, remote).start()
+            assert holds_within(patient(_REACHED_S), reached.exists), query.exception()
+        reached.unlink()
+        assert numbers(bootstrap, pipeline.topic) == list(range(committed))
+    (holds / pipeline.name).unlink()
+    with connected(tmp_path / "last", holds) as remote:
+        format_writer(pipeline, remote).start().awaitTermination()
+    assert numbers(bootstrap, pipeline.topic) == list(range(3 * BATCH))
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from typing import Any
 from einmal.chaos.processes import kill_group
 from einmal.local.processes import tail
 
-_EVENT_SECONDS_MAX = 120.0
+_EVENT_SECONDS_MAX = 300.0
 _STOP_SECONDS_MAX = 10.0
 
 

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.sinks.commit_point import OutcomeUnknown, SinkError, SinkFenced
+from einmal.sinks.postgres import commit_point
 from einmal.sinks.postgres.commit_point import PostgresIdentity
 from einmal.sinks.sink import Opening
 from tests.sinks.local_tasks import local_session
@@ -29,6 +30,12 @@ _HELD = 7
 @pytest.fixture
 def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     return local_session(monkeypatch)
+
+
+@pytest.fixture
+def patient_successors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as end no session of their predecessor's within a test, however busy the machine is."""
+    monkeypatch.setattr(commit_point, "_PREDECESSOR_MS", int(1_000 * patient(30)))
 
 
 @pytest.fixture
@@ -64,6 +71,7 @@ def _waits_for(rig: Rig, query: str, event: str) -> Callable[[], object]:
     )
 
 
+@pytest.mark.usefixtures("patient_successors")
 def test_acquire_waits_for_a_commit_under_way_and_then_reads_its_record(
     rig: Rig, background: Callable[..., Future[Any]]
 ) -> None:
@@ -89,6 +97,7 @@ def test_acquire_waits_for_a_commit_under_way_and_then_reads_its_record(
     assert rig.staging() == [], "a fenced driver creates none"
 
 
+@pytest.mark.usefixtures("patient_successors")
 def test_a_lost_answer_to_commit_is_undecided_and_the_next_run_reads_the_outcome(
     rig: Rig, background: Callable[..., Future[Any]]
 ) -> None:

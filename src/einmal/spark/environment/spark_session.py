@@ -28,7 +28,7 @@ from einmal.spark.errors import reason_of
 _CONNECT: Final = "this session is Spark Connect, whose driver runs elsewhere: "
 _CLASSIC: Final = (
     "run the program with spark-submit, or with the address of a Spark master (spark://, yarn, k8s://, local[*]); over "
-    'Connect, spark.read and spark.readStream.format("einmal") read topics'
+    'Connect, format("einmal") of Spark\'s own readers and writers reads and writes topics'
 )
 _STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _DEFAULTS: Final = {
