@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jsonschema_rs
 import pytest
@@ -56,29 +59,46 @@ def test_each_look_is_a_document_as_its_schema_has_it_and_tables_as_text(cli: Cl
     assert "\x1b" not in text
 
 
+@contextmanager
+def killed_at_the_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
 def test_on_a_terminal_it_fills_the_screen_until_a_key_ends_it(cluster: str, key: bytes) -> None:
     keyboard, terminal = os.openpty()
     command = [sys.executable, "-m", "einmal", "top", "-d", "0.2"]
     environment = {**os.environ, "KAFKA_BROKERS": cluster, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen(
-        command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment, start_new_session=True
-    ) as process:
+    with (
+        subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment, start_new_session=True
+        ) as process,
+        killed_at_the_end(process),
+    ):
         seen, deadline = b"", time.monotonic() + patient(60)
         while b"OPEN TRANSACTIONS" not in seen:
-            assert time.monotonic() < deadline
-            seen += os.read(keyboard, 65_536)
+            assert time.monotonic() < deadline, seen
+            if select.select([keyboard], [], [], 0.1)[0]:
+                seen += os.read(keyboard, 65_536)
         assert b"\x1b[?1049h" in seen, "the alternate screen"
+        deadline = time.monotonic() + patient(60)
         if key == b"q":
             os.write(keyboard, key)
         else:
             # The terminal of this test controls no process.
             process.send_signal(2)
+        while process.poll() is None:
+            assert time.monotonic() < deadline, seen
+            if select.select([keyboard], [], [], 0.1)[0]:
+                seen += os.read(keyboard, 65_536)
         assert process.stderr is not None
-        errors = process.stderr.read()
-        while b"\x1b[?1049l" not in seen:
+        status, errors = process.returncode, process.stderr.read()
+        while select.select([keyboard], [], [], 0)[0] and b"\x1b[?1049l" not in seen:
             seen += os.read(keyboard, 65_536)
-        status = process.wait(patient(30))
+        assert b"\x1b[?1049l" in seen, "the screen of before"
     os.close(keyboard)
     os.close(terminal)
     assert (status, errors) == (0 if key == b"q" else 130, b"")

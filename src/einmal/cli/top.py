@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -103,9 +105,37 @@ def _keys() -> Iterator[MayGoOn]:
     former = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
-        yield _waited_for_key
+        with _interrupts() as is_interrupted:
+            yield lambda seconds: not is_interrupted() and _waited_for_key(seconds)
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, former)
+        # Not TCSADRAIN: it waits for ever if nobody reads what the terminal has.
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, former)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C has come: Python drops a KeyboardInterrupt that is raised in a finalizer. Raises it in the main
+    thread as ever."""
+    came = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    def check() -> bool:
+        if came:
+            raise KeyboardInterrupt
+        return False
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check
+        return
+    former = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def _waited_for_key(seconds: float) -> bool:
