@@ -20,10 +20,10 @@ def test_ports_are_a_thousand_apart_unless_one_is_taken(tmp_path: Path) -> None:
         first_port = taken.getsockname()[1] - 1_000
         plans = plan(tmp_path, 3, first_port)
     ports = [each.port for each in plans]
-    assert ports[0] == first_port
+    # Another test may have one of the ports beside it.
+    assert ports[0] == first_port or (first_port, plans[0]) in moved_brokers(plans, first_port)
     assert ports[1] not in (first_port + 1_000, first_port)
     assert len({*ports, *(each.controller_port for each in plans)}) == 6
-    # Another test may have one of the ports beside it.
     assert (first_port + 1_000, plans[1]) in moved_brokers(plans, first_port)
     assert moved_brokers(plans, 0) == []
 
