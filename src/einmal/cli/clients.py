@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
 _NEAREST: Final = "127.0.0.1:9092"
 _KINDS: Final = ("AdminSettings", "ConsumerSettings", "ProducerSettings")
-SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
+_SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
 
 Brokers = Annotated[
     str | None,
@@ -141,14 +141,22 @@ def _of_kind(given: Mapping[str, str], kind: str, where: str) -> dict[str, str]:
     from einmal.client import config
 
     own = {name for name, *_ in config.documentation(getattr(config, kind))}
-    others = known_settings()
-    kept = {}
+    return {
+        name: _resolved(name, value)
+        for name, value in without_unknown(given, where).items()
+        if name in own or name.startswith(_SECURITY_PREFIXES)
+    }
+
+
+def without_unknown(given: Mapping[str, str], where: str) -> dict[str, str]:
+    """Settings that a client of ours has, of any kind; for each other one a warning that names ``where`` it is."""
+    known, kept = known_settings(), {}
     for name, value in given.items():
         # A misspelt security setting must not leave a connection less secure: the client rejects it.
-        if name in own or name.startswith(SECURITY_PREFIXES):
+        if name in known or name.startswith(_SECURITY_PREFIXES):
             # Java's clients trim what they read.
-            kept[name] = _resolved(name, value.strip())
-        elif name not in others:
+            kept[name] = value.strip()
+        else:
             print(f"warning: {where}: unknown setting {name!r} is ignored", file=sys.stderr)
     return kept
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import (
-    SECURITY_PREFIXES,
     Brokers,
     CommandConfig,
     Settings,
     key_and_value,
     known_settings,
     read_properties,
+    without_unknown,
 )
 from einmal.cli.formats import Format, Output
 from einmal.cli.output import print_rows
@@ -48,7 +46,9 @@ def create(
 
     References such as ${env:PASSWORD} are kept, and resolved at each use. The file is the user's own, mode 0600.
     """
-    settings = {} if command_config is None else _of_file(command_config)
+    settings = {}
+    if command_config is not None:
+        settings = without_unknown(read_properties(command_config), str(command_config))
     settings |= {key.strip(): value.strip() for key, value in map(key_and_value, assignments or ())}
     if servers:
         settings["bootstrap.servers"] = servers
@@ -103,17 +103,6 @@ def delete(name: Name, output: Output = Format.TEXT) -> None:
         profiles.current = None
     write(profiles)
     print_rows([{"profile": name, "status": "deleted", "file": str(path())}], ("profile", "status", "file"), output)
-
-
-def _of_file(file: Path) -> dict[str, str]:
-    """Without the settings that only Java's clients have; a misspelt security setting stays, and is refused."""
-    known, kept = known_settings(), {}
-    for name, value in read_properties(file).items():
-        if name in known or name.startswith(SECURITY_PREFIXES):
-            kept[name] = value.strip()
-        else:
-            print(f"warning: {file}: unknown setting {name!r} is ignored", file=sys.stderr)
-    return kept
 
 
 def _print_list(
