@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from einmal.commit_protocol.claims import Denied
 from einmal.pipeline import events
-from einmal.spark.protocol.outside_transactions import report_start, write_plainly
+from einmal.spark.protocol.outside_transactions import report_start, write_batch
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 
 
@@ -25,7 +25,7 @@ class AtLeastOnce:
     def batch(self, batch: CurrentBatch) -> None:
         """Write one micro-batch. Raises what Spark raises."""
         report_start(self._setting, batch.batch_id)
-        outputs = write_plainly(self._setting, batch, exclusive=False)
+        outputs = write_batch(self._setting, batch, is_at_most_once=False)
         assert not isinstance(outputs, Denied)
         self._setting.notify(events.BatchWritten(batch.batch_id, sum(output.count for output in outputs)))
 

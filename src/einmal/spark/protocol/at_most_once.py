@@ -12,7 +12,7 @@ from einmal.commit_protocol.claims import Denied, Output
 from einmal.pipeline import events
 from einmal.pipeline.errors import BatchLost
 from einmal.spark.errors import reason_of
-from einmal.spark.protocol.outside_transactions import report_start, write_plainly
+from einmal.spark.protocol.outside_transactions import report_start, write_batch
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting
 
 
@@ -41,7 +41,7 @@ class AtMostOnce:
 
     def _write(self, batch: CurrentBatch) -> tuple[Output, ...]:
         try:
-            outputs = write_plainly(self._setting, batch, exclusive=True, sends_once=True)
+            outputs = write_batch(self._setting, batch, is_at_most_once=True)
         except Exception as error:
             raise BatchLost.of(batch.batch_id, reason_of(error)) from error
         if isinstance(outputs, Denied):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from einmal.commit_protocol.claims import Denied, Output
 from einmal.pipeline import events
-from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
+from einmal.sinks.kafka.outside_transactions import write_plainly
 from einmal.spark.protocol.run import CurrentBatch, Setting
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 
@@ -18,13 +18,8 @@ def report_start(setting: Setting, batch_id: int) -> None:
     )
 
 
-def write_plainly(
-    setting: Setting, batch: CurrentBatch, *, exclusive: bool, sends_once: bool = False
-) -> tuple[Output, ...] | Denied:
-    """Write plain records. ``exclusive``: a partition has one writer; ``sends_once``: see ``WriteAs``.
-
-    Raises what Spark raises.
-    """
+def write_batch(setting: Setting, batch: CurrentBatch, *, is_at_most_once: bool) -> tuple[Output, ...] | Denied:
+    """Write plain records. Raises what Spark raises."""
 
     def reported(output: Output) -> None:
         setting.notify(events.PartitionWritten(batch.batch_id, output.topic, output.partition, output.count))
@@ -32,12 +27,10 @@ def write_plainly(
     sink = setting.sink
     assert isinstance(sink, KafkaFrameSink), "other sinks have transactions only"
     resources = sink.resources(setting.spark)
-    claims = OpenTransaction(
-        TopicTable(sink.cluster.partition_count), add=lambda _: None, reported=reported, exclusive=exclusive
+    return write_plainly(
+        sink.cluster,
+        resources.service,
+        lambda claims, write_as: resources.job.run(batch.frame, claims, batch.batch_id, write_as),
+        is_at_most_once=is_at_most_once,
+        reported=reported,
     )
-    resources.service.begin(claims)
-    try:
-        collected = resources.job.run(batch.frame, claims, batch.batch_id, WriteAs(sends_once=sends_once))
-        return claims.close(collected)
-    finally:
-        resources.service.end()

@@ -36,7 +36,7 @@ from einmal.options.sink import (
 )
 from einmal.pipeline.errors import BatchLost, PipelineError, PipelineFailed, PipelineRefused
 from einmal.sinks.commit_point import SinkError, SinkFailed
-from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
+from einmal.sinks.kafka.outside_transactions import write_plainly
 from einmal.sinks.sink import Opening
 from einmal.spark.environment.local_files import LocalFiles, RemoteLocation
 from einmal.spark.protocol.checkpoint import Checkpoint
@@ -140,23 +140,19 @@ class PlainKeeper(StreamKeeper):
         if is_at_most_once and not self._checkpoint.begin_batch(batch.batch_id):
             self._send_nothing_to_write(batch.batch_id, send)
             return
-        claims = OpenTransaction(
-            TopicTable(self._sink.cluster.partition_count),
-            add=lambda _: None,
-            reported=lambda _: None,
-            exclusive=is_at_most_once,
-        )
-        self._service.begin(claims)
         try:
-            outputs = claims.close(self._written(batch.batch_id, claims, WriteAs(sends_once=is_at_most_once), send))
+            outputs = write_plainly(
+                self._sink.cluster,
+                self._service,
+                lambda claims, write_as: self._written(batch.batch_id, claims, write_as, send),
+                is_at_most_once=is_at_most_once,
+            )
             if isinstance(outputs, Denied):
                 raise SinkFailed(outputs.reason)
         except (SinkFailed, KafkaError) as error:
             if is_at_most_once:
                 raise BatchLost.of(batch.batch_id, str(error)) from error
             raise PipelineFailed(str(error), "start the query again: the batch is written again as a whole") from error
-        finally:
-            self._service.end()
 
 
 def keeper_of(given: Mapping[str, str]) -> RunKeeper:
