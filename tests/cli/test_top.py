@@ -13,9 +13,15 @@ from contextlib import contextmanager
 
 import jsonschema_rs
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers
 
+from einmal.cli.formats import Format
+from einmal.cli.top import lines
 from einmal.client import Consumer, Producer
+from einmal.inspection.activity import Activity, BrokerActivity, GroupActivity, TopicActivity
 from einmal.inspection.document import schema
+from einmal.inspection.model import TransactionView
 from tests.cli.running import Cli
 from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
@@ -57,6 +63,41 @@ def test_each_look_is_a_document_as_its_schema_has_it_and_tables_as_text(cli: Cl
     assert {"BROKERS", "TOPICS", "GROUPS", "OPEN TRANSACTIONS"} <= set(text.splitlines())
     assert text.count(name) >= 3
     assert "\x1b" not in text
+
+
+rows = integers(0, 60)
+
+
+@given(brokers=rows, topics=rows, groups=rows, transactions=rows, height=integers(22, 100))
+def test_on_a_screen_each_table_has_its_share_and_says_what_is_left_out(
+    brokers: int, topics: int, groups: int, transactions: int, height: int
+) -> None:
+    counts = {"BROKERS": brokers, "TOPICS": topics, "GROUPS": groups, "OPEN TRANSACTIONS": transactions}
+    found = Activity(
+        0,
+        "cluster",
+        tuple(BrokerActivity(each, "host", 9092, False, 0) for each in range(brokers)),
+        tuple(TopicActivity(f"t{each}", 1, 0, 0.0, 0) for each in range(topics)),
+        tuple(GroupActivity(f"g{each}", "Stable", 1, 0, 0, False) for each in range(groups)),
+        tuple(
+            TransactionView(f"x{each}", "Ongoing", 1, each, 0, False, 60_000, 0, 1, ("t0-0",))
+            for each in range(transactions)
+        ),
+    )
+    whole, screen = lines(found, Format.TEXT), lines(found, Format.TEXT, height)
+    assert len(screen) == min(len(whole), height)
+    shown = {}
+    for name, count in counts.items():
+        section = screen[screen.index(name) + 2 :]
+        section = section[: section.index("")] if "" in section else section
+        shown[name] = len(section)
+        if section and section[-1].startswith("..."):
+            assert int(section[-1].split()[1]) + len(section) - 1 == count
+            shown[name] -= 1
+        else:
+            assert len(section) == count
+    # A line for how many more there are, and one that could not be shared equally.
+    assert all(shown[name] in (count, *range(max(shown.values()) - 2, count)) for name, count in counts.items())
 
 
 @contextmanager

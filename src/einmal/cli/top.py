@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _INTERNAL: Final = "__"
 """Names of internal topics begin with this."""
+_LINES_MIN: Final = 3
+"""A head, a row, and how many more there are."""
 _COLUMNS: Final = {
     "brokers": ("node_id", "host", "port", "controller", "leads"),
     "topics": ("topic", "partitions", "offsets_per_s", "held_back", "under_replicated"),
@@ -44,8 +46,9 @@ def top(
 ) -> None:
     """Show brokers, topics with rates, groups with true lag, and open transactions, again and again.
 
-    On a terminal it fills the screen, and q or Ctrl-C ends it; elsewhere there are tables for each look, or with
-    --format json a line. A rate counts offsets: records and markers. Text leaves out internal topics; wide has them.
+    On a terminal it fills the screen, where each table gets its share, and q or Ctrl-C ends it; elsewhere there are
+    whole tables for each look, or with --format json a line. A rate counts offsets: records and markers. Text leaves
+    out internal topics; wide has them.
     """
     from einmal.inspection.activity import watch
 
@@ -78,7 +81,7 @@ def _display(output: Format) -> Iterator[tuple[Show, MayGoOn]]:
     with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as may_go_on:
 
         def show(found: Activity) -> None:
-            text = "\n".join(lines(found, output))
+            text = "\n".join(lines(found, output, console.height))
             live.update(Text(text, no_wrap=True, overflow="crop"), refresh=True)
 
         yield show, may_go_on
@@ -156,8 +159,11 @@ def _print_text(found: Activity, output: Format) -> None:
     print("\n".join([*lines(found, output), ""]), flush=True)
 
 
-def lines(found: Activity, output: Format) -> list[str]:
-    """The tables, the busiest topics, the longest lags and the oldest transactions first."""
+def lines(found: Activity, output: Format, height: int | None = None) -> list[str]:
+    """The tables, the busiest topics, the longest lags and the oldest transactions first, in so many lines.
+
+    height: None: whole; a table that is too long for its share ends with the number of rows that are left out.
+    """
     at = datetime.fromtimestamp(found.time / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
     sections: dict[str, list[dict[str, Any]] | None] = {
         "brokers": [
@@ -173,12 +179,30 @@ def lines(found: Activity, output: Format) -> list[str]:
         "groups": None if found.groups is None else _groups(found.groups),
         "open transactions": None if found.open_transactions is None else _transactions(found.open_transactions),
     }
+    tables = [
+        table(rows, _COLUMNS[name]) if rows is not None else [f"- ({found.unknown.get(name.replace(' ', '_'))})"]
+        for name, rows in sections.items()
+    ]
     result = [f"cluster {found.cluster_id}, {at}"]
-    for name, rows in sections.items():
-        result += ["", name.upper()]
-        why = found.unknown.get(name.replace(" ", "_"))
-        result += [f"- ({why})"] if rows is None else table(rows, _COLUMNS[name])
+    if height is not None:
+        # Each table has a name and an empty line above it.
+        tables = _fitted(tables, height - len(result) - 2 * len(tables))
+    for name, each in zip(sections, tables, strict=True):
+        result += ["", name.upper(), *each]
     return result
+
+
+def _fitted(tables: list[list[str]], height: int) -> list[list[str]]:
+    """The tables in so many lines: what short ones leave goes to the others, in equal parts."""
+    shares = [0] * len(tables)
+    for left, number in zip(
+        range(len(tables), 0, -1), sorted(range(len(tables)), key=lambda each: len(tables[each])), strict=True
+    ):
+        shares[number] = min(len(tables[number]), max(_LINES_MIN, (height - sum(shares)) // left))
+    return [
+        whole if share == len(whole) else [*whole[: share - 1], f"... {len(whole) - share + 1} more"]
+        for whole, share in zip(tables, shares, strict=True)
+    ]
 
 
 def _groups(groups: tuple[GroupActivity, ...]) -> list[dict[str, Any]]:
