@@ -43,6 +43,8 @@ _SETTINGS: Final = {
     "transaction.two.phase.commit.enable": "true",
 }
 _USERS: Final = "USERS"
+_AS_IF_ELSEWHERE: Final = ("nice", "-n", "10")
+"""Attackers have machines of their own: what they compute must not take the broker's or an observer's processor."""
 _STDERR_KEPT: Final = 20
 _READ_SECONDS_MAX: Final = 600.0
 _PROGRESS_SECONDS: Final = 60.0
@@ -169,7 +171,8 @@ class _Readers:
     def __init__(self, port: int, folder: Path) -> None:
         self._report = folder / "read-back.json"
         self._librdkafka = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.read_back", str(port), str(self._report)], stdin=subprocess.PIPE
+            [*_AS_IF_ELSEWHERE, sys.executable, "-m", "tests.fuzz.read_back", str(port), str(self._report)],
+            stdin=subprocess.PIPE,
         )
         self._java: JavaReader | None = None
         self._why_not_java = ""
@@ -247,7 +250,7 @@ def _attack(verdict: Verdict, broker: Broker, folder: Path, frames: int, seed: i
     reports = [folder / f"attack-{number}.json" for number in range(attackers)]
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.attack", *map(str, broker.ports)]
+            [*_AS_IF_ELSEWHERE, sys.executable, "-m", "tests.fuzz.attack", *map(str, broker.ports)]
             + [str(frames // attackers), str(seed + number), str(report)]
         )
         for number, report in enumerate(reports)
