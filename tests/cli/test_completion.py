@@ -69,4 +69,4 @@ def test_a_cluster_that_does_not_answer_completes_nothing_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         assert completed(f"127.0.0.1:{silent.getsockname()[1]}", "einmal topic describe x") == []
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10, "not the timeout of a client"

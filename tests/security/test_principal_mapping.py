@@ -9,6 +9,7 @@ import pytest
 
 from einmal.security.errors import SecuritySettingError
 from einmal.security.principal_mapping import NoRuleMatches, PrincipalMapping
+from tests.suite.patience import patient
 
 RULES = (
     "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/,"
@@ -73,11 +74,11 @@ GROUPS = "RULE:^CN=(.*?)" + "".join(f",{key}=(.*?)" for key in (*KEYS, "UID")) +
 def test_a_hostile_name_costs_little_time_whatever_the_rule(rules: str) -> None:
     mapping = PrincipalMapping(rules)
     names = ["CN=" + ",OU=,O=,L=,ST=" * 30, "CN=" * 170, "CN=," * 100 + "x" * 100_000, "CN=" + "a" * 1_000]
-    began = time.process_time()
+    began = time.thread_time()
     for name in [*names, *("CN=a" + "".join(f",{key}=a" * times for key in KEYS) for times in (3, 15))]:
         with suppress(NoRuleMatches):
             mapping.name_of(name)
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < patient(2)
 
 
 def test_groups_are_as_short_as_possible() -> None:

@@ -12,6 +12,7 @@ from einmal.wire.errors import Malformed, Truncated, WireError
 from einmal.wire.messages import request_type
 from einmal.wire.primitives import ELEMENTS_MAX
 from tests.suite.cases import each_case
+from tests.suite.patience import patient
 from tests.wire.mapped import decode_request, encode_request, read
 
 METADATA = 3
@@ -81,9 +82,9 @@ def test_the_length_of_an_array_is_not_believed(count: int) -> None:
 
 def test_the_largest_array_is_read_in_bounded_time() -> None:
     body = struct.pack(">i", ELEMENTS_MAX) + struct.pack(">h", 0) * ELEMENTS_MAX
-    start = time.process_time()
+    start = time.thread_time()
     assert len(decode_request(METADATA, 1, body, 0).topics) == ELEMENTS_MAX
-    assert time.process_time() - start < 2
+    assert time.thread_time() - start < patient(2)
 
 
 @pytest.mark.parametrize("size", range(30))
@@ -128,10 +129,10 @@ def test_the_elements_of_all_arrays_are_counted_together() -> None:
 
 def test_empty_elements_cannot_multiply() -> None:
     body = encode_request(9, 8, {"groups": [{"group_id": "", "topics": []}] * (ELEMENTS_MAX + 1)})
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(Malformed, match="elements"):
         decode_request(9, 8, body, 0)
-    assert time.process_time() - started < 1
+    assert time.thread_time() - started < patient(1)
 
 
 def test_unknown_tagged_fields_are_bounded() -> None:

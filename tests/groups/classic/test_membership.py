@@ -11,6 +11,7 @@ from einmal.groups.config import GroupConfig
 from einmal.groups.records import GroupRecord
 from einmal.types import ErrorCode
 from tests.groups.drive import GROUP, Consumer, GroupLog, leave, settle, stable_group
+from tests.suite.patience import patient
 
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0)
 
@@ -558,7 +559,7 @@ def test_a_static_member_that_stays_away_is_expelled_when_its_session_ends() -> 
 
 
 def test_a_thousand_members_get_one_stable_generation_in_bounded_time() -> None:
-    began = time.process_time()
+    began = time.thread_time()
     shard = GroupLog()
     consumers = [Consumer(shard, f"c{number}") for number in range(1_000)]
     stable_group(shard, *consumers)
@@ -567,7 +568,7 @@ def test_a_thousand_members_get_one_stable_generation_in_bounded_time() -> None:
         shard.pass_time(3_000)
         assert {consumer.heartbeat() for consumer in consumers} == {ErrorCode.none}
     assert sum(isinstance(record, GroupRecord) for record in shard.log) == 1
-    assert time.process_time() - began < 20
+    assert time.thread_time() - began < patient(20)
 
 
 def test_a_thousand_members_without_an_initial_delay_end_in_one_stable_generation() -> None:
