@@ -241,8 +241,11 @@ def _undisturbed() -> Iterator[None]:
     level = logging.root.manager.disable
     hook = sys.unraisablehook
     gc.disable()
-    # Earlier objects cannot refer to this world: collecting it need not search them.
-    gc.freeze()
+    # Earlier objects cannot refer to this world: collecting it need not search them. Where most are frozen already,
+    # they stay frozen: thawing cannot be limited to some, and every later collection would search them all.
+    freezes = gc.get_freeze_count() == 0
+    if freezes:
+        gc.freeze()
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -255,7 +258,8 @@ def _undisturbed() -> Iterator[None]:
             # ever: the next schedule freezes them.
             while gc.collect():
                 pass
-        gc.unfreeze()
+        if freezes:
+            gc.unfreeze()
         sys.unraisablehook = hook
         logging.disable(level)
         if was_enabled:
