@@ -41,8 +41,6 @@ _STARTED: Final = Path(__file__).parent / "started"
 _DURATIONS: Final = Path(__file__).parent / "durations.json"
 _RUN: Final = pytest.StashKey[tuple[Path, int]]()
 """The directory of this run and its lifeline, in the process that began it."""
-_FROZEN: Final = pytest.StashKey[int]()
-"""How many objects the garbage collector leaves alone since all modules are there."""
 _REPORTED: Final = pytest.StashKey[list[str]]()
 """What was reported to the exception handler of the loop of an async test."""
 
@@ -110,7 +108,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+def pytest_collection() -> Generator[None, object, object]:
     # Hundreds of thousands of objects are made, nearly all to stay: looking for cycles among them, again and again, is
     # a large part of the time that each worker needs before its first test.
     gc.disable()
@@ -118,7 +116,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         return (yield)
     finally:
         gc.freeze()
-        session.stash[_FROZEN] = gc.get_freeze_count()
         gc.enable()
 
 
@@ -184,9 +181,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     # The loop cancels remaining tasks when it is closed, which may fail, too.
     yield
     _fail_if_reported(item)
-    # Some of them have ended meanwhile.
-    is_thawed = gc.get_freeze_count() < item.session.stash.get(_FROZEN, 0) // 2
-    assert not is_thawed, "this test has thawed the modules of all tests: each later collection looks through them"
 
 
 def _fail_if_reported(item: pytest.Item) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tools.python_source import parse
 
 SOURCE = Path(__file__).parent.parent / "src" / "einmal"
+TESTS = Path(__file__).parent
 GENERATED = SOURCE / "wire" / "api"
 """Requests and responses, whose nested structures have the names that Kafka's schemas give them."""
 
@@ -235,6 +236,18 @@ def test_each_access_to_the_jvm_is_found() -> None:
         "import py4j.java_gateway",
     ):
         assert list(_jvm_names(ast.parse(code))), code
+
+
+def test_nothing_that_tests_run_thaws_what_collections_leave_alone() -> None:
+    # One thaw, and each later collection of a process of the tests looks through the modules of all of them: a second.
+    thaws = "gc.un" + "freeze()"
+    found = [
+        path.relative_to(TESTS.parent).as_posix()
+        for folder in (SOURCE, TESTS)
+        for path in sorted(folder.rglob("*.py"))
+        if thaws in path.read_text() and path != SOURCE / "cli" / "garbage.py"
+    ]
+    assert found == [], "only a broker's own process may, which is started for it"
 
 
 def _jvm_names(tree: ast.AST) -> Iterator[str]:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from einmal.checker.history import Anomaly, History
@@ -234,6 +235,13 @@ def _moves(world: World) -> str:
     return ", ".join(behind)
 
 
+@cache
+def _set_modules_aside() -> None:
+    """No world refers to what is there before the first: collecting one need not search it."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """No log lines, and no garbage collection: when it runs depends on what else the process has allocated."""
@@ -241,11 +249,7 @@ def _undisturbed() -> Iterator[None]:
     level = logging.root.manager.disable
     hook = sys.unraisablehook
     gc.disable()
-    # Earlier objects cannot refer to this world: collecting it need not search them. Where most are frozen already,
-    # they stay frozen: thawing cannot be limited to some, and every later collection would search them all.
-    freezes = gc.get_freeze_count() == 0
-    if freezes:
-        gc.freeze()
+    _set_modules_aside()
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -254,12 +258,9 @@ def _undisturbed() -> Iterator[None]:
         sys.unraisablehook = _ignore
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # That collection spares objects that a ``finally`` block touches. Without a later one they are kept for
-            # ever: the next schedule freezes them.
+            # A collection spares objects that a ``finally`` block touches, until the next one.
             while gc.collect():
                 pass
-        if freezes:
-            gc.unfreeze()
         sys.unraisablehook = hook
         logging.disable(level)
         if was_enabled:
