@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.run import fuzz
 
 LATENCY_SECONDS_MAX = 30.0
-"""Other tests share the machine; ``make fuzz`` has it for itself and allows one second."""
+"""Other tests share the machine; ``make fuzz`` has it for itself and allows half a second."""
 
 
 @pytest.mark.system
