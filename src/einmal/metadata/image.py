@@ -188,11 +188,18 @@ class ImageDelta:
     acls: tuple[tuple[Acl, bool], ...] = ()
 
 
+def plain_name(topic: str) -> str:
+    """The name as in Kafka's metrics, which have '_' for '.': topics must differ in more than that."""
+    return topic.replace(".", "_")
+
+
 @dataclass(slots=True)
 class ClusterImage:
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     topic_names: dict[UUID, str] = field(default_factory=dict)
+    alike_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The topics whose names have '.' or '_', by their ``plain_name``: one request may look for thousands."""
     configs: dict[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
     """The explicit settings, by resource type and name."""
     scram_credentials: dict[int, dict[str, ScramCredential]] = field(default_factory=dict)
@@ -212,6 +219,7 @@ class ClusterImage:
             dict(self.brokers),
             dict(self.topics),
             dict(self.topic_names),
+            dict(self.alike_names),
             dict(self.configs),
             {mechanism: dict(users) for mechanism, users in self.scram_credentials.items()},
             dict(self.features),
@@ -292,12 +300,9 @@ class ClusterImage:
             case PartitionRecord():
                 self._add_partition(record)
             case TopicRecord():
-                self.topics[record.name] = TopicImage(record.name, record.topic_id)
-                self.topic_names[record.topic_id] = record.name
+                self._add_topic(record)
             case RemoveTopicRecord():
-                name = self.topic_names.pop(record.topic_id)
-                del self.topics[name]
-                self.configs.pop((TOPIC_RESOURCE, name), None)
+                self._remove_topic(record)
             case ConfigRecord():
                 self._set_config(record)
             case RegisterBrokerRecord():
@@ -355,6 +360,23 @@ class ClusterImage:
         if record.in_controlled_shutdown:
             broker = replace(broker, in_controlled_shutdown=True)
         self.brokers[record.broker_id] = broker
+
+    def _add_topic(self, record: TopicRecord) -> None:
+        self.topics[record.name] = TopicImage(record.name, record.topic_id)
+        self.topic_names[record.topic_id] = record.name
+        plain = plain_name(record.name)
+        if "_" in plain:
+            self.alike_names[plain] = (*self.alike_names.get(plain, ()), record.name)
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        name = self.topic_names.pop(record.topic_id)
+        del self.topics[name]
+        self.configs.pop((TOPIC_RESOURCE, name), None)
+        plain = plain_name(name)
+        if "_" in plain:
+            left = tuple(other for other in self.alike_names.pop(plain) if other != name)
+            if left:
+                self.alike_names[plain] = left
 
     def _add_partition(self, record: PartitionRecord) -> None:
         topic = self.topics[self.topic_names[record.topic_id]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOURCE
+from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOURCE, plain_name
 from einmal.metadata.placement import Placement, Replicas
 from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -76,7 +76,7 @@ def name_problem(name: str) -> tuple[ErrorCode, str | None]:
     if name == CLUSTER_METADATA:
         # The metadata log's own directory would be this topic's: Apache Kafka answers the same.
         return ErrorCode.topic_authorization_failed, f"Topic name {name} is reserved for the metadata log."
-    reserved = _RESERVED.get(name.replace(".", "_"), name)
+    reserved = _RESERVED.get(plain_name(name), name)
     if reserved != name:
         # The internal topic may not exist yet, and could then not be created any more.
         return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with internal topic: {reserved}"
@@ -149,12 +149,8 @@ class TopicDecisions(Deciding):
             return error, message
         if name in self.image.topics:
             return ErrorCode.topic_already_exists, f"Topic '{name}' already exists."
-        # Kafka's metric names have '_' for '.', so it refuses names that differ only in that.
-        plain = name.replace(".", "_")
-        if plain != name or "_" in name:
-            for other in self.image.topics:
-                if other.replace(".", "_") == plain:
-                    return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
+        for other in self.image.alike_names.get(plain_name(name), ()):
+            return ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
         return ErrorCode.none, None
 
     def _assign_replicas(
