@@ -190,6 +190,17 @@ async def test_a_description_of_many_producers_yields_at_every_one(tmp_path: Pat
         assert len(taken) >= 49
 
 
+async def test_retention_looks_at_many_producers_in_turns(tmp_path: Path, taken: list[None]) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        for number in range(250):
+            producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
+            await client.produce("t", batch(b"x", producer=producer, sequence=0))
+        taken.clear()
+        await node._retain()
+        assert len(taken) >= 3
+
+
 async def test_one_long_description_is_made_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have no limit but what the broker knows, and many may be asked for at once."""
     monkeypatch.setattr(turns_module, "FIRST_SLICE_MS", 0)

@@ -156,11 +156,11 @@ def producer_states(source: random.Random) -> Iterator[str]:
                 states.advance_high_watermark(Offset(end - source.randrange(2)))
         yield repr(states.first_unstable_offset)
         if step % 50 == 0:
-            data = states.encode_snapshot()
+            data = states.picture().encode()
             yield data.hex()
             for each in (data, broken(data, source)):
-                yield outcome(lambda: ProducerStates.decode_snapshot(each, at(step), 1_000).encode_snapshot())  # noqa: B023
-            states.expire(at(step), 200)
+                yield outcome(lambda: ProducerStates.decode_snapshot(each, at(step), 1_000).picture().encode())  # noqa: B023
+            list(states.expire(at(step), 200))
             yield repr(list(states.describe()))
 
 
@@ -201,7 +201,7 @@ def logs(source: random.Random) -> Iterator[str]:
         if step % 80 == 79:
             log.close(clean=source.random() < 0.5)
             log = open_log(machine.process(), config=SMALL, now=at(step))
-        yield repr((log.log_start_offset, log.log_end_offset, log.last_stable_offset, log.producers.encode_snapshot()))
+        yield repr((log.log_start_offset, log.log_end_offset, log.last_stable_offset, log.producers.picture().encode()))
 
 
 def producers(source: random.Random) -> Iterator[str]:

@@ -88,7 +88,7 @@ class Partition:
         )
 
     def reload(self) -> None:
-        self.states = ProducerStates.decode_snapshot(self.states.encode_snapshot(), self.now, DAY_MS)
+        self.states = ProducerStates.decode_snapshot(self.states.picture().encode(), self.now, DAY_MS)
 
 
 @pytest.fixture
@@ -358,9 +358,9 @@ def test_the_marker_that_ends_an_epoch_leaves_its_batches_fenced(partition: Part
 def test_an_idle_producer_is_forgotten_and_one_with_an_open_transaction_is_not(partition: Partition) -> None:
     partition.append(P, 0)
     partition.append(producer(8), 0, transactional=True)
-    partition.states.expire(at(DAY_MS - 1), DAY_MS)
+    list(partition.states.expire(at(DAY_MS - 1), DAY_MS))
     assert len(partition.states) == 2
-    partition.states.expire(at(DAY_MS), DAY_MS)
+    list(partition.states.expire(at(DAY_MS), DAY_MS))
     assert partition.states.entry(P.producer_id) is None
     assert partition.states.has_open_transaction(producer(8))
     assert partition.append(P, 9) == 2
@@ -369,14 +369,14 @@ def test_an_idle_producer_is_forgotten_and_one_with_an_open_transaction_is_not(p
 def test_old_record_timestamps_do_not_make_a_producer_idle(partition: Partition) -> None:
     header = header_of(batch(of=P, sequence=0, timestamp=1))
     partition.states.replay_batch(header, Offset(0), Offset(0), 1, NOW)
-    partition.states.expire(at(1000), DAY_MS)
+    list(partition.states.expire(at(1000), DAY_MS))
     partition.end = 1
     assert partition.append(P, 0) == 0
 
 
 def test_a_jump_of_the_wall_clock_expires_no_session(partition: Partition) -> None:
     partition.append(P, 0)
-    partition.states.expire(Instant(NOW.wall_ms + 10 * DAY_MS, NOW.monotonic_ms + 1), DAY_MS)
+    list(partition.states.expire(Instant(NOW.wall_ms + 10 * DAY_MS, NOW.monotonic_ms + 1), DAY_MS))
     assert len(partition.states) == 1
 
 
@@ -384,9 +384,9 @@ def test_idle_time_keeps_counting_across_a_restart(partition: Partition) -> None
     partition.append(P, 0)
     partition.now = Instant(NOW.wall_ms + 1000, 5)
     partition.reload()
-    partition.states.expire(Instant(0, 5 + DAY_MS - 1001), DAY_MS)
+    list(partition.states.expire(Instant(0, 5 + DAY_MS - 1001), DAY_MS))
     assert len(partition.states) == 1
-    partition.states.expire(Instant(0, 5 + DAY_MS - 1000), DAY_MS)
+    list(partition.states.expire(Instant(0, 5 + DAY_MS - 1000), DAY_MS))
     assert len(partition.states) == 0
 
 
@@ -403,7 +403,7 @@ def test_a_snapshot_is_loaded_without_those_that_expired_meanwhile(partition: Pa
 
 def test_a_snapshot_has_apache_kafkas_bytes(partition: Partition) -> None:
     partition.append(producer(7, 2), 5, 3, transactional=True)
-    data = partition.states.encode_snapshot()
+    data = partition.states.picture().encode()
     version, _crc, count = struct.unpack_from(">hIi", data)
     assert (version, count, len(data)) == (1, 1, 10 + 46)
     assert struct.unpack_from(">qhiqiqiq", data, 10) == (7, 2, 7, 2, 2, START, -1, 0)
@@ -444,7 +444,7 @@ def test_a_broken_snapshot_is_refused(data: st.DataObject) -> None:
     partition = Partition()
     partition.append(P, 0)
     partition.append(producer(8), 0, 2, transactional=True)
-    whole = partition.states.encode_snapshot()
+    whole = partition.states.picture().encode()
     if data.draw(st.booleans()):
         broken = whole[: data.draw(st.integers(0, len(whole) - 1))]
     else:

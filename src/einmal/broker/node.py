@@ -410,7 +410,7 @@ class Node:
         await self.partitions.checkpoint()
 
     async def _retain(self) -> None:
-        self.partitions.retain()
+        await self.turns.run(self.partitions.retain())
 
     # --- following the cluster's metadata ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ The order matters: batches are flushed, then the derived files are written, then
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 from uuid import UUID
@@ -26,6 +26,7 @@ from google_crc32c import value as crc32c
 
 from einmal.event_log import EventLog
 from einmal.log.disk import Disk
+from einmal.log.producer_snapshot import SnapshotPicture
 from einmal.log.segment import Segment
 from einmal.log.segment_files import IndexWrite, SegmentSummary, Stored, StoredIndexes
 from einmal.types import Offset
@@ -112,6 +113,22 @@ def _segment_summary(numbers: list[int]) -> SegmentSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint that is on disk."""
+
+    summary: Summary
+    snapshots: dict[Offset, Stored]
+    """Those that it has written."""
+    retired: tuple[Segment, ...]
+    """Segments that were deleted from the log before: their files may be removed."""
+
+    @property
+    def end_offset(self) -> Offset:
+        """The recovery point."""
+        return self.summary.segments[-1].end_offset
+
+
+@dataclass(frozen=True, slots=True)
 class LogCheckpoint:
     """A log at one moment, to be stored while the log continues to change (``durability.py``)."""
 
@@ -119,25 +136,28 @@ class LogCheckpoint:
     """To be flushed before anything is written."""
     index_writes: tuple[IndexWrite, ...]
     files: tuple[tuple[PurePosixPath, bytes], ...]
-    """Small derived files to be rewritten: snapshots, leader epochs."""
+    """Small derived files to be rewritten: leader epochs."""
+    snapshots: tuple[tuple[Offset, PurePosixPath, SnapshotPicture], ...]
+    """Producer snapshots to be written. They may be long, so even their bytes are made when they are."""
     summary: Summary
-    snapshots: dict[Offset, Stored]
-    """Those among the files."""
+    """With the snapshots that are on disk already."""
     retired: tuple[Segment, ...]
-    """Segments that were deleted from the log before: their files may be removed once this is stored."""
 
-    @property
-    def end_offset(self) -> Offset:
-        """The recovery point."""
-        return self.summary.segments[-1].end_offset
-
-    def write(self, disk: Disk, directory: PurePosixPath) -> None:
+    def write(self, disk: Disk, directory: PurePosixPath) -> StoredCheckpoint:
         """The derived files, then the checkpoint itself; the batches are flushed. Raises OSError."""
         for name, position, data in self.index_writes:
             write_from(disk, directory / name, position, data)
+        snapshots = {}
+        for offset, path, picture in self.snapshots:
+            data = picture.encode()
+            write_from(disk, path, 0, data)
+            snapshots[offset] = Stored.of(data)
         for path, data in self.files:
             write_from(disk, path, 0, data)
-        write_summary(disk, directory, self.summary)
+        known = dict(self.summary.snapshots or ())
+        summary = replace(self.summary, snapshots=tuple({**known, **snapshots}.items()))
+        write_summary(disk, directory, summary)
+        return StoredCheckpoint(summary, snapshots, self.retired)
 
 
 def write_summary(disk: Disk, directory: PurePosixPath, summary: Summary) -> None:

@@ -34,7 +34,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from einmal.log import leader_epochs, segment_swap
-from einmal.log.checkpoint import LogCheckpoint, Summary, write_summary
+from einmal.log.checkpoint import LogCheckpoint, StoredCheckpoint, Summary, write_summary
 from einmal.log.compaction import CleanedSegment, Cleaning
 from einmal.log.errors import SHORTAGES, SyncFailed
 from einmal.log.leader_epochs import LeaderEpochs
@@ -102,7 +102,7 @@ class Durability:
         """A segment begins at the end of the log: there, recovery and truncation can use a snapshot best."""
         self._has_changed = True
         self._names += 1
-        self.snapshots.take(self._segments.active.base_offset, self._state.producers.encode_snapshot())
+        self.snapshots.take(self._segments.active.base_offset, self._state.producers.picture())
 
     def marks_moved(self) -> None:
         """The log starts later, or is clean further: this is in the checkpoint only, so one is due at once."""
@@ -190,8 +190,7 @@ class Durability:
             if self.is_closing or not self.checkpoint_due:
                 return False
             current = self._begin()
-            await self._disk.in_background(partial(self._store, current))
-            self._finish(current)
+            self._finish(await self._disk.in_background(partial(self._store, current)))
             return True
 
     async def _fingerprint_many(self) -> None:
@@ -219,7 +218,8 @@ class Durability:
             stale = self.snapshots.forget_below(new.end_offset)
             self._names += 1
             current = self._begin()
-            await self._disk.in_background(partial(self._store, current, partial(self._rename_new, new, stale)))
+            rename = partial(self._rename_new, new, stale)
+            stored = await self._disk.in_background(partial(self._store, current, rename))
             if self.is_closing:
                 # The folder may be another topic's by now; where it is not, recovery does the rest.
                 self._store_failed(may_try_again=False)
@@ -227,7 +227,7 @@ class Durability:
             self._segments.are_in_use = False
             left_over = self.guarded(partial(segment_swap.install, self._disk, new, old))
             self._names += 1
-            self._finish(current)
+            self._finish(stored)
             await self._disk.in_background(partial(segment_swap.remove, self._disk, left_over))
             return True
 
@@ -263,9 +263,7 @@ class Durability:
 
     def checkpoint_now(self) -> None:
         """Whether it is due or not; blocking. Raises OSError."""
-        current = self._begin()
-        self._store(current)
-        self._finish(current)
+        self._finish(self._store(self._begin()))
 
     def close(self, *, clean: bool) -> None:
         """Close the files; ``clean``: with a checkpoint first, so that nothing has to be recovered. Raises OSError."""
@@ -291,9 +289,8 @@ class Durability:
         end = self._segments.active.end_offset
         assert self._state.log_start_offset <= end, "recovery would find a log that starts behind its end"
         epochs = self._state.epochs.encode()
-        snapshots = {**self.snapshots.waiting, end: self._state.producers.encode_snapshot()}
-        stored_snapshots = {offset: Stored.of(data) for offset, data in snapshots.items()}
-        files = [(self.snapshots.path(offset), data) for offset, data in snapshots.items()]
+        snapshots = {**self.snapshots.waiting, end: self._state.producers.picture()}
+        files = []
         if Stored.of(epochs) != self._stored_epochs:
             files.append((self._directory / leader_epochs.FILE_NAME, epochs))
         self._unstored_bytes = self._unstored_batches = 0
@@ -303,8 +300,8 @@ class Durability:
             unflushed=tuple(segment for segment in self._segments.in_order if segment.is_dirty),
             index_writes=tuple(writes),
             files=tuple(files),
-            summary=self._summary(summaries, Stored.of(epochs), {**self.snapshots.known, **stored_snapshots}),
-            snapshots=stored_snapshots,
+            summary=self._summary(summaries, Stored.of(epochs), self.snapshots.known),
+            snapshots=tuple((offset, self.snapshots.path(offset), each) for offset, each in snapshots.items()),
             retired=tuple(self._retired),
         )
 
@@ -327,7 +324,7 @@ class Durability:
             else tuple((offset, stored) for offset, stored in snapshots.items() if stored is not None),
         )
 
-    def _store(self, current: LogCheckpoint, prepare: Callable[[], None] | None = None) -> None:
+    def _store(self, current: LogCheckpoint, prepare: Callable[[], None] | None = None) -> StoredCheckpoint:
         """Flush and write, after ``prepare``; blocking. Raises OSError."""
         try:
             if prepare is not None:
@@ -335,7 +332,7 @@ class Durability:
             for segment in current.unflushed:
                 segment.sync()
             self._sync_names()
-            current.write(self._disk, self._directory)
+            return current.write(self._disk, self._directory)
         except OSError as error:
             # Derived files are written again. But a swap that has begun must be finished, and a failed flush is final.
             is_shortage = error.errno in SHORTAGES and not isinstance(error, SyncFailed)
@@ -349,7 +346,7 @@ class Durability:
         else:
             self.is_offline = True
 
-    def _finish(self, stored: LogCheckpoint) -> None:
+    def _finish(self, stored: StoredCheckpoint) -> None:
         """``stored`` is on disk. Raises OSError when what it made superfluous cannot be removed."""
         self._segments.are_in_use = False
         known = {summary.base_offset: summary.stored for summary in stored.summary.segments}

@@ -61,7 +61,7 @@ Appending, reading and shrinking are synchronous, for one event loop; long disk 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 from uuid import UUID
@@ -380,13 +380,14 @@ class PartitionLog:
 
     # --- shrinking -------------------------------------------------------------------------------------------
 
-    def retain(self, now: Instant) -> int:
-        """Forget idle producers and delete old segments, as far as the high watermark; returns how many were removed.
-
-        Raises OSError.
-        """
+    def expire_producers(self, now: Instant) -> Iterator[None]:
+        """See ``ProducerStates.expire``."""
         self._now = now
-        self.producers.expire(now, self.config.producer_id_expiration_ms)
+        return self.producers.expire(now, self.config.producer_id_expiration_ms)
+
+    def retain(self, now: Instant) -> int:
+        """Delete old segments, as far as the high watermark; returns how many were removed. Raises OSError."""
+        self._now = now
         count = expired_segments(
             self.segments.in_order,
             self.config,

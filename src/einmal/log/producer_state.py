@@ -53,13 +53,11 @@ KIP-890, KIP-1228). Knows no file.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple, NewType
 
-from google_crc32c import value as crc32c
-
+from einmal.log.producer_snapshot import SnapshotEntry, SnapshotPicture, SnapshotTable, decode_entries
 from einmal.types import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -80,10 +78,12 @@ from einmal.wire.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
 WINDOW: Final = 5
 """Batches remembered per producer: as many as Kafka's clients may have in flight."""
 
-_SNAPSHOT_VERSION: Final = 1
-_SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
-_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
-_CRC_START: Final = 6
+_UNPACKED_MAX: Final = 100
+"""Changed entries that are not packed for a snapshot yet: so many are packed in a fraction of a millisecond."""
+_SHIFT_MIN_MS: Final = 60_000
+"""Snapshots take account of a wall clock that was set by so much; clocks are corrected by less all the time."""
+_STEP: Final = 100
+"""Producers that ``expire`` looks at between two of its steps."""
 
 VerificationGuard = NewType("VerificationGuard", int)
 CONTINUES: Final = VerificationGuard(0)
@@ -145,9 +145,11 @@ class ProducerEntry:
         "coordinator_epoch",
         "current_txn_began_ms",
         "current_txn_first_offset",
+        "is_packed",
         "last_seen_ms",
         "last_timestamp",
         "producer_epoch",
+        "slot",
     )
 
     def __init__(self) -> None:
@@ -162,6 +164,10 @@ class ProducerEntry:
         self.last_timestamp = -1
         self.last_seen_ms = 0
         """Monotonic time of the last append."""
+        self.slot = -1
+        """Where it is in the table of snapshots; -1: nowhere yet."""
+        self.is_packed = True
+        """Whether that has its last change, or it is noted that it has not."""
 
     @property
     def last_sequence(self) -> Sequence:
@@ -204,6 +210,11 @@ class ProducerStates:
         self._verifications: dict[ProducerId, _Verification] = {}
         self._last_guard = 0
         self._now = Instant(0, 0)
+        # What a snapshot has, but for the changes of these producers.
+        self._table = SnapshotTable()
+        self._unpacked: list[ProducerId] = []
+        # The wall clock's time at zero of the monotonic clock, when the table was begun.
+        self._wall_zero = 0
 
     # --- questions -------------------------------------------------------------------------------------------
 
@@ -398,6 +409,8 @@ class ProducerStates:
                 is_last = not self._open or next(reversed(self._open)) < first_offset
                 assert is_last, "the first of the open transactions is the oldest: the last stable offset depends on it"
                 self._open[first_offset] = producer_id
+        if entry.is_packed:
+            self._note(producer_id, entry)
 
     def replay_marker(
         self,
@@ -423,11 +436,14 @@ class ProducerStates:
         if pending is not None and not (pending.starts_at_zero and pending.epoch == producer.producer_epoch):
             del self._verifications[producer_id]
         first_offset = entry.current_txn_first_offset
+        if first_offset >= 0:
+            entry.current_txn_first_offset = NO_OFFSET
+            owner = self._open.pop(first_offset)
+            assert owner == producer_id, "a batch, and so a transaction's first offset, has one producer"
+        if entry.is_packed:
+            self._note(producer_id, entry)
         if first_offset < 0:
             return None
-        entry.current_txn_first_offset = NO_OFFSET
-        owner = self._open.pop(first_offset)
-        assert owner == producer_id, "a batch, and so a transaction's first offset, has one producer"
         assert first_offset < offset, "a marker is behind the data that it decides"
         self._unreplicated[first_offset] = offset
         last_stable_offset = next(iter(self._open), Offset(offset + 1))
@@ -440,19 +456,34 @@ class ProducerStates:
                 first: marker for first, marker in self._unreplicated.items() if marker >= high_watermark
             }
 
-    def expire(self, now: Instant, expiration_ms: int) -> None:
-        """Forget producers that have been idle so long; never one whose transaction is open."""
+    def expire(self, now: Instant, expiration_ms: int) -> Iterator[None]:
+        """Forget producers that have been idle so long; never one whose transaction is open.
+
+        In steps, between which anything may happen: their number is up to clients.
+        """
         self._now = now
         limit = now.monotonic_ms - expiration_ms
-        idle = [
-            producer_id
-            for producer_id, entry in self._entries.items()
-            if entry.last_seen_ms <= limit and entry.current_txn_first_offset < 0
-        ]
-        for producer_id in idle:
-            del self._entries[producer_id]
-        for producer_id in [key for key, pending in self._verifications.items() if pending.since_ms <= limit]:
-            del self._verifications[producer_id]
+        known = list(self._entries)
+        for start in range(0, len(known), _STEP):
+            for producer_id in known[start : start + _STEP]:
+                entry = self._entries.get(producer_id)
+                if entry is not None and entry.last_seen_ms <= limit and entry.current_txn_first_offset < 0:
+                    self._forget(producer_id, entry)
+            yield
+        asked = list(self._verifications)
+        for start in range(0, len(asked), _STEP):
+            for producer_id in asked[start : start + _STEP]:
+                pending = self._verifications.get(producer_id)
+                if pending is not None and pending.since_ms <= limit:
+                    del self._verifications[producer_id]
+            yield
+
+    def _forget(self, producer_id: ProducerId, entry: ProducerEntry) -> None:
+        del self._entries[producer_id]
+        if entry.slot >= 0:
+            moved = self._table.remove(entry.slot)
+            if moved is not None:
+                self._entries[moved].slot = entry.slot
 
     def refill_window(self, header: BatchHeader) -> None:
         """A batch from before the snapshot that this state came from: a snapshot holds only the last of the window.
@@ -470,52 +501,62 @@ class ProducerStates:
 
     # --- snapshots -------------------------------------------------------------------------------------------
 
-    def encode_snapshot(self) -> bytes:
-        """The bytes of a ``.snapshot`` file."""
-        entries = b"".join([_SNAPSHOT_ENTRY.pack(*fields) for fields in self._snapshot_fields()])
-        tail = struct.pack(">i", len(self._entries)) + entries
-        return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c(tail)) + tail
-
-    def _snapshot_fields(self) -> Iterator[tuple[int, ...]]:
+    def picture(self) -> SnapshotPicture:
+        """The state for a snapshot, whose bytes can be made later, in the background. Costs the same for any number."""
+        self._pack()
         wall_zero = self._now.wall_ms - self._now.monotonic_ms
-        for producer_id, entry in self._entries.items():
-            last = entry.batches[-1] if entry.batches else None
-            first = entry.current_txn_first_offset
-            assert first < 0 or self._open.get(first) == producer_id, "an open transaction is loaded from here alone"
-            yield (
-                producer_id,
-                entry.producer_epoch,
-                last.last_sequence if last else NO_SEQUENCE,
-                last.last_offset if last else NO_OFFSET,
-                last.last_offset - last.first_offset if last else 0,
-                max(0, wall_zero + entry.last_seen_ms),
-                entry.coordinator_epoch,
-                first,
-            )
+        shift_ms = wall_zero - self._wall_zero
+        return self._table.picture(shift_ms if abs(shift_ms) >= _SHIFT_MIN_MS else 0)
+
+    def _note(self, producer_id: ProducerId, entry: ProducerEntry) -> None:
+        """An entry has changed, in all that it is going to change by now."""
+        entry.is_packed = False
+        self._unpacked.append(producer_id)
+        if len(self._unpacked) >= _UNPACKED_MAX:
+            self._pack()
+
+    def _pack(self) -> None:
+        """Bring the table up to date."""
+        if not len(self._table):
+            self._wall_zero = self._now.wall_ms - self._now.monotonic_ms
+        for producer_id in self._unpacked:
+            entry = self._entries.get(producer_id)
+            if entry is not None and not entry.is_packed:
+                entry.is_packed = True
+                packed = self._snapshot_entry(producer_id, entry)
+                if entry.slot < 0:
+                    entry.slot = self._table.add(packed)
+                else:
+                    self._table.replace(entry.slot, packed)
+        self._unpacked.clear()
+
+    def _snapshot_entry(self, producer_id: ProducerId, entry: ProducerEntry) -> SnapshotEntry:
+        last = entry.batches[-1] if entry.batches else None
+        first = entry.current_txn_first_offset
+        assert first < 0 or self._open.get(first) == producer_id, "an open transaction is loaded from here alone"
+        return SnapshotEntry(
+            producer_id,
+            entry.producer_epoch,
+            last.last_sequence if last else NO_SEQUENCE,
+            last.last_offset if last else NO_OFFSET,
+            last.last_offset - last.first_offset if last else 0,
+            max(0, self._wall_zero + entry.last_seen_ms),
+            entry.coordinator_epoch,
+            first,
+        )
 
     @classmethod
     def decode_snapshot(cls, data: bytes, now: Instant, expiration_ms: int) -> ProducerStates:
         """The state that a ``.snapshot`` file holds. Raises ValueError when it is not whole."""
-        if len(data) < _SNAPSHOT_HEAD.size:
-            raise ValueError(f"expected a producer snapshot of >= {_SNAPSHOT_HEAD.size} bytes, found {len(data)}")
-        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-        if version != _SNAPSHOT_VERSION:
-            raise ValueError(f"expected a producer snapshot of version {_SNAPSHOT_VERSION}, found {version}")
-        found = crc32c(data[_CRC_START:])
-        if crc != found:
-            raise ValueError(f"expected CRC-32C {crc:08x} of a producer snapshot, found {found:08x}")
-        size = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size
-        if len(data) != size:
-            raise ValueError(f"expected {size} bytes of a snapshot of {count} producers, found {len(data)}")
         states = cls()
         states._now = now
-        for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
-            states._load(fields, now, expiration_ms)
+        for entry in decode_entries(data):
+            states._load(entry, now, expiration_ms)
         states._open = dict(sorted(states._open.items()))
         return states
 
-    def _load(self, fields: tuple[int, ...], now: Instant, expiration_ms: int) -> None:
-        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first = fields
+    def _load(self, loaded: SnapshotEntry, now: Instant, expiration_ms: int) -> None:
+        producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, first = loaded
         idle_ms = max(0, now.wall_ms - timestamp)
         if first < 0 and idle_ms >= expiration_ms:
             return
@@ -541,3 +582,4 @@ class ProducerStates:
             entry.current_txn_first_offset = Offset(first)
             entry.current_txn_began_ms = now.monotonic_ms
             self._open[Offset(first)] = ProducerId(producer_id)
+        self._note(ProducerId(producer_id), entry)

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from einmal.log.disk import Disk
+from einmal.log.producer_snapshot import SnapshotPicture
 from einmal.log.segment_files import SNAPSHOT, Stored, file_name
 from einmal.log.segments import Segments
 from einmal.types import Offset
@@ -26,12 +27,12 @@ class Snapshots:
         self._directory = directory
         self.known = known
         """Those on disk, rising; None: no checkpoint has the CRC of the file."""
-        self.waiting: dict[Offset, bytes] = {}
+        self.waiting: dict[Offset, SnapshotPicture] = {}
         """Taken since the last checkpoint."""
 
-    def take(self, offset: Offset, data: bytes) -> None:
+    def take(self, offset: Offset, taken: SnapshotPicture) -> None:
         """To be written with the next checkpoint; the oldest of too many is dropped."""
-        self.waiting[offset] = data
+        self.waiting[offset] = taken
         if len(self.waiting) > _WAITING_MAX:
             del self.waiting[next(iter(self.waiting))]
 
@@ -51,7 +52,7 @@ class Snapshots:
         """Those on disk whose files are to be removed."""
         gone = [offset for offset in self.known if offset < limit]
         self.known = {offset: stored for offset, stored in self.known.items() if offset >= limit}
-        self.waiting = {offset: data for offset, data in self.waiting.items() if offset >= limit}
+        self.waiting = {offset: taken for offset, taken in self.waiting.items() if offset >= limit}
         return gone
 
     def replace(self, known: dict[Offset, Stored | None]) -> None:

@@ -6,7 +6,7 @@ log end to it and gets the high watermark. That only grows while the process liv
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -340,9 +340,11 @@ class Partition(AwaitedLog):
         except OSError as error:
             self._go_offline(error)
 
-    def retain(self, now: Instant) -> None:
-        """Delete segments that are too old or too many, and forget idle producers. Raises OSError."""
+    def retain(self, now: Instant) -> Iterator[None]:
+        """Delete segments that are too old or too many, and forget idle producers, in steps. Raises OSError."""
         self._log.retain(now)
+        yield
+        yield from self._log.expire_producers(now)
 
     def configure(self, config: LogConfig) -> None:
         """The topic's settings have changed."""

@@ -303,12 +303,13 @@ class Partitions:
 
     # --- time ----------------------------------------------------------------------------------------------------
 
-    def retain(self) -> None:
-        """Delete segments that are too old or too many, and forget idle producers."""
-        now = self._clock.now()
+    def retain(self) -> Iterator[None]:
+        """Delete segments that are too old or too many, and forget idle producers: in steps, for there are many."""
         for partition in self._all():
+            if partition.is_closed:
+                continue
             try:
-                partition.retain(now)
+                yield from partition.retain(self._clock.now())
             except Exception as error:  # noqa: BLE001 - one bad partition must not keep the others from being cut.
                 self._supervisor.report(f"retention of {partition.topic_partition}", error)
 
