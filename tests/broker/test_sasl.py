@@ -100,12 +100,32 @@ async def test_wrong_credentials_get_an_error_with_a_hint_and_end_the_connection
     assert "a guess" not in caplog.text and SECRET not in caplog.text
 
 
-async def salt_of(node: Node, user: str) -> bytes:
-    """What the broker answers whoever asks as this user."""
+async def first_answer(node: Node, user: str, mechanism: str = SHA_512) -> list[bytes]:
+    """What the broker answers whoever asks as this user, except for the nonce."""
     async with Client.connect(node) as client:
-        await handshake(client, SHA_512)
-        answer = await client.call(AUTHENTICATE, 2, {"auth_bytes": scram(user, "wrong").first()})
-        return base64.b64decode(bytes(answer.auth_bytes).split(b",")[1][2:])
+        await handshake(client, mechanism)
+        answer = await client.call(AUTHENTICATE, 2, {"auth_bytes": scram(user, "wrong", mechanism).first()})
+        return bytes(answer.auth_bytes).split(b",")[1:]
+
+
+async def salt_of(node: Node, user: str) -> bytes:
+    return base64.b64decode((await first_answer(node, user))[0][2:])
+
+
+async def test_nothing_that_users_change_changes_a_made_up_exchange(tmp_path: Path) -> None:
+    """Not of a user with another number of iterations, of the first one that is deleted, nor of the last."""
+    async with sasl_node(tmp_path) as node:
+        for mechanism, number in ((SHA_256, 1), (SHA_512, 2)):
+            users = node.metadata.image.scram_credentials[number]
+            seen = [await first_answer(node, "nobody", mechanism)]
+            for name in list(users):
+                users[name] = users[name]._replace(iterations=5_000 + len(seen))
+                seen.append(await first_answer(node, "nobody", mechanism))
+            for name in list(users):
+                del users[name]
+                seen.append(await first_answer(node, "nobody", mechanism))
+            assert len(seen) >= 3 and seen == seen[:1] * len(seen)
+            assert seen[0][1] == b"i=16384"
 
 
 async def test_no_user_learns_whether_another_exists(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ from einmal.security.secret import Secret
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS_MIN: Final = 4_096
 """RFC 7677; fewer make a stolen exchange cheap to search."""
+ITERATIONS: Final = 16_384
+"""Number of iterations of the passwords that our tools set by default: the most that Apache Kafka accepts.
+
+A client needs some ten milliseconds for them."""
 ITERATIONS_MAX: Final = 1_000_000
 """About a second; a hostile broker must not occupy the client for longer."""
 NODE_EXTENSION: Final = "einmal=node"

@@ -1,8 +1,8 @@
 """The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), without channel binding.
 
 Whoever asks under an unknown user name gets the same exchange as for a wrong password, also in its timing: a made-up
-salt, always the same one for this name, and a refusal at the end. Nonces are arguments; knows no connection, no clock
-and no store of users.
+salt and number of iterations, always the same for this name, and a refusal at the end. Nonces are arguments; knows no
+connection, no clock and no store of users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from einmal.security.errors import SaslError
-from einmal.security.scram import HASHES, ITERATIONS_MIN, MESSAGE_MAX, NODE_EXTENSION, keys_of, scram_keys
+from einmal.security.scram import HASHES, ITERATIONS, ITERATIONS_MIN, MESSAGE_MAX, NODE_EXTENSION, keys_of, scram_keys
 from einmal.security.secret import HIDDEN, Secret
 
 SALT_LENGTH: Final = 26
@@ -47,13 +47,12 @@ FindCredential: TypeAlias = Callable[[str], ScramCredential | None]
 class ScramUsers(NamedTuple):
     """Against whom one exchange is checked.
 
-    ``find``: of clients. ``seed``: secret bytes for made-up salts, the same on all brokers; ``iterations``: the made-up
-    number. ``node``: of the cluster's secret; None: it has none. ``nodes_only``: every user name is a node's.
+    ``find``: of clients. ``seed``: secret bytes for made-up salts, the same on all brokers. ``node``: of the
+    cluster's secret; None: it has none. ``nodes_only``: every user name is a node's.
     """
 
     find: FindCredential
     seed: bytes
-    iterations: int = ITERATIONS_MIN
     node: ScramCredential | None = None
     nodes_only: bool = False
 
@@ -142,9 +141,8 @@ class ScramServerExchange:
         def derived(purpose: bytes) -> bytes:
             return hmac.digest(self._users.seed, purpose + self.user.encode(), self._hash)
 
-        return ScramCredential(
-            salt_of(derived(b"salt:")), derived(b"stored:"), derived(b"server:"), self._users.iterations
-        )
+        # Not the number of any user: it would change with that user.
+        return ScramCredential(salt_of(derived(b"salt:")), derived(b"stored:"), derived(b"server:"), ITERATIONS)
 
     def _final(self, text: str, credential: ScramCredential) -> bytes:
         match = _CLIENT_FINAL.fullmatch(text)

@@ -12,7 +12,7 @@ from typing import Final
 from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.results import ask_for, check
 from einmal.client.errors import ConfigError
-from einmal.security.scram import HASHES, salted_password
+from einmal.security.scram import HASHES, ITERATIONS, salted_password
 from einmal.security.scram_server import SALT_LENGTH, salt_of
 from einmal.security.secret import Secret
 from einmal.wire.api.alter_user_scram_credentials import API as ALTER_USER_SCRAM_CREDENTIALS
@@ -24,8 +24,6 @@ from einmal.wire.api.alter_user_scram_credentials import (
 from einmal.wire.api.describe_user_scram_credentials import API as DESCRIBE_USER_SCRAM_CREDENTIALS
 from einmal.wire.api.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 
-ITERATIONS: Final = 16_384
-"""The most that Apache Kafka accepts; a client needs some ten milliseconds for them."""
 _NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _NAMES: Final = {number: name for name, number in _NUMBERS.items()}
 

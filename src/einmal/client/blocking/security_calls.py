@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from einmal.client.aio import admin as aio
 from einmal.client.aio.acls import EVERY_ACL
-from einmal.client.aio.user_calls import ITERATIONS
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.descriptions import ClientQuota
 from einmal.security.acl import Acl, AclFilter
+from einmal.security.scram import ITERATIONS
 
 
 class SecurityCalls:

@@ -18,7 +18,7 @@ from einmal.metadata.scram_users import MECHANISM_NUMBERS
 from einmal.seams import Clock
 from einmal.security.errors import SaslError, TokenError
 from einmal.security.mechanisms import PLAIN
-from einmal.security.scram import HASHES, ITERATIONS_MIN
+from einmal.security.scram import HASHES
 from einmal.security.scram_server import ScramServerExchange, ScramUsers, node_credential
 from einmal.security.secret import Secret
 from einmal.security.server_mechanisms import (
@@ -110,12 +110,10 @@ class SaslServer:
     def _scram_users(self, mechanism: str) -> ScramUsers:
         is_enabled = mechanism in self.settings.mechanisms
         users = self._metadata.image.scram_credentials.get(MECHANISM_NUMBERS[mechanism], {}) if is_enabled else {}
-        known = next(iter(users.values()), None)
         secret = self._credentials.secret if self._is_for_nodes(mechanism) else None
         return ScramUsers(
             users.get,
             self._seed(),
-            ITERATIONS_MIN if known is None else known.iterations,
             node_credential(secret, self._node_salt()) if secret else None,
             not self.settings.mechanisms,
         )
