@@ -55,7 +55,7 @@ class CreatePartitionsHandler:
                     None if topic.assignments is None else tuple(item.broker_ids for item in topic.assignments)
                 ),
             )
-            for topic in asked.permitted
+            async for topic in context.paced(asked.permitted)
         ]
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         made = MadePartitions(self.partitions)
@@ -69,6 +69,6 @@ class CreatePartitionsHandler:
             quota.throttle_ms,
             [
                 CreatePartitionsTopicResult(result.name or "", result.error, result.message)
-                for result in made.results(results)
+                async for result in context.paced(made.results(results))
             ],
         )

@@ -62,7 +62,10 @@ class DeleteTopicsHandler:
         results = asked.merge(results, lambda each, refused: self._refused(context, each, refused))
         return DeleteTopicsResponse(
             quota.throttle_ms,
-            [DeletableTopicResult(result.name, result.topic_id, result.error, result.message) for result in results],
+            [
+                DeletableTopicResult(result.name, result.topic_id, result.error, result.message)
+                async for result in context.paced(results)
+            ],
         )
 
     def _refusal(self, context: RequestContext, asked: tuple[str | None, UUID]) -> ErrorCode | None:
