@@ -26,7 +26,7 @@ from einmal.security.scram_server import salt_of as made_up_salt
 from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.cluster import Cluster
-from tests.broker.nodes import Client, until
+from tests.broker.nodes import Client, batch, until
 from tests.broker.sasl_client import (
     AUTHENTICATE,
     HANDSHAKE,
@@ -135,6 +135,29 @@ async def test_no_user_learns_whether_another_exists(tmp_path: Path) -> None:
         assert alice in node.metadata.image.scram_credentials[2].values()
         predicted = made_up_salt(hmac.digest(alice.server_key, b"salt:nobody", "sha512"))
         assert predicted != await salt_of(node, "nobody") == await salt_of(node, "nobody")
+
+
+async def test_half_sent_requests_before_authentication_keep_no_one_from_large_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing makes room: there must be some.
+    monkeypatch.setattr("einmal.broker.front.connections.server.STALLED_MS_MAX", 600_000)
+    monkeypatch.setattr("einmal.broker.front.connections.server.STALLED_SHORT_MS_MAX", 600_000)
+    settings = {"queued.max.request.bytes": 4_000_000, "socket.request.max.bytes": 4_000_000}
+    async with sasl_node(tmp_path, settings) as node, Client.connect(node) as client:
+        await authenticate(client, SHA_512, scram("alice", "alice's password"))
+        writers = []
+        for _ in range(60):
+            _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            writer.write(struct.pack(">i", 500_000) + bytes(200_000))
+            writers.append(writer)
+        connections = node.servers["CLIENTS"].connections
+        await until(lambda: sum(not each._is_reading for each in connections.all()) >= 30)
+        assert node.request_memory.held == 0
+        await client.create_topic("t")
+        assert (await client.produce("t", batch(bytes(900_000)))).error_code == ErrorCode.none
+        for writer in writers:
+            writer.transport.abort()
 
 
 async def test_an_unknown_mechanism_gets_the_enabled_ones_and_ends_the_connection(tmp_path: Path) -> None:

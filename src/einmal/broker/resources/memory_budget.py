@@ -34,15 +34,15 @@ class MemoryBudget:
 class Share:
     """The share of one connection in a budget."""
 
-    __slots__ = ("_budget", "held")
+    __slots__ = ("budget", "held")
 
     def __init__(self, budget: MemoryBudget) -> None:
-        self._budget = budget
+        self.budget = budget
         self.held = 0
 
     def add(self, count: int) -> None:
         self.held += count
-        self._budget.held += count
+        self.budget.held += count
 
     def set(self, count: int) -> None:
         self.add(count - self.held)

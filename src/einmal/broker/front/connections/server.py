@@ -55,6 +55,8 @@ STALLED_MS_MAX: Final = 30_000
 """A client that stops receiving an answer, or stops sending a request, is disconnected after this."""
 STALLED_SHORT_MS_MAX: Final = 2_000
 """The same while the node's memory is short."""
+_UNAUTHENTICATED_PART: Final = 8
+"""Connections that have not authenticated hold at most this part of ``queued.max.request.bytes``, beside the others."""
 _CLOSE_SECONDS: Final = 5.0
 """How long a closing connection may receive its last answers."""
 _WATCH_SECONDS: Final = 1.0
@@ -86,6 +88,8 @@ class Server:
         """Where every connection's next bytes go: the loops that we run on read and report in one step."""
         self.unauthenticated_max = unauthenticated_max
         """Bytes of a request before authentication; None: this listener needs none."""
+        self.unauthenticated_memory = MemoryBudget(max(1, request_memory.limit // _UNAUTHENTICATED_PART))
+        """The bytes of requests before authentication: who has authenticated does not wait for them."""
         self.is_serving = False
         self._next_id = 0
         self._watch_timer: asyncio.TimerHandle | None = None
@@ -135,8 +139,9 @@ class Server:
         """Close connections that are idle, and those that have stopped half-way."""
         self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._watch)
         now_ms = self.now_ms()
-        if self.request_memory.is_exhausted:
-            self._make_room(now_ms)
+        for memory in (self.request_memory, self.unauthenticated_memory):
+            if memory.is_exhausted:
+                self._make_room(memory, now_ms)
         idle_since = now_ms - self.config.connections_max_idle_ms
         for connection in self.connections.all():
             reason = connection.stalled(now_ms)
@@ -148,14 +153,15 @@ class Server:
                 # The memory that it waited for may be available by now.
                 connection.control_reading()
 
-    def _make_room(self, now_ms: int) -> None:
+    def _make_room(self, memory: MemoryBudget, now_ms: int) -> None:
         """Drop the requests that have been incomplete for longest: while memory is short they keep others out."""
-        excess = self.request_memory.held - self.request_memory.limit * 3 // 4
+        excess = memory.held - memory.limit * 3 // 4
         half_here = [
             each
             for each in self.connections.all()
             # Requests that a throttled client has sent beforehand must not keep others out either.
-            if now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.requests.held)
+            if each.requests.budget is memory
+            and (now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.requests.held))
         ]
         for connection in sorted(half_here, key=lambda each: each.begun_ms):
             if excess > 0:
@@ -191,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = "?"
         self.authentication = Authentication()
         self.refused_batches = RefusedBatches()
-        self.requests = Share(server.request_memory)
+        self.requests = Share(server.unauthenticated_memory if self._is_limited else server.request_memory)
         """Memory of its requests that have not begun: frames that wait or are incomplete."""
         self._held = Share(server.response_memory)
         """Answers that wait for earlier ones."""
@@ -230,6 +236,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_limited and self.authentication.is_done:
             self._is_limited = False
+            self.requests.set(0)
+            self.requests = Share(self._server.request_memory)
             self._receiver.limit(self._server.config.socket_request_max_bytes)
         try:
             frames = self._receiver.received(nbytes)
@@ -414,7 +422,7 @@ class Connection(asyncio.BufferedProtocol):
         The same for an incomplete request, while the requests of all connections together are too large.
         """
         is_ready = not self._frames and not self.muting.is_on
-        wants_more = is_ready and not (self._receiver.reserved and self._server.request_memory.is_exhausted)
+        wants_more = is_ready and not (self._receiver.reserved and self.requests.budget.is_exhausted)
         if wants_more != self._is_reading and not self._is_closed:
             self._is_reading = wants_more
             if wants_more:
