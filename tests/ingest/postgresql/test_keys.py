@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import psycopg
@@ -204,10 +205,122 @@ def test_a_key_that_nobody_knows_is_refused_until_it_is_declared(
     client.execute("DROP TABLE t")
     with pytest.raises(SourceRefused, match=r"the key of public\.t is not known") as refused:
         captured.drain()
-    assert 'message.key.columns = "public.t:' in refused.value.hint
+    assert 'message.key.columns = "public.t:COLUMN,..."' in refused.value.hint
     declared = Captured(options(server, database, message__key__columns="public.t: id"))
     declared.position = captured.position
     assert keys(declared) == [{"id": 1}]
+
+
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
+def test_the_advice_leads_past_a_table_that_was_created_altered_and_dropped_while_the_ingester_was_behind(
+    identity: str, client: Client, captured: Captured, server: PostgresServer, database: str
+) -> None:
+    """Each refusal has the names under which the next changes need a declaration."""
+    client.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    captured.drain()
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    client.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    client.execute("INSERT INTO t VALUES (1, 'a')")
+    client.execute("ALTER TABLE t RENAME id TO account_id")
+    client.execute("INSERT INTO t VALUES (2, 'b')")
+    client.execute("INSERT INTO u VALUES (1)")
+    client.execute("ALTER TABLE t ADD line int NOT NULL DEFAULT 0")
+    client.execute("ALTER TABLE t RENAME account_id TO number")
+    client.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (number, line)")
+    client.execute("INSERT INTO t VALUES (3, 'c', 4)")
+    if identity == "FULL":
+        client.execute("UPDATE t SET v = 'd' WHERE number = 3")
+        client.execute("DELETE FROM t WHERE number = 3")
+    client.execute("DROP TABLE t")
+    its_key = {"id, v": "id", "account_id, v": "account_id", "number, v, line": "number,line"}
+    following, found, advised = captured, list[Any](), list[str]()
+    while not found:
+        assert len(advised) < len(its_key), advised
+        try:
+            found = keys(following)
+        except SourceRefused as error:
+            columns = re.search(r"the columns ([a-z_, ]+?)(, without.*)?: its", str(error))
+            advice = re.search(r'message\.key\.columns = "([^"]+)"', error.hint)
+            assert columns is not None and advice is not None, error
+            advised.append(advice[1])
+            position = following.position
+            declared = advice[1].replace("COLUMN,...", its_key[columns[1]])
+            following = Captured(options(server, database, message__key__columns=declared))
+            following.position = position
+    last = {"number": 3, "line": 4}
+    assert found == [{"id": 1}, {"account_id": 2}, {"id": 1}] + [last] * (4 if identity == "FULL" else 1)
+    assert advised == [
+        "public.t:COLUMN,...",
+        "public.t:id;public.t:COLUMN,...",
+        "public.t:id;public.t:account_id;public.t:COLUMN,...",
+    ]
+
+
+def test_a_longer_declaration_counts_before_one_that_is_part_of_it(
+    client: Client, captured: Captured, server: PostgresServer, database: str
+) -> None:
+    captured.drain()
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    client.execute("INSERT INTO t VALUES (1, 'a')")
+    client.execute("ALTER TABLE t ADD line int")
+    client.execute("INSERT INTO t VALUES (2, 'b', 3)")
+    client.execute("DROP TABLE t")
+    declared = Captured(options(server, database, message__key__columns="public.t:id; public.t:line,id"))
+    declared.position = captured.position
+    assert keys(declared) == [{"id": 1}, {"id": 2, "line": 3}]
+
+
+def test_two_declarations_that_fit_are_refused_and_the_advice_leads_past_them(
+    client: Client, captured: Captured, server: PostgresServer, database: str
+) -> None:
+    """Another column has the former name of the key."""
+    captured.drain()
+    client.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    client.execute("INSERT INTO t VALUES (1)")
+    client.execute("ALTER TABLE t RENAME id TO account_id")
+    client.execute("ALTER TABLE t ADD id int")
+    client.execute("INSERT INTO t VALUES (2, 3)")
+    client.execute("DROP TABLE t")
+    both = {"message__key__columns": "public.t:id;public.t:account_id"}
+    declared = Captured(options(server, database, **both))
+    declared.position = captured.position
+    with pytest.raises(SourceRefused, match="declares id or account_id of public.t, whose columns .* account_id, id:"):
+        keys(declared)
+    single = Captured(options(server, database, max__batch__size="1", **both))
+    single.position, found = captured.position, list[Any]()
+    with pytest.raises(SourceRefused, match="declares id or account_id") as refused:
+        for batch in single.batches():
+            found += keys_of(batch)
+    assert "max.batch.size = 1" in refused.value.hint
+    assert found == [{"id": 1}]
+    left = Captured(options(server, database, message__key__columns="public.t:account_id"))
+    left.position = single.position
+    assert keys(left) == [{"account_id": 2}]
+
+
+def test_rows_of_the_snapshot_have_the_declared_key(client: Client, server: PostgresServer, database: str) -> None:
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, code int)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    client.execute("INSERT INTO t VALUES (1, 2)")
+    captured = Captured(options(server, database, message__key__columns="public.t:code;public.t:former"))
+    assert keys(captured) == [{"code": 2}]
+    client.execute("UPDATE t SET id = 3")
+    assert keys(captured) == [{"code": 2}]
+
+
+def test_a_table_whose_declaration_does_not_fit_keeps_its_own_key(
+    client: Client, server: PostgresServer, database: str
+) -> None:
+    """The declaration is of a table that had the name before, or misspelt."""
+    client.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    captured = Captured(options(server, database, message__key__columns="public.t:former"))
+    captured.drain()
+    client.execute("INSERT INTO t VALUES (1)")
+    client.execute("DROP TABLE t")
+    assert keys(captured) == [{"id": 1}]
 
 
 def test_a_declared_key_that_the_log_does_not_have_is_refused_and_a_misspelt_one_reported(
@@ -223,6 +336,26 @@ def test_a_declared_key_that_the_log_does_not_have_is_refused_and_a_misspelt_one
     misspelt.position = captured.position
     assert keys(misspelt) == [{"id": 1}]
     assert [each.kind for each in misspelt.notices] == ["declared key"]
+
+
+@pytest.mark.parametrize("way", ["", "public.t:id"])
+def test_the_advice_leads_past_a_declared_key_that_the_log_does_not_have(
+    way: str, client: Client, server: PostgresServer, database: str
+) -> None:
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, code int)")
+    captured = Captured(options(server, database, message__key__columns="public.t:code"))
+    captured.drain()
+    client.execute("INSERT INTO t VALUES (1, 2)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    with pytest.raises(SourceRefused, match=r"other columns \(id\)") as refused:
+        captured.drain()
+    assert "leave the table out" in refused.value.hint
+    past = Captured(options(server, database, message__key__columns=way))
+    past.position = captured.position
+    assert keys(past) == [{"id": 1}]
+    past.options = captured.options
+    client.execute("INSERT INTO t VALUES (3, 4)")
+    assert keys(past) == [{"code": 4}], "the identity is full since"
 
 
 def test_a_table_without_a_key_has_none_and_is_not_refused(client: Client, captured: Captured) -> None:

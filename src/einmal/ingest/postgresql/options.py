@@ -89,9 +89,10 @@ def _routing(options: Options) -> Routing:
     )
 
 
-def _keys(options: Options) -> dict[str, tuple[str, ...]]:
-    """``schema.table:column,column;schema.table:column``, without Debezium's patterns."""
-    found: dict[str, tuple[str, ...]] = {}
+def _keys(options: Options) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """``schema.table:column,column;schema.table:column``, without Debezium's patterns. A table may be there several
+    times: its columns had other names at another time."""
+    found: dict[str, tuple[tuple[str, ...], ...]] = {}
     for each in filter(str.strip, (options.text("message.key.columns") or "").split(";")):
         table, _, names = (part.strip() for part in each.partition(":"))
         columns = tuple(name.strip() for name in names.split(",") if name.strip())
@@ -100,7 +101,7 @@ def _keys(options: Options) -> dict[str, tuple[str, ...]]:
                 f'option "message.key.columns" has {each.strip()!r}\nhint: "public.orders:id", with the schema; commas '
                 'between columns, ";" between tables'
             )
-        found[table] = columns
+        found[table] = tuple(dict.fromkeys((*found.get(table, ()), columns)))
     return found
 
 

@@ -130,7 +130,9 @@ def catalog_keys(session: SourceSession, publication: str, tables: AnnouncedTabl
     keys = {
         each.relation_id: known_key(each.columns, each.key)
         for each in published_tables(session, publication)
-        if tables.needs_catalog(each.schema, each.table, each.replica_identity)
+        if tables.needs_catalog(
+            each.schema, each.table, each.replica_identity, [column.name for column in each.columns]
+        )
     }
     ((lsn,),) = session.rows("reading the publication", "SELECT pg_current_wal_insert_lsn()::text")
     return CatalogKeys(keys, parse_lsn(lsn))
@@ -177,7 +179,10 @@ class TableSnapshot:
     def records(self) -> Iterator[IngestRecord]:
         """Raises UnreadableValue, too."""
         for published in self._published:
-            shape = self._tables.shape(published.schema, published.table, published.columns, published.key)
+            names = [each.name for each in published.columns]
+            declared = self._tables.declared_key(f"{published.schema}.{published.table}", names)
+            key = published.key if declared is None else declared
+            shape = self._tables.shape(published.schema, published.table, published.columns, key)
             self._session.declare(_TAKING, _CURSOR, published.query())
             for row in self._session.fetch(_TAKING, _CURSOR, is_binary=False):
                 values = tuple([None if value is None else value.decode() for value in row])

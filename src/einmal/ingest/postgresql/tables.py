@@ -50,14 +50,22 @@ class CatalogTable(NamedTuple):
 class Routing:
     """Where rows go. ``prefix``: the first part of topics' names (``topic.prefix``). ``outbox``: tables of events, as
     ``schema.table``. ``tombstones``: a deleted row's record is followed by a null value, for compaction. ``keys``:
-    declared columns of the record key, by table (``message.key.columns``). ``truncates``: TRUNCATE is an event."""
+    declared columns of the record key, by table (``message.key.columns``): of several, those that the table had at the
+    time count. ``truncates``: TRUNCATE is an event."""
 
     prefix: str
     outbox: frozenset[str] = frozenset()
     outbox_topic: str = TOPIC
     tombstones: bool = True
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     truncates: bool = True
+
+    def declared(self, table: str, columns: Iterable[str]) -> list[tuple[str, ...]]:
+        """The declared keys of a table while it has these columns. One that is part of another one is left out: where
+        both fit, the longer one would never count."""
+        names = set(columns)
+        fitting = [key for key in self.keys.get(table, ()) if names.issuperset(key)]
+        return [key for key in fitting if not any(set(key) < set(other) for other in fitting)]
 
 
 @dataclass(slots=True)
@@ -122,10 +130,22 @@ class AnnouncedTables:
     def note(self, notice: SourceNotice) -> None:
         self._notices.append(notice)
 
-    def needs_catalog(self, schema: str, table: str, replica_identity: str) -> bool:
-        """Whether the key of a table is neither in the log nor declared."""
+    def declared_key(self, table: str, names: Sequence[str]) -> tuple[str, ...] | None:
+        """The declared key of a table while it has these columns. Raises SourceRefused where there are several."""
+        found = self.routing.declared(table, names)
+        if len(found) > 1:
+            raise SourceRefused(
+                f"message.key.columns declares {_alternatives(found)} of {table}, whose columns at the time were "
+                f"{', '.join(names)}: which of them is the key is not known",
+                "leave out all but the key that it had with these columns; where an earlier change needs another one, "
+                "max.batch.size = 1 ingests everything before this change first",
+            )
+        return found[0] if found else None
+
+    def needs_catalog(self, schema: str, table: str, replica_identity: str, columns: Iterable[str]) -> bool:
+        """Whether the key of a table with these columns is neither in the log nor declared."""
         name = f"{schema}.{table}"
-        is_given = name in self.routing.outbox or name in self.routing.keys
+        is_given = name in self.routing.outbox or self.routing.declared(name, columns)
         return replica_identity in KEY_FROM_CATALOG and not is_given
 
     def _key(self, message: RelationMessage) -> Sequence[str]:
@@ -150,19 +170,24 @@ class AnnouncedTables:
     def _declared(self, message: RelationMessage, names: list[str]) -> Sequence[str] | None:
         """None: no key is declared for a table with these columns. Raises SourceRefused."""
         table = f"{message.schema}.{message.table}"
-        declared = self.routing.keys.get(table, ())
-        if not set(declared).issubset(names):
-            text = f"{table} has no {', '.join(declared)} (message.key.columns): its own key is used"
+        if table not in self.routing.keys:
+            return None
+        declared = self.declared_key(table, names)
+        if declared is None:
+            text = (
+                f"{table} has no {_alternatives(self.routing.keys[table])} (message.key.columns): its own key is used"
+            )
             self.note(SourceNotice("declared key", table, text))
             return None
         identity = {each.name for each in message.columns if each.in_identity}
-        if declared and message.replica_identity not in KEY_FROM_CATALOG and not identity.issuperset(declared):
+        if message.replica_identity not in KEY_FROM_CATALOG and not identity.issuperset(declared):
             raise SourceRefused(
                 f"message.key.columns declares {', '.join(declared)} of {table}, which the log lacks of deleted "
-                "rows: their replica identity has other columns",
-                f"ALTER TABLE {table} REPLICA IDENTITY FULL, or declare columns of the replica identity",
+                f"rows: their replica identity has other columns ({', '.join(sorted(identity)) or 'none'})",
+                "leave the table out of message.key.columns, or declare columns of the replica identity; what is "
+                f"written after ALTER TABLE {table} REPLICA IDENTITY FULL can have any key",
             )
-        return declared or None
+        return declared
 
     def _explained(self, message: RelationMessage, names: list[str]) -> Sequence[str]:
         """The key of a table that the log announces with these columns."""
@@ -180,11 +205,24 @@ class AnnouncedTables:
                 # Columns were renamed, and nothing else.
                 return [names[index] for index in each.key]
         table = f"{message.schema}.{message.table}"
+        declared = self.routing.keys.get(table, ())
+        without = f", without the declared {_alternatives(declared)}" if declared else ""
         raise SourceRefused(
-            f"the key of {table} is not known for changes that it had with the columns {', '.join(names)}: its replica "
-            "identity is no key, and the table was altered or dropped since",
-            f'declare it: message.key.columns = "{table}:COLUMN,..."; REPLICA IDENTITY DEFAULT has it in the log',
+            f"the key of {table} is not known for changes that it had with the columns {', '.join(names)}{without}: "
+            "its replica identity is no key, and the table was altered or dropped since",
+            f'declare it under the names of these columns: message.key.columns = "{_declaration(table, declared)}"; a '
+            f'table whose columns had several names is there several times, "{table}:BEFORE;{table}:AFTER"; REPLICA '
+            "IDENTITY DEFAULT has the key in the log",
         )
+
+
+def _declaration(table: str, declared: Iterable[Sequence[str]]) -> str:
+    """Return the value of message.key.columns with one more key of the table."""
+    return ";".join([*(f"{table}:{','.join(key)}" for key in declared), f"{table}:COLUMN,..."])
+
+
+def _alternatives(keys: Iterable[Sequence[str]]) -> str:
+    return " or ".join(", ".join(key) for key in keys)
 
 
 def known_key(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey:
