@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Annotated
 
 import typer
@@ -22,8 +23,8 @@ from einmal.cli.clients import (
 from einmal.cli.completion import group_names, topic_names
 from einmal.cli.formats import Format, Output
 from einmal.cli.messages import note
-from einmal.cli.output import print_rows, print_sections, printable
-from einmal.cli.seeking import planned
+from einmal.cli.output import Row, print_rows, print_sections, printable
+from einmal.cli.seeking import commit, planned
 
 group = typer.Typer(cls=WithAliases, help="Consumer groups: list, describe, lag, seek, delete.", no_args_is_help=True)
 
@@ -168,7 +169,8 @@ def seek(
     """Move the positions of a group without members; without --yes only show them.
 
     latest is the last stable offset: what an open transaction holds back is read later, not left out. Offsets outside
-    of a partition become its first or last one.
+    of a partition become its first or last one. A partition that cannot be moved now keeps no other from being moved;
+    then the status is 1.
     """
     if re.fullmatch(r"earliest|start|latest|end|@?\d+", to) is None:
         raise typer.BadParameter(f"--to {to!r} is not earliest, latest, an offset or @ms")
@@ -182,23 +184,31 @@ def seek(
             if admin.describe_groups([name])[name].members:
                 raise error_for(ErrorCode.non_empty_group, f"group {name!r} has members; stop them first")
             plan = planned(admin, name, to, topics, partitions)
-        if yes:
+        if yes and plan.moves:
             with Consumer({**config, "group.id": name}) as consumer:
-                consumer.assign(each.partition for each in plan)
-                consumer.commit({each.partition: each.new for each in plan})
-    rows = [
+                plan = commit(consumer, plan)
+    rows: list[Row] = [
         {
             "topic": each.partition.topic,
             "partition": each.partition.partition,
             "current_offset": each.current,
             "new_offset": each.new,
             "status": "moved" if yes else "not moved",
+            "error": None,
         }
-        for each in plan
+        for each in plan.moves
     ]
-    print_rows(rows, ("topic", "partition", "current_offset", "new_offset", "status"), output)
+    for where, error in plan.left.items():
+        topic, partition = (where, None) if isinstance(where, str) else where
+        unmoved = {"topic": topic, "partition": partition, "current_offset": None, "new_offset": None}
+        rows.append({**unmoved, "status": "failed", "error": error.name})
+        print(f"warning: {printable(str(where))} cannot be moved: {printable(str(error))}", file=sys.stderr)
+    columns = ("topic", "partition", "current_offset", "new_offset", "status")
+    print_rows(rows, (*columns, "error") if output.has_all else columns, output)
     if not yes:
         note("note: nothing is changed; repeat the command with --yes")
+    if plan.left:
+        raise typer.Exit(1)
 
 
 @group.command()

@@ -259,12 +259,12 @@ def _newest(config: dict[str, Any], topic: str, most: int) -> Iterator[bytes]:
     given = {name: str(value) for name, value in config.items()}
     with closing(KafkaCluster(given)) as cluster:
         partitions = cluster.partitions([topic])
-        first, last = cluster.earliest(partitions), cluster.latest(partitions, committed=True)
+        # A partition without a leader has no sample; without any, its error is raised.
+        last = cluster.latest(partitions, committed=True, may_lack=True) or cluster.latest(partitions, committed=True)
+        first = cluster.earliest(last)
     share = -(-most // len(partitions))
     bounds = {
-        each: OffsetRange(max(first[each], last[each] - share), last[each])
-        for each in partitions
-        if last[each] > first[each]
+        each: OffsetRange(max(first[each], last[each] - share), last[each]) for each in last if last[each] > first[each]
     }
     with RangeReader({**given, "isolation.level": "read_committed"}) as reader:
         for batch in reader.read(bounds):

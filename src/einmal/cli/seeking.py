@@ -1,12 +1,13 @@
-"""Where ``einmal group seek`` moves a group's positions."""
+"""Where ``einmal group seek`` moves a group's positions, and the moves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from einmal.client import Admin, TopicPartition
+    from einmal.client import Admin, Consumer, OffsetAndMetadata, TopicPartition
+    from einmal.client.errors import KafkaError
 
 
 class Move(NamedTuple):
@@ -17,39 +18,85 @@ class Move(NamedTuple):
     new: int
 
 
-def planned(
-    admin: Admin, group: str, to: str, topics: Sequence[str] | None, partitions: Sequence[int] | None
-) -> list[Move]:
-    """The move of each partition. Raises KafkaError, also where a partition has no leader."""
-    from einmal.client import EARLIEST, LATEST, IsolationLevel
+class Plan(NamedTuple):
+    """``left``: why partitions, and topics, are not moved."""
 
-    committed = admin.list_group_offsets(group)
-    wanted = [
-        each for each in _candidates(admin, topics, committed) if partitions is None or each.partition in partitions
-    ]
-    starts = admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
-    ends = admin.list_offsets(dict.fromkeys(wanted, LATEST), isolation=IsolationLevel.READ_COMMITTED)
-    times = admin.list_offsets(dict.fromkeys(wanted, int(to[1:]))) if to.startswith("@") else {}
-    moves = []
+    moves: list[Move]
+    left: dict[TopicPartition | str, KafkaError]
+
+
+def planned(admin: Admin, group: str, to: str, topics: Sequence[str] | None, partitions: Sequence[int] | None) -> Plan:
+    """The move of each partition; one that has no leader, or does not exist, keeps no other from being moved. Raises
+    KafkaError where nothing can be asked."""
+    from einmal.client import EARLIEST, LATEST, IsolationLevel
+    from einmal.client.errors import KafkaError
+
+    committed = admin.list_group_offsets_each(group)
+    candidates, left = _candidates(admin, topics, committed)
+    wanted = [each for each in candidates if partitions is None or each.partition in partitions]
+    current: dict[TopicPartition, int | None] = {}
     for each in wanted:
-        start, end = starts[each].offset, ends[each].offset
+        position = committed.get(each)
+        if isinstance(position, KafkaError):
+            left[each] = position
+        else:
+            current[each] = None if position is None else position.offset
+    found: dict[TopicPartition, list[int]] = {each: [] for each in current}
+    questions = [(EARLIEST, IsolationLevel.READ_UNCOMMITTED), (LATEST, IsolationLevel.READ_COMMITTED)]
+    if to.startswith("@"):
+        questions.append((int(to[1:]), IsolationLevel.READ_UNCOMMITTED))
+    for timestamp, isolation in questions:
+        # One that had no answer would delay the next question again.
+        asked = {each: timestamp for each in found if each not in left}
+        for each, answer in admin.list_offsets_each(asked, isolation=isolation).items():
+            if isinstance(answer, KafkaError):
+                left[each] = answer
+            else:
+                found[each].append(answer.offset)
+    return Plan([Move(each, current[each], _new(to, *found[each])) for each in found if each not in left], left)
+
+
+def commit(consumer: Consumer, plan: Plan) -> Plan:
+    """The moves that the group's coordinator has accepted. Raises KafkaError where it accepts none for another reason
+    than a topic."""
+    from einmal.client.errors import RequestRefused
+
+    consumer.assign(each.partition for each in plan.moves)
+    try:
+        consumer.commit({each.partition: each.new for each in plan.moves})
+        return plan
+    except RequestRefused:
+        # A commit has an answer for each topic, and raises the first error, without those that were accepted.
+        moved, left = list[Move](), dict(plan.left)
+    for name in dict.fromkeys(each.partition.topic for each in plan.moves):
+        moves = [each for each in plan.moves if each.partition.topic == name]
+        try:
+            consumer.commit({each.partition: each.new for each in moves})
+            moved += moves
+        except RequestRefused as error:
+            left |= dict.fromkeys((each.partition for each in moves), error)
+    return Plan(moved, left)
+
+
+def _new(to: str, start: int, end: int, since: int | None = None) -> int:
+    if since is not None:
+        chosen = since if since >= 0 else end
+    elif to.isdigit():
+        chosen = int(to)
+    else:
         chosen = end if to in ("latest", "end") else start
-        if times:
-            chosen = times[each].offset if times[each].offset >= 0 else end
-        elif to.isdigit():
-            chosen = int(to)
-        current = committed[each].offset if each in committed else None
-        moves.append(Move(each, current, min(max(chosen, start), end)))
-    return moves
+    return min(max(chosen, start), end)
 
 
 def _candidates(
-    admin: Admin, topics: Sequence[str] | None, committed: Mapping[TopicPartition, object]
-) -> list[TopicPartition]:
+    admin: Admin, topics: Iterable[str] | None, committed: Mapping[TopicPartition, OffsetAndMetadata | KafkaError]
+) -> tuple[list[TopicPartition], dict[TopicPartition | str, KafkaError]]:
     """All partitions of the topics, or those in which the group has a position."""
     from einmal.client import TopicPartition
+    from einmal.inspection.reading import topics_each
 
     if topics is None:
-        return sorted(committed)
-    described = admin.describe_topics(topics)
-    return [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
+        return sorted(committed), {}
+    described, errors = topics_each(admin, topics)
+    found = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
+    return found, dict(errors.items())

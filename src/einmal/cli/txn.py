@@ -29,7 +29,6 @@ from einmal.cli.messages import note
 from einmal.cli.output import print_rows, print_sections, printable
 
 if TYPE_CHECKING:
-    from einmal.client import TopicPartition
     from einmal.client.errors import KafkaError
 
 txn = typer.Typer(
@@ -219,10 +218,10 @@ def describe_producers(
     _report_unseen(unseen)
 
 
-def _report_unseen(unseen: Mapping[TopicPartition, KafkaError]) -> None:
-    """Status 1 where a partition could not be asked: its producers are not known."""
+def _report_unseen(unseen: Mapping[Any, KafkaError]) -> None:
+    """Status 1 where a partition, or a topic, could not be asked: its producers are not known."""
     for each, error in unseen.items():
-        print(f"warning: {each} is not among these: {printable(str(error))}", file=sys.stderr)
+        print(f"warning: {printable(str(each))} is not among these: {printable(str(error))}", file=sys.stderr)
     if unseen:
         raise typer.Exit(1)
 
@@ -249,9 +248,12 @@ def find_hanging(
     A partition that cannot be asked is a warning, and then the status is 1: a transaction may hang there.
     """
     from einmal.client import Admin
+    from einmal.inspection.reading import topics_each
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        hanging = admin.find_hanging_transactions(topics, last_timestamp_before=now_ms() - max_timeout_ms)
+        described, missing = topics_each(admin, topics)
+        names = None if topics is None else list(described)
+        hanging = admin.find_hanging_transactions(names, last_timestamp_before=now_ms() - max_timeout_ms)
     rows = [
         {
             "topic": each.topic_partition.topic,
@@ -270,7 +272,7 @@ def find_hanging(
     note(f"note: not looked for: {unseen} (einmal txn doctor shows these)")
     if rows:
         note(f"note: {HIDDEN}")
-    _report_unseen(hanging.unseen)
+    _report_unseen({name: error for some in (missing, hanging.unseen) for name, error in some.items()})
 
 
 @txn.command()

@@ -20,7 +20,15 @@ from einmal.inspection.diagnosis import (
     way_out,
 )
 from einmal.inspection.model import NOT_REPORTED, ProducerView, TransactionView
-from einmal.inspection.reading import Bounds, bounds_of, content_of, producers_of, reason, transactions_of
+from einmal.inspection.reading import (
+    Bounds,
+    bounds_of,
+    content_of,
+    producers_of,
+    reason,
+    topics_each,
+    transactions_of,
+)
 from einmal.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ class _Waiting(NamedTuple):
 def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None, now: int) -> Diagnosis:
     """Examine the partitions of these topics, or of all, internal ones too. ``now`` in ms since 1970; ``reader``: one
     that reads uncommitted records. Raises KafkaError where the cluster cannot be asked."""
-    described = admin.describe_topics(topics)
+    described, missing = topics_each(admin, topics)
     partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
     before, unseen = bounds_of(admin, partitions)
     candidates = [each for each, bounds in before.items() if bounds.stable < bounds.high]
@@ -63,6 +71,7 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
             held += _findings(found or [Open(at, None, (), unclear.get(at))], _waiting(reader, at, bounds, groups))
     overdue = tuple(each.transactional_id for each in transactions if each.is_overdue)
     names = {str(each): text for each, text in unseen.items()}
+    names |= {name: reason(error) for name, error in missing.items()}
     return Diagnosis(verdict(held, overdue, names), now, tuple(held), overdue, names)
 
 

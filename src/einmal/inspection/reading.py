@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
     from einmal.client.blocking.raw import RangeReader
     from einmal.client.descriptions import ProducerDescription, TransactionDescription, TransactionListing
+    from einmal.client.metadata_cache import TopicMetadata
 
 COUNTED_OFFSETS_MAX: Final = 100_000
 """How many offsets of a partition are read to count what they have."""
@@ -26,6 +27,27 @@ def reason(error: KafkaError) -> str:
     if isinstance(error, NoBrokerReachable):
         raise error
     return NOT_REPORTED if error.code is ErrorCode.unsupported_version else f"{error.name}: {error.meaning}"
+
+
+def topics_each(
+    admin: AdminCalls, topics: Iterable[str] | None
+) -> tuple[dict[str, TopicMetadata], dict[str, KafkaError]]:
+    """These topics, by default all, and the errors of those that cannot be described. Raises KafkaError where that is
+    all of them."""
+    if topics is None:
+        return admin.describe_topics(), {}
+    found: dict[str, TopicMetadata] = {}
+    errors: dict[str, KafkaError] = {}
+    for name in dict.fromkeys(topics):
+        try:
+            found |= admin.describe_topics([name])
+        except NoBrokerReachable:
+            raise
+        except KafkaError as error:
+            errors[name] = error
+    if errors and not found:
+        raise next(iter(errors.values()))
+    return found, errors
 
 
 class Bounds(NamedTuple):

@@ -15,7 +15,7 @@ from einmal.client.aio.broker_calls import BrokerCalls
 from einmal.client.aio.cluster import Cluster, by_topic
 from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
 from einmal.client.aio.leaders import LeaderRequest, P, ask_leaders
-from einmal.client.aio.membership import fetch_committed
+from einmal.client.aio.membership import fetch_committed, fetch_settled_each
 from einmal.client.aio.offsets import list_offsets, list_offsets_each, log_end_offsets_each
 from einmal.client.aio.producer_calls import ProducerCalls
 from einmal.client.aio.quota_calls import QuotaCalls
@@ -484,6 +484,12 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         wanted = None if partitions is None else list(partitions)
         deadline = self._cluster.deadline()
         found = await fetch_committed(self._cluster, group_id, wanted, deadline=deadline, require_stable=require_stable)
+        return {each: offset for each, offset in found.items() if offset is not None}
+
+    async def list_group_offsets_each(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
+        """As ``list_group_offsets`` of all partitions; one whose offset a transaction leaves undecided has its error
+        instead."""
+        found = await fetch_settled_each(self._cluster, group_id, deadline=self._cluster.deadline())
         return {each: offset for each, offset in found.items() if offset is not None}
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:

@@ -234,6 +234,28 @@ async def fetch_committed(
         wanted = unstable
 
 
+async def fetch_settled_each(
+    cluster: Cluster, group_id: str, *, deadline: int
+) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
+    """As ``fetch_committed`` of all partitions; one that is undecided at the deadline, or has another error, has that
+    instead. Raises the group's error."""
+    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
+    wanted, retry = None, Retry(cluster, f"OffsetFetch for {group_id!r}", deadline)
+    while True:
+        found |= await fetch_committed_each(cluster, group_id, wanted, deadline=deadline)
+        wanted = [
+            each
+            for each, what in found.items()
+            if isinstance(what, KafkaError) and what.code is ErrorCode.unstable_offset_commit
+        ]
+        if not wanted:
+            return found
+        try:
+            await retry.after_refusal(ErrorCode.unstable_offset_commit)
+        except RetriableError:
+            return found
+
+
 async def fetch_committed_each(
     cluster: Cluster,
     group_id: str,

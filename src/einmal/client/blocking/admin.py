@@ -158,6 +158,11 @@ class AdminCalls(SecurityCalls):
             lambda admin: admin.list_group_offsets(group_id, partitions, require_stable=require_stable)
         )
 
+    def list_group_offsets_each(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
+        """As ``list_group_offsets`` of all partitions; one whose offset a transaction leaves undecided has its error
+        instead."""
+        return self._thread.run(lambda admin: admin.list_group_offsets_each(group_id))
+
     def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""
         self._thread.run(lambda admin: admin.delete_groups(group_ids))
