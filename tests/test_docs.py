@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from einmal.extras import install_command
 from tests.suite.cases import each_case
 
 ROOT = Path(__file__).parent.parent
@@ -67,6 +68,18 @@ def test_named_commands_exist(page: Path) -> None:
     text = page.read_text()
     named = re.findall(r"^\$ einmal ([a-z]+)", text, re.MULTILINE) + re.findall(r"`einmal ([a-z]+)", text)
     assert set(named) <= commands
+
+
+@each_case("page", PAGES)
+def test_an_installation_is_named_as_the_program_names_it(page: Path) -> None:
+    """A release changes the source in ``extras``: no page names one that has no package yet, or an older one."""
+    text = " ".join(page.read_text().split())
+    named = re.findall(r"pip3? install (?:-\S+ )*'?(?:einmal|\.)(?:\[[a-z,]*\])?(?:==\S+)?'?(?=[\s`,;)]|$)", text)
+    allowed = install_command().replace("'", "").partition(" in ")[0].replace("[]", "")
+    for each in named:
+        extras = re.search(r"\[([a-z,]+)\]", each)
+        expected = allowed if extras is None else install_command(*extras[1].split(",")).partition(" in ")[0]
+        assert each == expected, f"{page.name}: {each!r} instead of {expected!r}"
 
 
 @each_case("page", PAGES)
