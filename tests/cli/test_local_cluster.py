@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -122,6 +123,21 @@ def test_a_second_start_leaves_a_running_cluster_as_it_is(tmp_path: Path) -> Non
         assert second.process.returncode == 1
         assert errors.startswith(f"error: another broker uses {tmp_path}\nhint: ")
         assert (tmp_path / "broker-1.properties").read_text() == settings
+
+
+def test_a_broker_whose_port_is_occupied_is_named_with_the_port_that_it_has(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
+        first = port - 1_000
+        with BrokerProcess(tmp_path, "--brokers", "2", port=first).wait_until_ready() as cluster:
+            addresses = [row.split()[1] for row in cluster.lines if row.split()[0] in ("1", "2")]
+            status, errors = cluster.stop()
+    moved = int(addresses[1].rpartition(":")[2])
+    assert status == 0 and moved != port
+    assert (
+        f"warning: not all of the ports {port} to {port + 2} are free: broker 2 listens on port {moved} (others of its "
+        "ports may differ, too)"
+    ) in errors.splitlines()
 
 
 def test_per_broker_settings_are_ignored_with_a_warning(tmp_path: Path) -> None:
