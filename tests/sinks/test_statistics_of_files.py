@@ -230,6 +230,18 @@ def test_row_groups_of_data_files_have_bounds(tmp_path: Path) -> None:
         assert found.statistics.has_min_max or found.path_in_schema == "none", found.path_in_schema
 
 
+def test_iceberg_has_no_bounds_of_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    rows = pyarrow.table({"a.b": [1, 2], "c": [3, 4]})
+    sink = IcebergHooks().sink(tmp_path)
+    catalog = sink.lake_table._catalog  # type: ignore[attr-defined]
+    catalog.create_namespace_if_not_exists("lake")
+    catalog.create_table("lake.words", schema=rows.schema)
+    committed(sink.lake_table, rows)  # type: ignore[attr-defined]
+    table = table_at(tmp_path)
+    (file,) = (each.file for each in table.scan().plan_files())
+    assert set(file.lower_bounds) == {table.schema().find_field("c").field_id}
+
+
 def test_iceberg_has_the_bounds_that_pyiceberg_writes_and_its_reader_skips_files(tmp_path: Path) -> None:
     names = [name for name in _KINDS if name != "i8"]
     chance = random.Random(_SEED)
