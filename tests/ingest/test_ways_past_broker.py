@@ -104,6 +104,9 @@ def test_a_truncate_is_left_out_whether_or_not_the_ingester_may_ask_for_the_poli
         with pytest.raises(IngestStopped, match="has no key, and the topic is compacted") as stopped:
             run()
         assert "cleanup.policy=delete" in stopped.value.hint
+        change("delete")
+        run()
+    assert committed(broker.bootstrap, "t", 1) == [[b"1", b"2", b"{}", b"3", b"4"]]
 
 
 def test_a_file_that_is_set_aside_keeps_no_other_from_being_written_and_is_reported_at_the_end(
