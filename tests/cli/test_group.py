@@ -146,6 +146,28 @@ def test_a_group_is_moved_only_on_request(both: Cli) -> None:
     ]
 
 
+def test_an_undecided_offset_keeps_no_other_position_of_a_group_from_being_moved(cli: Cli, cluster: str) -> None:
+    topic, group = unique("undecided"), unique("undecided-group")
+    cli("topic", "create", topic, "-p", "2")
+    kept, open_ = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    for index in (0, 1):
+        cli("topic", "produce", topic, "-p", str(index), stdin="0\n1\n")
+    with (
+        Consumer(bootstrap_servers=cluster, group_id=group) as consumer,
+        Producer(bootstrap_servers=cluster, transactional_id=topic) as producer,
+    ):
+        consumer.assign([kept, open_])
+        consumer.commit({kept: 1, open_: 1})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({open_: 2}, consumer.group_metadata())
+        words = ("group", "seek", group, "--to", "earliest", "--yes", "-X", "default.api.timeout.ms=1000")
+        done = cli(*words, "--format", "json", status=1)
+        producer.commit_transaction()
+    found = {each["partition"]: (each["status"], each["error"]) for each in done.document}
+    assert found == {0: ("moved", None), 1: ("failed", "UNSTABLE_OFFSET_COMMIT")}
+
+
 def test_a_new_group_can_be_placed_and_one_with_members_is_not_moved(cli: Cli, cluster: str) -> None:
     topic, group = unique("placed"), unique("placed-group")
     cli("topic", "create", topic, "-p", "2")
