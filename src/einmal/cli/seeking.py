@@ -18,14 +18,16 @@ class Move(NamedTuple):
     new: int
 
 
-class Plan(NamedTuple):
+class SeekPlan(NamedTuple):
     """``left``: why partitions, and topics, are not moved."""
 
     moves: list[Move]
     left: dict[TopicPartition | str, KafkaError]
 
 
-def planned(admin: Admin, group: str, to: str, topics: Sequence[str] | None, partitions: Sequence[int] | None) -> Plan:
+def planned(
+    admin: Admin, group: str, to: str, topics: Sequence[str] | None, partitions: Sequence[int] | None
+) -> SeekPlan:
     """The move of each partition; one that has no leader, or does not exist, keeps no other from being moved. Raises
     KafkaError where nothing can be asked."""
     from einmal.client import EARLIEST, LATEST, IsolationLevel
@@ -53,10 +55,10 @@ def planned(admin: Admin, group: str, to: str, topics: Sequence[str] | None, par
                 left[each] = answer
             else:
                 found[each].append(answer.offset)
-    return Plan([Move(each, current[each], _new(to, *found[each])) for each in found if each not in left], left)
+    return SeekPlan([Move(each, current[each], _new(to, *found[each])) for each in found if each not in left], left)
 
 
-def commit(consumer: Consumer, plan: Plan) -> Plan:
+def commit(consumer: Consumer, plan: SeekPlan) -> SeekPlan:
     """The moves that the group's coordinator has accepted. Raises KafkaError where it accepts none for another reason
     than a topic."""
     from einmal.client.errors import RequestRefused
@@ -75,7 +77,7 @@ def commit(consumer: Consumer, plan: Plan) -> Plan:
             moved += moves
         except RequestRefused as error:
             left |= dict.fromkeys((each.partition for each in moves), error)
-    return Plan(moved, left)
+    return SeekPlan(moved, left)
 
 
 def _new(to: str, start: int, end: int, since: int | None = None) -> int:
