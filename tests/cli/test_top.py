@@ -69,7 +69,7 @@ rows = integers(0, 60)
 
 
 @given(brokers=rows, topics=rows, groups=rows, transactions=rows, height=integers(22, 100))
-def test_on_a_screen_each_table_has_its_share_and_says_what_is_left_out(
+def test_on_a_screen_each_table_has_its_share_and_counts_its_other_rows(
     brokers: int, topics: int, groups: int, transactions: int, height: int
 ) -> None:
     counts = {"BROKERS": brokers, "TOPICS": topics, "GROUPS": groups, "OPEN TRANSACTIONS": transactions}

@@ -237,7 +237,7 @@ def _moves(world: World) -> str:
 
 @cache
 def _set_modules_aside() -> None:
-    """No world refers to what is there before the first: collecting one need not search it."""
+    """No world refers to objects that are older than the first one: collecting it need not search them."""
     gc.collect()
     gc.freeze()
 
