@@ -41,6 +41,8 @@ _STARTED: Final = Path(__file__).parent / "started"
 _DURATIONS: Final = Path(__file__).parent / "durations.json"
 _RUN: Final = pytest.StashKey[tuple[Path, int]]()
 """The directory of this run and its lifeline, in the process that began it."""
+_FILE: Final = pytest.StashKey[Path]()
+"""Whose tests run."""
 _REPORTED: Final = pytest.StashKey[list[str]]()
 """What was reported to the exception handler of the loop of an async test."""
 
@@ -117,6 +119,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path != item.session.stash.get(_FILE, None):
+        item.session.stash[_FILE] = item.path
+        # What is left of earlier files stays: a test that collects garbage looks through what its own file has made.
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -137,7 +137,9 @@ def shop_database(path: Path) -> str:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("CREATE TABLE orders (number INTEGER PRIMARY KEY, customer TEXT, cents INTEGER)")
         orders = [(number, *order_of(number)) for number in range(1, 300)]
+        database.execute("BEGIN")
         database.executemany("INSERT INTO orders VALUES (?, ?, ?)", orders)
+        database.execute("COMMIT")
     return str(path)
 
 

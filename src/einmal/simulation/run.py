@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from einmal.checker.history import Anomaly, History
@@ -235,13 +234,6 @@ def _moves(world: World) -> str:
     return ", ".join(behind)
 
 
-@cache
-def _set_modules_aside() -> None:
-    """No world refers to objects that are older than the first one: collecting it need not search them."""
-    gc.collect()
-    gc.freeze()
-
-
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """No log lines, and no garbage collection: when it runs depends on what else the process has allocated."""
@@ -249,7 +241,10 @@ def _undisturbed() -> Iterator[None]:
     level = logging.root.manager.disable
     hook = sys.unraisablehook
     gc.disable()
-    _set_modules_aside()
+    # No world refers to objects that are older: collecting it need not search them. They stay frozen, for thawing
+    # cannot be limited to some: in a process with many modules each later collection would search them all.
+    gc.collect()
+    gc.freeze()
     logging.disable(logging.CRITICAL)
     try:
         yield

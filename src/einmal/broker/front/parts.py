@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, get_type_hints
 from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -119,6 +119,12 @@ def maker(handler: HandlerType[Q]) -> Callable[[Parts], Handler[Q]]:
     return make
 
 
-def _fields(cls: object) -> dict[str, object]:
+_known: Final[dict[object, Mapping[str, object]]] = {}
+"""The fields of classes. Kept: to resolve the names of types is slow, and each listener asks."""
+
+
+def _fields(cls: object) -> Mapping[str, object]:
     """The types of its fields, by their names."""
-    return {name: kind for name, kind in get_type_hints(cls).items() if kind is not ClassVar}
+    if cls not in _known:
+        _known[cls] = {name: kind for name, kind in get_type_hints(cls).items() if kind is not ClassVar}
+    return _known[cls]
