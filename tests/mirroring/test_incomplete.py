@@ -44,9 +44,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
     brokers = [EinmalBroker(tmp_path_factory.mktemp(name)) for name in ("A", "B")]
     for broker in brokers:
         broker.start()
-    # As long as there is no __transaction_state at all, each look of a mirror waits for it.
-    with Producer({"bootstrap.servers": brokers[0].bootstrap, "transactional.id": "first"}) as producer:
-        producer.init_transactions()
     yield Clusters(brokers[0].bootstrap, brokers[1].bootstrap)
     for broker in brokers:
         broker.stop()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from einmal.client import OffsetRange, RangeReader
-from einmal.client.errors import NotAuthorized, UnknownTopic
+from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.transactions.records import decode
 from einmal.transactions.states import TransactionState
@@ -36,12 +36,13 @@ class TransactionStates:
     def prepared(self) -> dict[ProducerId, ProducerEpoch] | None:
         """Up to the high watermarks of now; None without the right to read. Raises KafkaError, WireError."""
         try:
-            partitions = self._cluster.partitions([TRANSACTION_STATE])
-        except UnknownTopic:
-            # Nobody has used a transaction yet.
-            return {}
+            topic = self._cluster.look([TRANSACTION_STATE], [TRANSACTION_STATE]).topics.get(TRANSACTION_STATE)
         except NotAuthorized:
             return None
+        if topic is None:
+            # Nobody has used a transaction yet.
+            return {}
+        partitions = topic.partitions
         ends = self._cluster.latest(partitions, committed=False)
         starts = self._cluster.earliest(partitions)
         ranges = {each: OffsetRange(max(starts[each], self._positions.get(each, 0)), ends[each]) for each in partitions}
