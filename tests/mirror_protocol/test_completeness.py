@@ -156,6 +156,112 @@ def test_a_group_that_the_target_refuses_holds_back_neither_records_nor_other_gr
     assert offsets.keys() == {"g"}
 
 
+def refuse(clusters: Clusters, kind: type[MirrorEffect]) -> None:
+    clusters.answers[kind] = lambda effect: (
+        effects.GroupRefused("bad", "GROUP_AUTHORIZATION_FAILED (30): bad")
+        if "bad" in getattr(effect, "groups", getattr(effect, "offsets", ()))
+        else clusters.answer(effect)
+    )
+
+
+def end_of(clusters: Clusters, goal: dict[TopicPartition, int], groups: dict[str, str], number: int) -> MirrorMachine:
+    """Runs, one after the other, until everything counts as copied."""
+    for count in range(5):
+        machine = started(10 * number + count, groups=groups)
+        effect = clusters.run(machine)
+        for _ in range(5):
+            if isinstance(effect, effects.Wait) and not machine.has_copied(goal):
+                effect = clusters.wake(machine)
+        clusters.maps = {
+            each: effects.SavedMap(machine.progress.maps[each].runs, machine.progress.groups.get(each, {}))
+            for each in machine.progress.maps
+        }
+        if machine.has_copied(goal):
+            return machine
+    raise AssertionError("it never ends")
+
+
+def commits_of(clusters: Clusters) -> list[effects.TargetOffsets]:
+    return [each.offsets for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
+
+
+@pytest.mark.parametrize("kind", (effects.ReadTargetGroups, effects.CommitGroupOffsets))
+@pytest.mark.parametrize("is_another_process", (False, True))
+def test_an_offset_that_was_passed_because_its_group_was_refused_is_never_forgotten(
+    kind: type[MirrorEffect], is_another_process: bool
+) -> None:
+    clusters, goal = clusters_with_three_logs(), {**GOAL, OFFSETS: 3}
+    clusters.logs[OFFSETS].append(DataHeader(2, 2, None, (GroupCommit("bad", ORDERS, 2),)))
+    clusters.source_groups = {"g": {ORDERS: 2, LARGE: 1}, "bad": {ORDERS: 2}}
+    refuse(clusters, kind)
+    groups: dict[str, str] = {}
+    machine = end_of(clusters, goal, groups, 1)
+    assert groups.keys() == {"bad"}
+    for number in range(2, 4):
+        # Whoever comes next finds that it is missing, although its commit was passed.
+        groups = {}
+        machine = end_of(clusters, goal, groups, number)
+        assert groups.keys() == {"bad"}
+        assert dict(RecordedPosition.of(clusters.record).refused) == groups
+    del clusters.answers[kind]
+    clusters.performed.clear()
+    groups.clear()
+    if is_another_process:
+        machine = end_of(clusters, goal, groups, 4)
+    else:
+        assert not machine.has_copied(goal)
+        for _ in range(3):
+            clusters.wake(machine)
+        assert machine.has_copied(goal)
+    assert commits_of(clusters) == [{"bad": {TopicPartition("A.orders", 0): 102}}]
+    assert not RecordedPosition.of(clusters.record).refused
+    assert not groups
+    # Once is enough.
+    clusters.performed.clear()
+    clusters.maps = {
+        each: effects.SavedMap(machine.progress.maps[each].runs, machine.progress.groups.get(each, {}))
+        for each in machine.progress.maps
+    }
+    end_of(clusters, goal, groups, 5)
+    assert "EndTxn" not in clusters.kinds()
+
+
+def test_a_group_that_has_moved_is_not_overwritten_by_what_was_missed() -> None:
+    clusters = clusters_with_three_logs()
+    clusters.source_groups = {"g": {ORDERS: 4, LARGE: 1}}
+    clusters.groups = effects.TargetGroupsRead(frozenset({"g"}), {})
+    end_of(clusters, GOAL, {}, 1)
+    clusters.performed.clear()
+    end_of(clusters, GOAL, {}, 2)
+    assert "EndTxn" not in clusters.kinds()
+
+
+def test_an_offset_that_the_source_does_not_have_any_more_is_not_missed() -> None:
+    clusters = clusters_with_three_logs()
+    end_of(clusters, GOAL, {}, 1)
+    clusters.performed.clear()
+    seen = iter([3, 4, 4, 4])
+    clusters.answers[effects.ReadSourceGroups] = lambda effect: effects.SourceGroupsRead({"g": {ORDERS: next(seen)}})
+    end_of(clusters, GOAL, {}, 2)
+    assert commits_of(clusters) == []
+
+
+def test_a_source_that_does_not_show_its_groups_holds_back_no_record_and_is_no_success() -> None:
+    clusters = clusters_with_three_logs()
+    clusters.answers[effects.ReadSourceGroups] = lambda effect: effects.EffectFailed("COORDINATOR_NOT_AVAILABLE")
+    machine = started()
+    clusters.run(machine)
+    assert copied(clusters) == GOAL
+    for _ in range(50):
+        clusters.wake(machine)
+    assert not machine.has_copied(GOAL)
+    assert clusters.kinds().count("ReadSourceGroups") < 10
+    del clusters.answers[effects.ReadSourceGroups]
+    for _ in range(70):
+        clusters.wake(machine)
+    assert machine.has_copied(GOAL)
+
+
 # --- a topic that cannot be copied ------------------------------------------------------------------------------------
 
 

@@ -158,6 +158,11 @@ class ReadTargetGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadSourceGroups:
+    """Which offsets groups have committed at the source, as far as the mirror may know. Answer: SourceGroupsRead."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaveMaps:
     """Append the changes of maps inside the transaction. Answer: Done, Failed, Fenced, Unclear."""
 
@@ -197,6 +202,7 @@ MirrorEffect = (
     | ScanHeaders
     | CopyRecords
     | ReadTargetGroups
+    | ReadSourceGroups
     | SaveMaps
     | CommitGroupOffsets
     | Wait
@@ -263,6 +269,13 @@ class TargetGroupsRead:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceGroupsRead:
+    """``offsets``: by group, in partitions of the source."""
+
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class EffectFailed:
     """``topic``: of the source, if the reason lasts and concerns it alone."""
 
@@ -300,6 +313,7 @@ MirrorEvent = (
     | HeadersScanned
     | RecordsCopied
     | TargetGroupsRead
+    | SourceGroupsRead
     | EffectFailed
     | CopyRefused
     | GroupRefused

@@ -361,6 +361,8 @@ class MirrorProcess:
                 return effects.TransactionsRead(source.transactions.prepared())
             case effects.ScanHeaders():
                 return self._copier.scan(effect)
+            case effects.ReadSourceGroups():
+                return effects.SourceGroupsRead(source.group_offsets(self._flow))
             case effects.ReadTargetGroups(groups):
                 return target.read_groups(groups)
             case _:

@@ -12,8 +12,10 @@ from einmal.client import RangeReader
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror_protocol.effects import Extent, SourceTopic
+from einmal.mirror_protocol.flow import Flow
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC
 from einmal.mirroring.faults import Leaderless
+from einmal.mirroring.groups import committed_offsets, group_names
 from einmal.mirroring.transaction_states import TransactionStates
 from einmal.types import TopicPartition
 
@@ -67,6 +69,15 @@ class SourceReader:
             and each not in topic.leaderless
         ]
         return dict(self.cluster.latest(existing, committed=True))
+
+    def group_offsets(self, flow: Flow) -> dict[str, dict[TopicPartition, int]]:
+        """Offsets that the groups of the flow have committed, without groups that the mirror may not describe."""
+        found: dict[str, dict[TopicPartition, int]] = {}
+        for group in group_names(self.cluster):
+            if flow.groups.accepts(group):
+                with contextlib.suppress(NotAuthorized):
+                    found |= committed_offsets(self.cluster, {group: None})
+        return found
 
     def close(self) -> None:
         self.reader.close()
