@@ -116,6 +116,7 @@ class MirrorMachine:
         self._aside: MutableMapping[str, str] = {} if aside is None else aside
         self._refused: MutableMapping[str, str] = {} if refused is None else refused
         self._has_looked = False
+        self._is_stale = False
         self._groups = GroupCheck()
         self._run_name = run
         self._checkpoint = f"mirror {flow.name}"
@@ -248,8 +249,10 @@ class MirrorMachine:
     def _ask(self, effect: MirrorEffect, answer: type[_E]) -> _Steps[_E]:
         event = yield effect
         if isinstance(event, EffectFailed):
-            if event.topic:
-                self._leave_out(event.topic, event.reason)
+            for topic, reason in {**({event.topic: event.reason} if event.topic else {}), **event.others}.items():
+                self._leave_out(topic, reason)
+            # A topic that is gone has no ends: the next probe begins with the topics.
+            self._is_stale |= isinstance(effect, TakeEnds)
             raise _Again(event.reason)
         assert isinstance(event, answer), f"{event} answers {effect}"
         return event
@@ -272,8 +275,9 @@ class MirrorMachine:
     def _probe(self) -> _Steps[bool]:
         """Read ahead. False if the topics have changed meanwhile: nothing is known then."""
         progress = self._progress
-        if not progress.topics or not self._aside.keys().isdisjoint(progress.topics):
+        if not progress.topics or self._is_stale or not self._aside.keys().isdisjoint(progress.topics):
             yield from self._survey()
+            self._is_stale = False
         yield from self._check_groups()
         before = yield from self._ends(tuple(progress.scans))
         progress.see({each: extent.end for each, extent in before.items()})
