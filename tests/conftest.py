@@ -125,7 +125,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path != item.session.stash.get(_FILE, None):
         item.session.stash[_FILE] = item.path
-        # What is left of earlier files stays: a test that collects garbage looks through what its own file has made.
+        # Objects of earlier files stay: a test that collects garbage looks through what its own file has made.
         gc.collect()
         gc.freeze()
 
