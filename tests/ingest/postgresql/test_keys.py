@@ -235,7 +235,7 @@ def test_the_advice_leads_past_a_table_that_was_created_altered_and_dropped_whil
     its_key = {"id, v": "id", "account_id, v": "account_id", "number, v, line": "number,line"}
     following, found, advised = captured, list[Any](), list[str]()
     while not found:
-        assert len(advised) < len(its_key), advised
+        assert len(advised) <= len(its_key), advised
         try:
             found = keys(following)
         except SourceRefused as error:
