@@ -130,7 +130,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
+    # Before this worker reports that it has collected: then the tests are distributed.
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
         publish_spark_files(session.items)
 

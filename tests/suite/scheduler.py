@@ -27,7 +27,10 @@ _SPARK_FILES: Final = "spark-files.json"
 def publish_spark_files(items: Iterable[pytest.Item]) -> None:
     """The process that schedules collects nothing: one that does reports which files use the session."""
     files = sorted({file_of(each.nodeid) for each in items if isinstance(each, pytest.Function) and _has_session(each)})
-    (of_this_run() / _SPARK_FILES).write_text(json.dumps(files))
+    path = of_this_run() / _SPARK_FILES
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(files))
+    written.replace(path)
 
 
 def _has_session(test: pytest.Function) -> bool:
