@@ -33,7 +33,6 @@ class Clusters:
     maps: dict[effects.MapKey, effects.SavedMap] = field(default_factory=dict)
     source_cluster: str = "A"
     groups: effects.TargetGroupsRead = field(default_factory=lambda: effects.TargetGroupsRead(frozenset(), {}))
-    source_groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     performed: list[MirrorEffect] = field(default_factory=list)
     answers: dict[type, Answer] = field(default_factory=dict)
     _epoch: int = 0
@@ -85,8 +84,6 @@ class Clusters:
         match effect:
             case effects.ReadTargetGroups():
                 return self.groups
-            case effects.ReadSourceGroups():
-                return effects.SourceGroupsRead(self.source_groups)
             case effects.ReadMaps():
                 return effects.MapsRead(self.maps)
             case effects.ListTopics():

@@ -57,7 +57,7 @@ def moved_groups(
         if group in refused:
             text = (
                 f"offset {offset} of group {group!r} in {partition} is not translated: {refused[group].rstrip('.')}; "
-                "it is tried again from time to time"
+                "what it commits later is tried again from time to time"
             )
             moved[group, partition] = MirrorNotice(NoticeKind.REFUSED, group, text, partition, offset)
             continue
@@ -126,7 +126,6 @@ def advance(progress: MirrorProgress, cut: Cut, position: RecordedPosition, stag
     progress.seen = {topic: dict(ends) for topic, ends in position.seen.items()}
     progress.maps.update(staged.maps)
     progress.begun.clear()
-    progress.missed.clear()
     progress.groups = {key: dict(groups) for key, groups in staged.groups.items()}
     for each, end in cut.items():
         progress.scans[each].advance(end)
@@ -175,9 +174,7 @@ def _translate(
 
 
 def _last_commits(progress: MirrorProgress, cut: Cut) -> dict[GroupPartition, int | None]:
-    last: dict[GroupPartition, int | None] = {
-        each: offset for each, offset in progress.missed.items() if progress.is_copied(each[1])
-    }
+    last: dict[GroupPartition, int | None] = {}
     for each, scan in progress.scans.items():
         commit: GroupCommit
         for commit in scan.commits_below(cut[each]):

@@ -158,11 +158,6 @@ class ReadTargetGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSourceGroups:
-    """Which offsets groups have committed at the source, as far as the mirror may know. Answer: SourceGroupsRead."""
-
-
-@dataclass(frozen=True, slots=True)
 class SaveMaps:
     """Append the changes of maps inside the transaction. Answer: Done, Failed, Fenced, Unclear."""
 
@@ -202,7 +197,6 @@ MirrorEffect = (
     | ScanHeaders
     | CopyRecords
     | ReadTargetGroups
-    | ReadSourceGroups
     | SaveMaps
     | CommitGroupOffsets
     | Wait
@@ -269,20 +263,11 @@ class TargetGroupsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceGroupsRead:
-    """``offsets``: by group, in partitions of the source."""
-
-    offsets: Mapping[str, Mapping[TopicPartition, int]]
-
-
-@dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """``topic``: of the source, if the reason lasts and concerns it alone. ``others``: further topics, with reasons of
-    their own."""
+    """``topic``: of the source, if the reason lasts and concerns it alone."""
 
     reason: str
     topic: str = ""
-    others: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +300,6 @@ MirrorEvent = (
     | HeadersScanned
     | RecordsCopied
     | TargetGroupsRead
-    | SourceGroupsRead
     | EffectFailed
     | CopyRefused
     | GroupRefused

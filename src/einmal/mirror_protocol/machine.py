@@ -23,8 +23,6 @@ Invariants, and the ordering that keeps them:
 6. *Nothing is known before EndTxn is answered.* Positions, maps and groups change when the committer is ready again.
 7. *A group that has moved to the target is left alone.* A member that joins after the question, before EndTxn, waits
    for the end of the transaction where it asks for stable offsets (KIP-447).
-8. *No offset of a group is forgotten.* Once in a run, and when a refused group is tried again, what the groups have
-   committed at the source is compared with what was translated: ``group_check``.
 
 The machine performs nothing: each effect is answered by one event through ``step``, until the effect is Stopped.
 """
@@ -57,13 +55,11 @@ from einmal.mirror_protocol.effects import (
     MirrorEffect,
     MirrorEvent,
     ReadMaps,
-    ReadSourceGroups,
     ReadTargetGroups,
     ReadTransactions,
     RecordsCopied,
     SaveMaps,
     ScanHeaders,
-    SourceGroupsRead,
     Stopped,
     TakeEnds,
     TargetGroupsRead,
@@ -72,7 +68,6 @@ from einmal.mirror_protocol.effects import (
     Wait,
 )
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
-from einmal.mirror_protocol.group_check import GroupCheck
 from einmal.mirror_protocol.offset_map import InvalidRun, OffsetMap
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, MirrorProgress, RecordedPosition
 from einmal.mirror_protocol.scan import DataHeader, GroupCommit, Header, MalformedScan, PartitionScan
@@ -116,8 +111,6 @@ class MirrorMachine:
         self._aside: MutableMapping[str, str] = {} if aside is None else aside
         self._refused: MutableMapping[str, str] = {} if refused is None else refused
         self._has_looked = False
-        self._is_stale = False
-        self._groups = GroupCheck()
         self._run_name = run
         self._checkpoint = f"mirror {flow.name}"
         query = Query(
@@ -149,24 +142,12 @@ class MirrorMachine:
 
     def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
         """Whether all topics are known, with everything that was committed when the logs had these ends, and all of it
-        is copied, except for topics that are left out and groups that are refused, which the commit record names."""
+        is copied, except for topics that are left out, which the commit record names."""
         return (
             self._has_looked
-            and self._groups.is_done
-            and not self._progress.missed
-            and self._has_recorded()
+            and self._progress.recorded.aside.keys() == self._aside.keys()
             and self._progress.has_copied(goal)
         )
-
-    def _has_recorded(self) -> bool:
-        """Whether the commit record names topics and groups that are left out."""
-        recorded = self._progress.recorded
-        return recorded.aside.keys() == self._aside.keys() and recorded.refused.keys() == self._refused_now().keys()
-
-    def _refused_now(self) -> Mapping[str, str]:
-        """Groups that the target refuses; those of earlier runs until the check has found that nothing of them is
-        missing."""
-        return {**({} if self._groups.is_done else self._progress.recorded.refused), **self._refused}
 
     def take_notices(self) -> list[MirrorNotice]:
         """Return the notices since the last call."""
@@ -225,8 +206,8 @@ class MirrorMachine:
             cut = self._largest_cut()
             if not self._has_content(cut):
                 self._note_held()
-                # Only a transaction can let others know which topics and groups are left out.
-                if self._has_recorded():
+                # Only a transaction can let others know which topics are left out.
+                if self._progress.recorded.aside.keys() == self._aside.keys():
                     return False
         self._rounds_held = 0
         yield from self._transact(cut)
@@ -249,10 +230,8 @@ class MirrorMachine:
     def _ask(self, effect: MirrorEffect, answer: type[_E]) -> _Steps[_E]:
         event = yield effect
         if isinstance(event, EffectFailed):
-            for topic, reason in {**({event.topic: event.reason} if event.topic else {}), **event.others}.items():
-                self._leave_out(topic, reason)
-            # A topic that is gone has no ends: the next probe begins with the topics.
-            self._is_stale |= isinstance(effect, TakeEnds)
+            if event.topic:
+                self._leave_out(event.topic, event.reason)
             raise _Again(event.reason)
         assert isinstance(event, answer), f"{event} answers {effect}"
         return event
@@ -275,10 +254,8 @@ class MirrorMachine:
     def _probe(self) -> _Steps[bool]:
         """Read ahead. False if the topics have changed meanwhile: nothing is known then."""
         progress = self._progress
-        if not progress.topics or self._is_stale or not self._aside.keys().isdisjoint(progress.topics):
+        if not progress.topics or not self._aside.keys().isdisjoint(progress.topics):
             yield from self._survey()
-            self._is_stale = False
-        yield from self._check_groups()
         before = yield from self._ends(tuple(progress.scans))
         progress.see({each: extent.end for each, extent in before.items()})
         preparing = yield from self._preparing()
@@ -288,32 +265,10 @@ class MirrorMachine:
         if (yield from self._survey()):
             return False
         self._compare(after)
-        self._groups.see(after)
         yield from self._scan({each: extent.end for each, extent in after.items()})
         find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
         self._has_looked = True
         return True
-
-    def _check_groups(self) -> _Steps[None]:
-        """Find what groups have committed and was passed without being translated. A failure keeps nothing from being
-        copied."""
-        progress, check = self._progress, self._groups
-        if not check.asks(progress, self._refused):
-            return
-        event = yield ReadSourceGroups()
-        if isinstance(event, EffectFailed):
-            check.fail()
-            return
-        assert isinstance(event, SourceGroupsRead)
-        progress.missed = dict(check.take(self._flow, progress, event.offsets))
-        if not progress.missed:
-            return
-        cut = self._largest_cut()
-        found = yield ReadTargetGroups(groups_of(progress, cut, self._refused))
-        # Another answer comes again in the transaction.
-        if isinstance(found, TargetGroupsRead):
-            for each in moved_groups(progress, cut, found, self._refused):
-                progress.missed.pop(each, None)
 
     def _preparing(self) -> _Steps[Mapping[ProducerId, ProducerEpoch] | None]:
         if self._flow.by_partition:
@@ -479,14 +434,13 @@ class MirrorMachine:
         return largest_cut(self._progress.scans, self._flow.offsets_max, splits=self._by_partition)
 
     def _has_content(self, cut: Cut) -> bool:
-        progress = self._progress
-        return bool(progress.missed) or any(scan.has_content(cut[each]) for each, scan in progress.scans.items())
+        return any(scan.has_content(cut[each]) for each, scan in self._progress.scans.items())
 
     def _transact(self, cut: Cut) -> _Steps[None]:
         progress, record = self._progress, self._committer.record
         are_ahead = all(progress.scans[each].position <= end for each, end in cut.items())
         assert are_ahead, "a cut below a position would record less than what is at the target"
-        position = progress.position_after(cut, self._aside, self._refused_now())
+        position = progress.position_after(cut, self._aside)
         batch = Batch(
             query_id=self._run_name,
             checkpoint=self._checkpoint,

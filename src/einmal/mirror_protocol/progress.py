@@ -11,7 +11,6 @@ position until they are passed. What remains is a coordinator that is later to l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -31,7 +30,6 @@ UNKNOWN: Final = -1
 a group: the group's offset was deleted."""
 _SEEN: Final = "@seen="
 _ASIDE: Final = "@aside="
-_REFUSED: Final = "@refused="
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ class RecordedPosition:
     """By topic that was created again: the ends of ``__consumer_offsets`` when it was first seen."""
     aside: Mapping[str, str] = field(default_factory=dict)
     """Why a topic was left out of the transaction, by topic. Older versions neither write nor read it."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Why the target refuses offsets of a group, by group. In the same way."""
 
     @staticmethod
     def of(record: CommitRecord | None) -> RecordedPosition:
@@ -90,9 +86,8 @@ class RecordedPosition:
             if key.startswith(_ASIDE)
             for topic, _, reason in [key.removeprefix(_ASIDE).partition("=")]
         }
-        refused = dict(json.loads(key.removeprefix(_REFUSED)) for key in source if key.startswith(_REFUSED))
         return RecordedPosition(
-            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside, refused
+            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside
         )
 
     def end(self) -> tuple[Any, Any]:
@@ -106,11 +101,8 @@ class RecordedPosition:
             for index, end in sorted(ends.items())
         }
         aside: dict[str, dict[str, int]] = {f"{_ASIDE}{topic}={self.aside[topic]}": {} for topic in sorted(self.aside)}
-        refused: dict[str, dict[str, int]] = {
-            _REFUSED + json.dumps([group, self.refused[group]]): {} for group in sorted(self.refused)
-        }
         return (
-            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused,
+            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside,
             identity(self.target_cluster, self.target_ids, {}),
         )
 
@@ -140,10 +132,6 @@ class MirrorProgress:
     passed: dict[TopicPartition, int] = field(default_factory=dict)
     """Positions in ``__consumer_offsets`` before some were read again."""
 
-    missed: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
-    """Offsets that groups have committed below the position and that were not translated (``group_check``). The next
-    transaction translates them."""
-
     def key(self, partition: TopicPartition) -> MapKey:
         return self.topics[partition.topic].key(partition)
 
@@ -168,7 +156,7 @@ class MirrorProgress:
         """Whether a group's offset was translated already, and is only read again for the sake of other topics."""
         return topic not in self.returned and last_offset < self.passed.get(scanned, 0)
 
-    def position_after(self, cut: Cut, aside: Mapping[str, str], refused: Mapping[str, str]) -> RecordedPosition:
+    def position_after(self, cut: Cut, aside: Mapping[str, str]) -> RecordedPosition:
         """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
         positions."""
         recorded = self.recorded
@@ -183,7 +171,6 @@ class MirrorProgress:
             {**kept, **cut, **{each: max(end, cut[each]) for each, end in self.passed.items() if each in cut}},
             {topic: ends for topic, ends in self.seen.items() if self._is_before(cut, ends)},
             dict(aside),
-            dict(refused),
         )
 
     def see(self, ends: Mapping[TopicPartition, int]) -> None:

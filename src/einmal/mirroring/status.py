@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from einmal.mirror_protocol.effects import MapKey, SavedMap, SourceTopic
@@ -45,14 +45,13 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """Offsets that are committed; None: none, or not asked. ``reason``: why it is behind, where that is known."""
+    """Offsets that are committed; None: none, or not asked."""
 
     group: str
     partition: TopicPartition
     source_offset: int | None
     target_offset: int | None
     state: FailoverState
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
     recorded = RecordedPosition.of(record)
     listed = None if source is None else {name: each for name, each in source.topics().items() if _accepts(flow, name)}
     copied = {each: offset for each, offset in recorded.offsets.items() if each.topic != OFFSETS_TOPIC}
-    ends, unanswered = ({}, {}) if source is None else source.stable_ends(copied)
+    ends = {} if source is None else source.stable_ends(copied)
     partitions = [
         PartitionStatus(partition=each, target=_copy(flow, each), position=max(0, position), end=ends.get(each))
         for each, position in sorted(copied.items())
@@ -93,7 +92,7 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
         records=0 if record is None else record.records,
         partitions=partitions,
         groups=_groups(flow, recorded, source, target, listed or {}),
-        left_out=_left_out(recorded, listed, unanswered),
+        left_out=_left_out(recorded, listed),
     )
 
 
@@ -101,11 +100,8 @@ def _accepts(flow: Flow, name: str) -> bool:
     return name == OFFSETS_TOPIC or flow.accepts_topic(name)
 
 
-def _left_out(
-    recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None, unanswered: Mapping[str, str]
-) -> list[TopicStatus]:
-    found = {topic: reason for topic, reason in unanswered.items() if listed is not None and topic in listed}
-    found |= {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
+def _left_out(recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None) -> list[TopicStatus]:
+    found = {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
     for name, topic in (listed or {}).items():
         if topic.leaderless:
             found[name] = f"partition {name}-{topic.leaderless[0]} has no leader at the source."
@@ -141,15 +137,11 @@ def _groups(
             maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)
     at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
-    found = [
+    return [
         _group(flow, group, key, saved, committed if source is not None else None, at_target, is_active=group in active)
         for key, saved in sorted(maps.items())
         for group in sorted(names)
         if group in saved.groups or key.partition in committed.get(group, {})
-    ]
-    return [
-        replace(each, reason=recorded.refused.get(each.group, "")) if each.state is FailoverState.BEHIND else each
-        for each in found
     ]
 
 

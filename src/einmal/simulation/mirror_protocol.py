@@ -209,8 +209,6 @@ class SimulatedMirror:
                 return (yield from self._scan(effect))
             case effects.ReadTargetGroups(groups):
                 return self._read_groups(groups)
-            case effects.ReadSourceGroups():
-                return effects.SourceGroupsRead(self._source.group_offsets())
             case _:
                 raise AssertionError(effect)
 

@@ -242,25 +242,6 @@ class SourceCluster:
             if start <= record.offset < end and (batch.transaction == NO_TRANSACTION or self.decided[batch.transaction])
         ]
 
-    def group_offsets(self) -> dict[str, dict[TopicPartition, int]]:
-        """Offsets that groups have committed, and that were not deleted: those of a transaction from its marker on."""
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for log in self.topics[OFFSETS_TOPIC].logs:
-            at_marker: dict[int, list[GroupCommit]] = {}
-            for batch in log.batches:
-                commits = [each.value for each in batch.records if isinstance(each.value, GroupCommit)]
-                if batch.committed is not None:
-                    commits = at_marker.pop(batch.transaction, []) if batch.committed else []
-                elif batch.transaction != NO_TRANSACTION:
-                    at_marker.setdefault(batch.transaction, []).extend(commits)
-                    continue
-                for group, partition, offset in ((each.group, each.partition, each.offset) for each in commits):
-                    if offset is None:
-                        found.get(group, {}).pop(partition, None)
-                    else:
-                        found.setdefault(group, {})[partition] = offset
-        return found
-
     def is_committed(self, transaction: int) -> bool:
         return transaction == NO_TRANSACTION or self.decided.get(transaction, False)
 
