@@ -44,7 +44,7 @@ _SETTINGS: Final = {
 }
 _USERS: Final = "USERS"
 _AS_IF_ELSEWHERE: Final = ("nice", "-n", "10")
-"""Attackers have machines of their own: what they compute must not take the broker's or an observer's processor."""
+"""Attackers and readers have machines of their own: they must not take the processor of the broker or an observer."""
 _STDERR_KEPT: Final = 20
 _READ_SECONDS_MAX: Final = 600.0
 _PROGRESS_SECONDS: Final = 60.0

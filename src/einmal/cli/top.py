@@ -195,10 +195,9 @@ def lines(found: Activity, output: Format, height: int | None = None) -> list[st
 def _fitted(tables: list[list[str]], height: int) -> list[list[str]]:
     """The tables in so many lines: what short ones leave goes to the others, in equal parts."""
     shares = [0] * len(tables)
-    for left, number in zip(
-        range(len(tables), 0, -1), sorted(range(len(tables)), key=lambda each: len(tables[each])), strict=True
-    ):
-        shares[number] = min(len(tables[number]), max(_LINES_MIN, (height - sum(shares)) // left))
+    for done, number in enumerate(sorted(range(len(tables)), key=lambda each: len(tables[each]))):
+        share = (height - sum(shares)) // (len(tables) - done)
+        shares[number] = min(len(tables[number]), max(_LINES_MIN, share))
     return [
         whole if share == len(whole) else [*whole[: share - 1], f"... {len(whole) - share + 1} more"]
         for whole, share in zip(tables, shares, strict=True)

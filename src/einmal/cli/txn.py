@@ -251,9 +251,8 @@ def find_hanging(
     from einmal.inspection.reading import topics_each
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        described, missing = topics_each(admin, topics)
-        names = None if topics is None else list(described)
-        hanging = admin.find_hanging_transactions(names, last_timestamp_before=now_ms() - max_timeout_ms)
+        described, missing = (None, {}) if topics is None else topics_each(admin, topics)
+        hanging = admin.find_hanging_transactions(described, last_timestamp_before=now_ms() - max_timeout_ms)
     rows = [
         {
             "topic": each.topic_partition.topic,

@@ -35,8 +35,10 @@ class TransactionStates:
 
     def prepared(self) -> dict[ProducerId, ProducerEpoch] | None:
         """Up to the high watermarks of now; None without the right to read. Raises KafkaError, WireError."""
+        # One that was there is waited for: a broker that does not show it may not know of it now.
+        settled = () if self._positions else (TRANSACTION_STATE,)
         try:
-            topic = self._cluster.look([TRANSACTION_STATE], [TRANSACTION_STATE]).topics.get(TRANSACTION_STATE)
+            topic = self._cluster.look([TRANSACTION_STATE], settled).topics.get(TRANSACTION_STATE)
         except NotAuthorized:
             return None
         if topic is None:

@@ -241,7 +241,7 @@ def _undisturbed() -> Iterator[None]:
     level = logging.root.manager.disable
     hook = sys.unraisablehook
     gc.disable()
-    # No world refers to objects that are older: collecting it need not search them. They stay frozen, for thawing
+    # Earlier objects cannot refer to this world: collecting it need not search them. They stay frozen, for thawing
     # cannot be limited to some: in a process with many modules each later collection would search them all.
     gc.collect()
     gc.freeze()
