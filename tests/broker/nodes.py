@@ -185,6 +185,16 @@ class Client:
         return decode_fetch_response(version, answer, response_body_position(1, version, answer))
 
 
+async def half_sent(port: int, connections: int, announced: int) -> list[asyncio.StreamWriter]:
+    """Connections that have announced a request of so many bytes, and have sent 200,000 of them."""
+    writers = []
+    for _ in range(connections):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(struct.pack(">i", announced) + bytes(200_000))
+        writers.append(writer)
+    return writers
+
+
 def batch(*values: bytes, producer: ProducerIdAndEpoch | None = None, sequence: int = -1, **options: Any) -> bytes:
     """A record batch of these values, all of one time that is not in the future."""
     records = [NewRecord(None, value, 1_700_000_000_000) for value in values]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from einmal.broker.front.connections.server import HELD_BYTES_MAX
 from einmal.types import ErrorCode
 from einmal.wire import fetch, produce
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good, resident_bytes
-from tests.broker.nodes import Client, batch, new_node, running_node, until
+from tests.broker.nodes import Client, batch, half_sent, new_node, running_node, until
 from tests.wire.mapped import encode_request
 
 PRODUCE, FETCH, LIST_OFFSETS, OFFSET_FETCH, CREATE_TOPICS = 0, 1, 2, 9, 19
@@ -260,11 +259,7 @@ async def test_frames_that_are_half_sent_are_bounded_and_given_up(
     async with running_node(tmp_path, settings) as node, Client.connect(node) as good:
         await good.create_topic("t")
         before = resident_bytes()
-        writers = []
-        for _ in range(100):
-            _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-            writer.write(struct.pack(">i", 4_000_000) + bytes(200_000))
-            writers.append(writer)
+        writers = await half_sent(node.port, 100, 4_000_000)
         memory = node.servers["PLAINTEXT"].request_memory
         await until(lambda: memory.is_exhausted)
         assert resident_bytes() - before < 60_000_000

@@ -26,7 +26,7 @@ from einmal.security.scram_server import salt_of as made_up_salt
 from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.cluster import Cluster
-from tests.broker.nodes import Client, batch, until
+from tests.broker.nodes import Client, batch, half_sent, until
 from tests.broker.sasl_client import (
     AUTHENTICATE,
     HANDSHAKE,
@@ -146,11 +146,7 @@ async def test_half_sent_requests_before_authentication_keep_no_one_from_large_o
     settings = {"queued.max.request.bytes": 4_000_000, "socket.request.max.bytes": 4_000_000}
     async with sasl_node(tmp_path, settings) as node, Client.connect(node) as client:
         await authenticate(client, SHA_512, scram("alice", "alice's password"))
-        writers = []
-        for _ in range(60):
-            _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
-            writer.write(struct.pack(">i", 500_000) + bytes(200_000))
-            writers.append(writer)
+        writers = await half_sent(node.port, 60, 500_000)
         connections = node.servers["CLIENTS"].connections
         await until(lambda: sum(not each._is_reading for each in connections.all()) >= 30)
         assert node.request_memory.held == 0

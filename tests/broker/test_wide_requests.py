@@ -253,12 +253,17 @@ async def test_a_wide_produce_yields_at_every_batch(
         assert len(taken) >= ELEMENTS - 10 + verified
 
 
+async def produce_as_many(client: Client, producers: int) -> None:
+    """A batch of each producer to ``t``."""
+    for number in range(producers):
+        producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
+        await client.produce("t", batch(b"x", producer=producer, sequence=0))
+
+
 async def test_a_description_of_many_producers_yields_at_every_one(tmp_path: Path, taken: list[None]) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as client:
         await client.create_topic("t")
-        for number in range(50):
-            producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
-            await client.produce("t", batch(b"x", producer=producer, sequence=0))
+        await produce_as_many(client, 50)
         taken.clear()
         answer = await client.call(61, 0, {"topics": [{"name": "t", "partition_indexes": [0]}]})
         assert len(answer.topics[0].partitions[0].active_producers) == 50
@@ -268,9 +273,7 @@ async def test_a_description_of_many_producers_yields_at_every_one(tmp_path: Pat
 async def test_retention_looks_at_many_producers_in_turns(tmp_path: Path, taken: list[None]) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as client:
         await client.create_topic("t")
-        for number in range(250):
-            producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
-            await client.produce("t", batch(b"x", producer=producer, sequence=0))
+        await produce_as_many(client, 250)
         taken.clear()
         await node._retain()
         assert len(taken) >= 3
@@ -296,9 +299,7 @@ async def test_one_long_description_is_made_at_a_time(tmp_path: Path, monkeypatc
     async with running_node(tmp_path) as node, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Client.connect(node)) for _ in range(5)]
         await clients[0].create_topic("t")
-        for number in range(50):
-            producer = ProducerIdAndEpoch(ProducerId(number), ProducerEpoch(0))
-            await clients[0].produce("t", batch(b"x", producer=producer, sequence=0))
+        await produce_as_many(clients[0], 50)
         wanted = {"topics": [{"name": "t", "partition_indexes": [0]}]}
         for answer in await asyncio.gather(*(client.call(61, 0, wanted) for client in clients)):
             assert len(answer.topics[0].partitions[0].active_producers) == 50

@@ -66,9 +66,9 @@ def options(server: PostgresServer | int, database: str, *, user: str = "admin",
 class Captured:
     """One ingester after the other, as the source sees them; ``position`` is what their last transaction recorded."""
 
-    def __init__(self, capture: CaptureOptions) -> None:
+    def __init__(self, capture: CaptureOptions, position: Position | None = None) -> None:
         self.options = capture
-        self.position: Position | None = None
+        self.position = position
         self.notices: list[SourceNotice] = []
 
     def batches(self, *, confirm: bool = True) -> Iterator[Batch]:

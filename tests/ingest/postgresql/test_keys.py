@@ -206,8 +206,7 @@ def test_a_key_that_nobody_knows_is_refused_until_it_is_declared(
     with pytest.raises(SourceRefused, match=r"the key of public\.t is not known") as refused:
         captured.drain()
     assert 'message.key.columns = "public.t:COLUMN,..."' in refused.value.hint
-    declared = Captured(options(server, database, message__key__columns="public.t: id"))
-    declared.position = captured.position
+    declared = Captured(options(server, database, message__key__columns="public.t: id"), captured.position)
     assert keys(declared) == [{"id": 1}]
 
 
@@ -243,10 +242,8 @@ def test_the_advice_leads_past_a_table_that_was_created_altered_and_dropped_whil
             advice = re.search(r'message\.key\.columns = "([^"]+)"', error.hint)
             assert columns is not None and advice is not None, error
             advised.append(advice[1])
-            position = following.position
             declared = advice[1].replace("COLUMN,...", its_key[columns[1]])
-            following = Captured(options(server, database, message__key__columns=declared))
-            following.position = position
+            following = Captured(options(server, database, message__key__columns=declared), following.position)
     last = {"number": 3, "line": 4}
     assert found == [{"id": 1}, {"account_id": 2}, {"id": 1}] + [last] * (4 if identity == "FULL" else 1)
     assert advised == [
@@ -266,8 +263,9 @@ def test_a_longer_declaration_counts_before_one_that_is_part_of_it(
     client.execute("ALTER TABLE t ADD line int")
     client.execute("INSERT INTO t VALUES (2, 'b', 3)")
     client.execute("DROP TABLE t")
-    declared = Captured(options(server, database, message__key__columns="public.t:id; public.t:line,id"))
-    declared.position = captured.position
+    declared = Captured(
+        options(server, database, message__key__columns="public.t:id; public.t:line,id"), captured.position
+    )
     assert keys(declared) == [{"id": 1}, {"id": 2, "line": 3}]
 
 
@@ -284,19 +282,17 @@ def test_two_declarations_that_fit_are_refused_and_the_advice_leads_past_them(
     client.execute("INSERT INTO t VALUES (2, 3)")
     client.execute("DROP TABLE t")
     both = {"message__key__columns": "public.t:id;public.t:account_id"}
-    declared = Captured(options(server, database, **both))
-    declared.position = captured.position
+    declared = Captured(options(server, database, **both), captured.position)
     with pytest.raises(SourceRefused, match="declares id or account_id of public.t, whose columns .* account_id, id:"):
         keys(declared)
-    single = Captured(options(server, database, max__batch__size="1", **both))
-    single.position, found = captured.position, list[Any]()
+    single = Captured(options(server, database, max__batch__size="1", **both), captured.position)
+    found = list[Any]()
     with pytest.raises(SourceRefused, match="declares id or account_id") as refused:
         for batch in single.batches():
             found += keys_of(batch)
     assert "max.batch.size = 1" in refused.value.hint
     assert found == [{"id": 1}]
-    left = Captured(options(server, database, message__key__columns="public.t:account_id"))
-    left.position = single.position
+    left = Captured(options(server, database, message__key__columns="public.t:account_id"), single.position)
     assert keys(left) == [{"account_id": 2}]
 
 
@@ -332,8 +328,7 @@ def test_a_declared_key_that_the_log_does_not_have_is_refused_and_a_misspelt_one
     client.execute("INSERT INTO t VALUES (1, 2)")
     with pytest.raises(SourceRefused, match="message.key.columns declares code of public.t"):
         captured.drain()
-    misspelt = Captured(options(server, database, message__key__columns="public.t:cod"))
-    misspelt.position = captured.position
+    misspelt = Captured(options(server, database, message__key__columns="public.t:cod"), captured.position)
     assert keys(misspelt) == [{"id": 1}]
     assert [each.kind for each in misspelt.notices] == ["declared key"]
 
@@ -350,8 +345,7 @@ def test_the_advice_leads_past_a_declared_key_that_the_log_does_not_have(
     with pytest.raises(SourceRefused, match=r"other columns \(id\)") as refused:
         captured.drain()
     assert "leave the table out" in refused.value.hint
-    past = Captured(options(server, database, message__key__columns=way))
-    past.position = captured.position
+    past = Captured(options(server, database, message__key__columns=way), captured.position)
     assert keys(past) == [{"id": 1}]
     past.options = captured.options
     client.execute("INSERT INTO t VALUES (3, 4)")
