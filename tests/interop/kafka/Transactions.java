@@ -24,6 +24,10 @@ public class Transactions {
                 for (int partition = 0; partition < partitions; partition++) {
                     producer.send(new ProducerRecord<>(arguments[1], partition, null, "x"));
                 }
+                // Java's producer may otherwise send EndTxn before the records: its sender asks whether any are unsent,
+                // and decides by the answer after this thread has begun the transaction, sent and asked for the commit.
+                // Apache Kafka refuses that with INVALID_TXN_STATE too.
+                producer.flush();
                 producer.commitTransaction();
                 took[i] = (System.nanoTime() - since) / 1e6;
                 if (i == 0) {
