@@ -352,6 +352,25 @@ def test_a_topic_that_was_created_again_begins_another_map_and_skips_offsets_of_
     assert commit.offsets == {"h": {TopicPartition("A.orders", 0): 107}}
 
 
+def test_offsets_are_translated_only_once_everything_that_may_delete_them_was_read() -> None:
+    clusters = Clusters()
+    clusters.logs[ORDERS].append(DataHeader(0, 4, None))
+    # Of the topic before this one, which the mirror has never seen.
+    old = DataHeader(0, 0, None, (GroupCommit("g", ORDERS, 3),))
+    clusters.logs[OFFSETS] += [old, DataHeader(1, 1, None, (GroupCommit("g", ORDERS, None),))]
+    answers: list[MirrorEvent] = [
+        effects.HeadersScanned({ORDERS: tuple(clusters.logs[ORDERS]), OFFSETS: (old,)}, {ORDERS: 5, OFFSETS: 1}),
+        effects.EffectFailed("the connection was lost"),
+    ]
+    clusters.answers[effects.ScanHeaders] = lambda effect: answers.pop(0) if answers else clusters.answer(effect)
+    mirror = machine(fail_on_data_loss=False)
+    clusters.run(mirror)
+    assert "CopyRecords" not in clusters.kinds()
+    clusters.wake(mirror)
+    assert "CopyRecords" in clusters.kinds()
+    assert not [each for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
+
+
 def test_a_target_topic_that_was_created_again_stops_the_mirror() -> None:
     clusters = after_five_orders()
     clusters.target["A.orders"] = effects.TargetTopic("A.orders-2", (0,))

@@ -106,3 +106,21 @@ def test_a_topic_without_a_leader_is_left_out_after_a_while_and_is_back_with_the
     aside.only([])
     assert not aside.reasons
     assert "orders" in aside.tried
+
+
+def test_a_topic_whose_leader_answers_with_errors_is_left_out_after_a_while() -> None:
+    aside, kind = SetAside(), effects.TakeEnds
+    assert aside.unanswered(kind, ["a", "b"], 100.0) == []
+    assert aside.unanswered(effects.ListTopics, ["a"], 101.0 + LASTS_S) == []
+    aside.answered(kind, ["b"])
+    assert aside.unanswered(kind, ["a", "b"], 101.0 + LASTS_S) == ["a"]
+    # It is tried again: nobody waits for it for as long once more.
+    assert aside.unanswered(kind, ["a"], 102.0 + LASTS_S) == ["a"]
+    aside.reasons["a"] = "KAFKA_STORAGE_ERROR"
+    assert aside.unanswered(kind, ["a"], 102.0 + LASTS_S) == []
+    aside.answered(kind, without=["a"])
+    assert aside.unanswered(kind, ["b"], 200.0) == []
+    # The cluster was away.
+    aside.reasons.clear()
+    aside.answered(kind)
+    assert aside.unanswered(kind, ["a", "b"], 300.0) == []

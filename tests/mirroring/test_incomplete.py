@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
+from einmal.client.aio import offsets
 from einmal.client.errors import NoBrokerReachable, NotAuthorized
 from einmal.client.records import OffsetAndMetadata
 from einmal.commit_protocol import effects as protocol
@@ -312,6 +313,49 @@ def test_a_source_that_is_not_there_is_an_error_at_the_start(clusters: Clusters)
     away = Clusters("127.0.0.1:1", clusters.target)
     with pytest.raises(NoBrokerReachable):
         run_to_the_end(mirror(away, flow_of("away")))
+
+
+@pytest.mark.slow
+@pytest.mark.time_limit(180)
+@pytest.mark.parametrize("is_at_target", (False, True))
+def test_partitions_whose_leader_answers_with_an_error_hold_back_no_other_topic(
+    clusters: Clusters, is_at_target: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "LASTS_S", 1.0)
+    names = [f"{name}-{is_at_target}" for name in ("broken", "broken-too", "sound")]
+    *broken, sound = names
+    flow = flow_of(*names)
+    create(clusters.source, *names)
+    for name in names:
+        write(clusters.source, name, "v")
+    failing = {flow.remote_topic(name) if is_at_target else name for name in broken}
+    offsets_request = offsets.offsets_request
+
+    def broken_request(*args: Any) -> offsets.OffsetsRequest:
+        request = offsets_request(*args)
+        return request._replace(results=lambda response: map(refused, request.results(response)))
+
+    def refused(answer: tuple[TopicPartition, Any]) -> tuple[TopicPartition, Any]:
+        place, result = answer
+        if place.topic in failing:
+            result = result._replace(error_code=ErrorCode.kafka_storage_error)
+        return place, result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(offsets, "offsets_request", broken_request)
+        notices: list[MirrorNotice] = []
+        with pytest.raises(MirrorIncomplete, match=f"topic '{broken[0]}': .*KAFKA_STORAGE_ERROR"):
+            run_to_the_end(mirror(clusters, flow, notices))
+        left_out = [each.subject for each in notices if each.kind is NoticeKind.ASIDE]
+        assert sorted(left_out) == broken
+        reasons = {each.topic: each.reason for each in status(clusters, flow).left_out}
+        assert sorted(reasons) == broken
+        assert all("KAFKA_STORAGE_ERROR" in reason for reason in reasons.values())
+        assert all(any(each in text for text in fail_over_now(clusters, flow)) for each in broken)
+    assert values(clusters.target, flow.remote_topic(sound)) == [b"v"]
+    run_to_the_end(mirror(clusters, flow))
+    assert [values(clusters.target, flow.remote_topic(each)) for each in names] == [[b"v"]] * 3
+    assert fail_over_now(clusters, flow) == []
 
 
 @pytest.mark.slow

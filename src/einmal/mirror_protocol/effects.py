@@ -264,10 +264,12 @@ class TargetGroupsRead:
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """``topic``: of the source, if the reason lasts and concerns it alone."""
+    """``topic``: of the source, if the reason lasts and concerns it alone. ``others``: further topics, with reasons of
+    their own."""
 
     reason: str
     topic: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,10 @@ class MirrorMachine:
         self._aside: MutableMapping[str, str] = {} if aside is None else aside
         self._refused: MutableMapping[str, str] = {} if refused is None else refused
         self._has_looked = False
+        self._is_stale = False
+        self._is_read_ahead = False
+        """Whether all below the ends of the last probe was read. What was not may delete an offset of a topic that was
+        created again."""
         self._run_name = run
         self._checkpoint = f"mirror {flow.name}"
         query = Query(
@@ -200,7 +204,7 @@ class MirrorMachine:
     def _round(self) -> _Steps[bool]:
         """Copy one batch, from what was read ahead if possible. Returns whether anything was copied."""
         cut = self._largest_cut()
-        if not self._has_content(cut):
+        if not self._is_read_ahead or not self._has_content(cut):
             if not (yield from self._probe()):
                 return False
             cut = self._largest_cut()
@@ -230,8 +234,10 @@ class MirrorMachine:
     def _ask(self, effect: MirrorEffect, answer: type[_E]) -> _Steps[_E]:
         event = yield effect
         if isinstance(event, EffectFailed):
-            if event.topic:
-                self._leave_out(event.topic, event.reason)
+            for topic, reason in {**({event.topic: event.reason} if event.topic else {}), **event.others}.items():
+                self._leave_out(topic, reason)
+            # A topic that is gone has no ends: the next probe begins with the topics.
+            self._is_stale |= isinstance(effect, TakeEnds)
             raise _Again(event.reason)
         assert isinstance(event, answer), f"{event} answers {effect}"
         return event
@@ -253,9 +259,10 @@ class MirrorMachine:
 
     def _probe(self) -> _Steps[bool]:
         """Read ahead. False if the topics have changed meanwhile: nothing is known then."""
-        progress = self._progress
-        if not progress.topics or not self._aside.keys().isdisjoint(progress.topics):
+        progress, self._is_read_ahead = self._progress, False
+        if not progress.topics or self._is_stale or not self._aside.keys().isdisjoint(progress.topics):
             yield from self._survey()
+            self._is_stale = False
         before = yield from self._ends(tuple(progress.scans))
         progress.see({each: extent.end for each, extent in before.items()})
         preparing = yield from self._preparing()
@@ -267,7 +274,7 @@ class MirrorMachine:
         self._compare(after)
         yield from self._scan({each: extent.end for each, extent in after.items()})
         find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
-        self._has_looked = True
+        self._has_looked = self._is_read_ahead = True
         return True
 
     def _preparing(self) -> _Steps[Mapping[ProducerId, ProducerEpoch] | None]:

@@ -62,6 +62,14 @@ class Leaderless(Exception):
         self.reasons = reasons
 
 
+class FaultyLeaders(Exception):
+    """Partitions whose leaders answer with errors, or not at all; ``reasons`` as in ``Leaderless``."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__(" ".join(reasons.values()))
+        self.reasons = reasons
+
+
 def blamed(effect: MirrorEffect, error: Exception) -> str:
     """The source topic that keeps the effect from ever succeeding; empty if the error passes, or is about more."""
     cause = error.__cause__ if isinstance(error.__cause__, KafkaError) else error
@@ -110,6 +118,8 @@ class SetAside:
     tried: set[str] = field(default_factory=set)
     """Topics that were left out, and are tried again."""
     _leaderless: dict[str, float] = field(default_factory=dict)
+    _unanswered: dict[tuple[type, str], float] = field(default_factory=dict)
+    """Since when each kind of step has failed for a topic."""
     _due: dict[str, float] = field(default_factory=dict)
     _pauses: dict[str, int] = field(default_factory=dict)
     _groups_due_s: float | None = None
@@ -134,6 +144,18 @@ class SetAside:
             if topic not in self.reasons and now_s - since_s >= LASTS_S:
                 return topic
         return None
+
+    def unanswered(self, kind: type, topics: Iterable[str], now_s: float) -> list[str]:
+        """Return which of the topics, for which a step of this kind fails now, it has failed for long: it fails at once
+        for one that was left out and is tried again."""
+        since = {each: self._unanswered.setdefault((kind, each), now_s) for each in topics}
+        return [each for each, since_s in since.items() if each not in self.reasons and now_s - since_s >= LASTS_S]
+
+    def answered(self, kind: type, topics: Collection[str] | None = None, *, without: Collection[str] = ()) -> None:
+        """A step of this kind does not fail for these topics; None: for any topic, ``without`` some."""
+        for each in list(self._unanswered):
+            if each[0] is kind and (topics is None or each[1] in topics) and each[1] not in without:
+                del self._unanswered[each]
 
     def release(self, now_s: float) -> None:
         """Try again what was refused long enough ago."""

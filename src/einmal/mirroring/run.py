@@ -19,7 +19,7 @@ from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
-from einmal.mirroring.faults import Leaderless, RefusedGroup, SetAside, blamed
+from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroup, SetAside, blamed
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -252,6 +252,7 @@ class MirrorProcess:
             if isinstance(effect, _TRANSACTION):
                 return self._transact(effect, target)
             event = self._read(effect, target)
+            self._note_answered(effect)
             if isinstance(effect, self._failing):
                 self._failing, self._failures = (), 0
                 self._forget(self._flow.name)
@@ -264,13 +265,30 @@ class MirrorProcess:
                 return effects.EffectFailed(error.reasons[topic], topic)
             self._failed(effect, str(error))
             return effects.EffectFailed(str(error))
+        except FaultyLeaders as error:
+            late = self._aside.unanswered(type(effect), error.reasons, time.monotonic())
+            if not late:
+                self._failed(effect, str(error))
+            return effects.EffectFailed(str(error), others={topic: error.reasons[topic] for topic in late})
         except (FatalError, LocalError) as error:
             raise MirrorStopped(str(error), _HINT_FATAL) from error
         except (SourceUnreadable, KafkaError, WireError) as error:
             topic = blamed(effect, error)
             if not topic:
+                # Nothing is known of single topics while a cluster is away.
+                self._aside.answered(type(effect))
                 self._failed(effect, f"{type(effect).__name__}: {error}")
             return effects.EffectFailed(str(error), topic)
+
+    def _note_answered(self, effect: MirrorEffect) -> None:
+        match effect:
+            case effects.TakeEnds(partitions):
+                self._aside.answered(effects.TakeEnds, {each.topic for each in partitions})
+            case effects.ListTopics():
+                # The copies of those that are left out were not asked for.
+                self._aside.answered(effects.ListTopics, without=self._aside.reasons)
+            case _:
+                pass
 
     def _failed(self, effect: MirrorEffect, reason: str) -> None:
         self._failing, self._failure = (type(effect),), reason
@@ -317,12 +335,12 @@ class MirrorProcess:
         return protocol.Done()
 
     def _list_topics(self, target: TargetWriter) -> effects.TopicsListed:
-        """Raises Leaderless."""
+        """Raises Leaderless, FaultyLeaders."""
         flow, cluster = self._flow, self._source.cluster
         source_id, target_id = cluster.cluster_id(), target.cluster.cluster_id()
         source = self._source.topics()
         copies = {name: flow.remote_topic(name) for name in source if flow.accepts_topic(name)}
-        found = target.topics(set(copies.values()))
+        found = target.look(set(copies.values()))
         lacking = {
             name: f"the copy {copy!r} has a partition without a leader."
             for name, copy in copies.items()
@@ -339,7 +357,13 @@ class MirrorProcess:
             raise Leaderless(
                 {name: why for name, why in {**unread, **lacking}.items() if name not in self._aside.reasons}
             )
-        return effects.TopicsListed(source_id or "", target_id or "", source, found)
+        unasked = {copies[name] for name in self._aside.reasons if name in copies}
+        try:
+            listed = target.topics(found, unasked)
+        except FaultyLeaders as error:
+            sources = {copy: name for name, copy in copies.items()}
+            raise FaultyLeaders({sources[copy]: why for copy, why in error.reasons.items()}) from error
+        return effects.TopicsListed(source_id or "", target_id or "", source, listed)
 
     def _read(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         source = self._source

@@ -9,13 +9,15 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from einmal.client import RangeReader
+from einmal.client.aio.offsets import EARLIEST, LATEST
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror_protocol.effects import Extent, SourceTopic
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC
-from einmal.mirroring.faults import Leaderless
+from einmal.mirroring.ends import offsets_each
+from einmal.mirroring.faults import FaultyLeaders, Leaderless
 from einmal.mirroring.transaction_states import TransactionStates
-from einmal.types import TopicPartition
+from einmal.types import IsolationLevel, TopicPartition
 
 
 class SourceReader:
@@ -42,7 +44,8 @@ class SourceReader:
         }
 
     def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Raises Leaderless at once, instead of waiting for the leader of one while all others are waiting, too."""
+        """Raises FaultyLeaders; Leaderless at once, instead of waiting for the leader of one while all others are
+        waiting, too."""
         wanted = list(partitions)
         names = dict.fromkeys(each.topic for each in wanted)
         leaderless = {
@@ -50,12 +53,14 @@ class SourceReader:
         }
         if lacking := [each for each in wanted if each in leaderless]:
             raise Leaderless({each.topic: f"partition {each} has no leader at the source." for each in lacking})
-        ends = self.cluster.latest(wanted, committed=False)
-        starts = self.cluster.earliest(wanted)
+        ends, unknown = offsets_each(self.cluster, wanted, LATEST)
+        starts, without_start = offsets_each(self.cluster, ends, EARLIEST)
+        if unknown or without_start:
+            raise FaultyLeaders({**without_start, **unknown})
         return {each: Extent(starts[each], ends[each]) for each in wanted}
 
-    def stable_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offsets of those that still exist and have a leader."""
+    def stable_ends(self, partitions: Iterable[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+        """Last stable offsets of those that still exist and have a leader, and why there are none, by topic."""
         wanted = list(partitions)
         names = {each.topic for each in wanted}
         topics = self.cluster.look(names, names).topics
@@ -66,7 +71,7 @@ class SourceReader:
             and each in topic.partitions
             and each not in topic.leaderless
         ]
-        return dict(self.cluster.latest(existing, committed=True))
+        return offsets_each(self.cluster, existing, LATEST, IsolationLevel.READ_COMMITTED)
 
     def close(self) -> None:
         self.reader.close()

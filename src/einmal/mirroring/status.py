@@ -82,7 +82,7 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
     recorded = RecordedPosition.of(record)
     listed = None if source is None else {name: each for name, each in source.topics().items() if _accepts(flow, name)}
     copied = {each: offset for each, offset in recorded.offsets.items() if each.topic != OFFSETS_TOPIC}
-    ends = {} if source is None else source.stable_ends(copied)
+    ends, unanswered = ({}, {}) if source is None else source.stable_ends(copied)
     partitions = [
         PartitionStatus(partition=each, target=_copy(flow, each), position=max(0, position), end=ends.get(each))
         for each, position in sorted(copied.items())
@@ -92,7 +92,7 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
         records=0 if record is None else record.records,
         partitions=partitions,
         groups=_groups(flow, recorded, source, target, listed or {}),
-        left_out=_left_out(recorded, listed),
+        left_out=_left_out(recorded, listed, unanswered),
     )
 
 
@@ -100,8 +100,11 @@ def _accepts(flow: Flow, name: str) -> bool:
     return name == OFFSETS_TOPIC or flow.accepts_topic(name)
 
 
-def _left_out(recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None) -> list[TopicStatus]:
-    found = {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
+def _left_out(
+    recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None, unanswered: Mapping[str, str]
+) -> list[TopicStatus]:
+    found = {topic: reason for topic, reason in unanswered.items() if listed is not None and topic in listed}
+    found |= {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
     for name, topic in (listed or {}).items():
         if topic.leaderless:
             found[name] = f"partition {name}-{topic.leaderless[0]} has no leader at the source."

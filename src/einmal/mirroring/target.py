@@ -10,8 +10,9 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from einmal.client.aio.offsets import LATEST
 from einmal.client.errors import KafkaError, RequestRefused
-from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.clusters.kafka_cluster import KafkaCluster, TopicSeen
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
 from einmal.mirror_protocol.effects import (
     GroupPartitions,
@@ -22,7 +23,8 @@ from einmal.mirror_protocol.effects import (
     TargetOffsets,
     TargetTopic,
 )
-from einmal.mirroring.faults import OF_A_GROUP, RefusedGroup
+from einmal.mirroring.ends import offsets_each
+from einmal.mirroring.faults import OF_A_GROUP, FaultyLeaders, RefusedGroup
 from einmal.mirroring.groups import active_groups, committed_offsets
 from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
 from einmal.sinks.commit_point import SinkFailed
@@ -60,16 +62,22 @@ class TargetWriter:
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def topics(self, names: Collection[str]) -> dict[str, TargetTopic]:
-        """Those that exist, without ends where a partition has no leader. ``names``: of the copies."""
+    def look(self, names: Collection[str]) -> Mapping[str, TopicSeen]:
+        """Those of the copies that exist."""
         listed = [name for name in self.cluster.topics(".*") if name in names]
-        found = self.cluster.look(listed, listed).topics
-        led = [each for topic in found.values() if not topic.leaderless for each in topic.partitions]
-        ends = self.cluster.latest(led, committed=False)
+        return self.cluster.look(listed, listed).topics
+
+    def topics(self, found: Mapping[str, TopicSeen], unasked: Collection[str]) -> dict[str, TargetTopic]:
+        """The copies with their ends; without those where a partition has no leader, and of the ``unasked``. Raises
+        FaultyLeaders with the names of copies."""
+        asked = {name for name, topic in found.items() if name not in unasked and not topic.leaderless}
+        ends, reasons = offsets_each(self.cluster, (each for name in asked for each in found[name].partitions), LATEST)
+        if reasons:
+            raise FaultyLeaders(reasons)
         return {
             name: TargetTopic(
                 topic.topic_id,
-                () if topic.leaderless else tuple(ends[each] for each in topic.partitions),
+                tuple(ends[each] for each in topic.partitions) if name in asked else (),
                 tuple(sorted(each.partition for each in topic.leaderless)),
             )
             for name, topic in found.items()
