@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -154,6 +155,119 @@ def test_a_group_that_the_target_refuses_holds_back_neither_records_nor_other_gr
         -1:
     ]
     assert offsets.keys() == {"g"}
+
+
+def refuse(clusters: Clusters, kind: type[MirrorEffect]) -> None:
+    clusters.answers[kind] = lambda effect: (
+        effects.GroupRefused("bad", "GROUP_AUTHORIZATION_FAILED (30): bad")
+        if "bad" in getattr(effect, "groups", getattr(effect, "offsets", ()))
+        else clusters.answer(effect)
+    )
+
+
+def save_maps(clusters: Clusters, machine: MirrorMachine) -> None:
+    progress = machine.progress
+    clusters.maps = {
+        key: effects.SavedMap(each.runs, progress.groups.get(key, {})) for key, each in progress.maps.items()
+    }
+
+
+def end_of(clusters: Clusters, goal: dict[TopicPartition, int], groups: dict[str, str], number: int) -> MirrorMachine:
+    """Runs of a process, one after the other, until everything counts as copied."""
+    for count in range(5):
+        machine = started(10 * number + count, groups=groups)
+        effect = clusters.run(machine)
+        if isinstance(effect, effects.Wait) and not machine.has_copied(goal):
+            clusters.wake(machine)
+        save_maps(clusters, machine)
+        if machine.has_copied(goal):
+            return machine
+    raise AssertionError("it never ends")
+
+
+def commits_of(clusters: Clusters) -> list[effects.TargetOffsets]:
+    return [each.offsets for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
+
+
+@pytest.mark.parametrize("kind", (effects.ReadTargetGroups, effects.CommitGroupOffsets))
+@pytest.mark.parametrize("is_another_process", (False, True))
+def test_an_offset_that_was_passed_because_its_group_was_refused_is_never_forgotten(
+    kind: type[MirrorEffect], is_another_process: bool
+) -> None:
+    clusters, goal = clusters_with_three_logs(), {**GOAL, OFFSETS: 3}
+    clusters.logs[OFFSETS].append(DataHeader(2, 2, None, (GroupCommit("bad", ORDERS, 2),)))
+    refuse(clusters, kind)
+    groups: dict[str, str] = {}
+    machine = end_of(clusters, goal, groups, 1)
+    assert groups.keys() == {"bad"}
+    for number in range(2, 4):
+        # Whoever comes next knows that it is missing, although its commit was passed.
+        groups = {}
+        machine = end_of(clusters, goal, groups, number)
+        assert groups.keys() == RecordedPosition.of(clusters.record).refused.keys() == {"bad"}
+    del clusters.answers[kind]
+    clusters.performed.clear()
+    groups.clear()
+    if is_another_process:
+        machine = end_of(clusters, goal, groups, 4)
+    else:
+        assert not machine.has_copied(goal)
+        clusters.wake(machine)
+        assert machine.has_copied(goal)
+    assert [each["bad"] for each in commits_of(clusters)] == [{TopicPartition("A.orders", 0): 102}]
+    assert copied(clusters) == goal
+    assert not RecordedPosition.of(clusters.record).refused
+    # Once is enough.
+    clusters.performed.clear()
+    save_maps(clusters, machine)
+    end_of(clusters, goal, groups, 5)
+    assert "EndTxn" not in clusters.kinds()
+
+
+def test_a_group_that_is_permitted_again_never_goes_back() -> None:
+    clusters, groups = clusters_with_three_logs(), dict[str, str]()
+    first = DataHeader(2, 2, None, (GroupCommit("bad", ORDERS, 3),))
+    clusters.logs[OFFSETS].append(first)
+    end_of(clusters, {**GOAL, OFFSETS: 3}, groups, 1)
+    refuse(clusters, effects.CommitGroupOffsets)
+    clusters.logs[OFFSETS] += [
+        DataHeader(offset, offset, None, (GroupCommit("bad", ORDERS, offset + 1),)) for offset in (3, 4)
+    ]
+    goal = {**GOAL, OFFSETS: 5}
+    machine = end_of(clusters, goal, groups, 2)
+    assert RecordedPosition.of(clusters.record).refused["bad"].position == 3
+    del clusters.answers[effects.CommitGroupOffsets]
+    clusters.performed.clear()
+    groups.clear()
+    clusters.wake(machine)
+    assert commits_of(clusters) == [{"bad": {TopicPartition("A.orders", 0): 105}}]
+    assert machine.has_copied(goal)
+
+
+def test_what_a_refused_group_has_deleted_since_is_not_translated() -> None:
+    clusters, groups = clusters_with_three_logs(), dict[str, str]()
+    clusters.logs[OFFSETS].append(DataHeader(2, 2, None, (GroupCommit("bad", ORDERS, 2),)))
+    refuse(clusters, effects.CommitGroupOffsets)
+    machine = end_of(clusters, {**GOAL, OFFSETS: 3}, groups, 1)
+    clusters.logs[OFFSETS].append(DataHeader(3, 3, None, (GroupCommit("bad", ORDERS, None),)))
+    groups.clear()
+    clusters.performed.clear()
+    clusters.wake(machine)
+    assert commits_of(clusters) == []
+    assert machine.has_copied({**GOAL, OFFSETS: 4})
+    assert not RecordedPosition.of(clusters.record).refused
+
+
+def test_a_commit_record_names_a_bounded_number_of_refused_groups() -> None:
+    clusters = clusters_with_three_logs()
+    names = {f"{number:>03}": "GROUP_AUTHORIZATION_FAILED" * 100 for number in range(600)}
+    clusters.logs[OFFSETS] += [
+        DataHeader(2 + offset, 2 + offset, None, (GroupCommit(each, ORDERS, 2),)) for offset, each in enumerate(names)
+    ]
+    machine = end_of(clusters, {**GOAL, OFFSETS: 602}, names, 1)
+    assert len(machine.progress.recorded.refused) == 500
+    assert clusters.record is not None
+    assert len(json.dumps(clusters.record.end)) < 200_000
 
 
 # --- a topic that cannot be copied ------------------------------------------------------------------------------------

@@ -269,12 +269,13 @@ def _print(status: MirrorStatus, output: Format) -> None:
             "source_offset": each.source_offset,
             "target_offset": each.target_offset,
             "state": each.state.value,
+            "reason": each.reason,
         }
         for each in status.groups
     ]
     sections: dict[str, tuple[Sequence[Row], tuple[str, ...]]] = {
         "partitions": (partitions, _PARTITIONS),
-        "groups": (groups, _GROUPS),
+        "groups": (groups, (*_GROUPS, "reason") if any(each.reason for each in status.groups) else _GROUPS),
     }
     if status.left_out or output is Format.JSON:
         sections["left_out"] = ([asdict(each) for each in status.left_out], _LEFT_OUT)

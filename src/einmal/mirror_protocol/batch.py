@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from einmal.commit_protocol.claims import Output
 from einmal.mirror_protocol.cut import Cut
 from einmal.mirror_protocol.effects import GroupPartitions, GroupPosition, MapChange, MapKey, TargetGroupsRead
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.offset_map import InvalidRun, OffsetMap, OffsetRun
-from einmal.mirror_protocol.progress import UNKNOWN, MirrorProgress, RecordedPosition
+from einmal.mirror_protocol.progress import UNKNOWN, MirrorProgress, RecordedPosition, RefusedAt
 from einmal.mirror_protocol.scan import GroupCommit
 from einmal.types import TopicPartition
 
@@ -28,6 +29,9 @@ class StagedBatch:
     notices: tuple[MirrorNotice, ...]
 
 
+_REFUSALS_MAX: Final = 500
+"""Groups that the commit record names, since it has them all. What others commit later is translated."""
+_REASON_MAX: Final = 100
 GroupPartition = tuple[str, TopicPartition]
 """A group, and a partition of the source."""
 
@@ -40,6 +44,22 @@ def groups_of(progress: MirrorProgress, cut: Cut, refused: Collection[str]) -> G
         if offset is not None and group not in refused:
             found.setdefault(group, set()).add(_at_target(progress, partition))
     return {group: frozenset(partitions) for group, partitions in found.items()}
+
+
+def refusals(progress: MirrorProgress, cut: Cut, refused: Mapping[str, str]) -> dict[str, RefusedAt]:
+    """Groups with offsets that are passed without being translated once everything up to ``cut`` is copied: of those
+    that are ``refused`` now, with reasons, and of earlier transactions, until they are read again."""
+    found = {
+        group: refusal
+        for group, refusal in progress.recorded.refused.items()
+        if group in refused or not progress.is_read_again(group, cut)
+    }
+    for each, scan in progress.scans.items():
+        for commit in scan.commits_below(cut[each]):
+            if commit.group in refused and progress.is_copied(commit.partition) and len(found) < _REFUSALS_MAX:
+                reason = refused[commit.group][:_REASON_MAX]
+                found.setdefault(commit.group, RefusedAt(reason, each.partition, scan.position))
+    return found
 
 
 def moved_groups(
@@ -57,7 +77,7 @@ def moved_groups(
         if group in refused:
             text = (
                 f"offset {offset} of group {group!r} in {partition} is not translated: {refused[group].rstrip('.')}; "
-                "what it commits later is tried again from time to time"
+                "it is tried again from time to time"
             )
             moved[group, partition] = MirrorNotice(NoticeKind.REFUSED, group, text, partition, offset)
             continue
@@ -127,6 +147,8 @@ def advance(progress: MirrorProgress, cut: Cut, position: RecordedPosition, stag
     progress.maps.update(staged.maps)
     progress.begun.clear()
     progress.groups = {key: dict(groups) for key, groups in staged.groups.items()}
+    for group in progress.returned_groups.keys() - position.refused.keys():
+        del progress.returned_groups[group]
     for each, end in cut.items():
         progress.scans[each].advance(end)
 

@@ -23,6 +23,8 @@ Invariants, and the ordering that keeps them:
 6. *Nothing is known before EndTxn is answered.* Positions, maps and groups change when the committer is ready again.
 7. *A group that has moved to the target is left alone.* A member that joins after the question, before EndTxn, waits
    for the end of the transaction where it asks for stable offsets (KIP-447).
+8. *Nothing that a group has committed is forgotten.* The commit record has the first offset that was passed for a group
+   that the target has refused; once it is tried again, the log of the groups' offsets is read again from there.
 
 The machine performs nothing: each effect is answered by one event through ``step``, until the effect is Stopped.
 """
@@ -39,7 +41,7 @@ from einmal.commit_protocol.committer import Committer
 from einmal.commit_protocol.conversation import RunEnded, converse
 from einmal.commit_protocol.run_state import Held, Query
 from einmal.mirror_protocol import topology
-from einmal.mirror_protocol.batch import StagedBatch, advance, groups_of, moved_groups, stage
+from einmal.mirror_protocol.batch import StagedBatch, advance, groups_of, moved_groups, refusals, stage
 from einmal.mirror_protocol.cut import Cut, Probe, find_whole, largest_cut
 from einmal.mirror_protocol.effects import (
     CommitGroupOffsets,
@@ -146,12 +148,26 @@ class MirrorMachine:
 
     def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
         """Whether all topics are known, with everything that was committed when the logs had these ends, and all of it
-        is copied, except for topics that are left out, which the commit record names."""
+        is copied, except for topics that are left out, which the commit record names, and for groups that are
+        refused."""
+        recorded = self._progress.recorded
         return (
             self._has_looked
-            and self._progress.recorded.aside.keys() == self._aside.keys()
+            and recorded.aside.keys() == self._aside.keys()
+            and recorded.refused.keys() <= self._refused.keys()
             and self._progress.has_copied(goal)
         )
+
+    def _refused_now(self) -> Mapping[str, str]:
+        """Groups whose offsets are not translated now. One that is permitted again waits for the next probe, so that
+        its older offsets come first."""
+        progress = self._progress
+        waiting = {
+            group: refusal.reason
+            for group, refusal in progress.recorded.refused.items()
+            if group not in progress.returned_groups
+        }
+        return {**waiting, **self._refused}
 
     def take_notices(self) -> list[MirrorNotice]:
         """Return the notices since the last call."""
@@ -210,8 +226,10 @@ class MirrorMachine:
             cut = self._largest_cut()
             if not self._has_content(cut):
                 self._note_held()
-                # Only a transaction can let others know which topics are left out.
-                if self._progress.recorded.aside.keys() == self._aside.keys():
+                # Only a transaction lets others know of topics and groups that are left out.
+                recorded = self._progress.recorded
+                are_known = recorded.refused == refusals(self._progress, cut, self._refused_now())
+                if are_known and recorded.aside.keys() == self._aside.keys():
                     return False
         self._rounds_held = 0
         yield from self._transact(cut)
@@ -263,6 +281,7 @@ class MirrorMachine:
         if not progress.topics or self._is_stale or not self._aside.keys().isdisjoint(progress.topics):
             yield from self._survey()
             self._is_stale = False
+        progress.read_again(progress.recorded.refused.keys() - self._refused.keys())
         before = yield from self._ends(tuple(progress.scans))
         progress.see({each: extent.end for each, extent in before.items()})
         preparing = yield from self._preparing()
@@ -416,7 +435,7 @@ class MirrorMachine:
         progress = self._progress
         if not progress.is_copied(commit.partition) or not self._flow.groups.accepts(commit.group):
             return False
-        if progress.is_old(scanned, header.last_offset, commit.partition.topic):
+        if progress.is_old(scanned, header.last_offset, commit.group, commit.partition.topic):
             return False
         seen = progress.seen.get(commit.partition.topic, {})
         if header.last_offset >= seen.get(scanned.partition, 0):
@@ -447,7 +466,8 @@ class MirrorMachine:
         progress, record = self._progress, self._committer.record
         are_ahead = all(progress.scans[each].position <= end for each, end in cut.items())
         assert are_ahead, "a cut below a position would record less than what is at the target"
-        position = progress.position_after(cut, self._aside)
+        refused = self._refused_now()
+        position = progress.position_after(cut, self._aside, refusals(progress, cut, refused))
         batch = Batch(
             query_id=self._run_name,
             checkpoint=self._checkpoint,
@@ -475,7 +495,8 @@ class MirrorMachine:
         if not isinstance(copied, RecordsCopied):
             return copied
         groups: MirrorEvent = TargetGroupsRead(frozenset(), {})
-        if asked := groups_of(self._progress, cut, self._refused):
+        refused = self._refused_now()
+        if asked := groups_of(self._progress, cut, refused):
             groups = yield ReadTargetGroups(asked)
         if isinstance(groups, GroupRefused):
             return _refused(groups, self._refused)
@@ -483,7 +504,7 @@ class MirrorMachine:
             return protocol.Failed(groups.reason)
         assert isinstance(groups, TargetGroupsRead)
         try:
-            moved = moved_groups(self._progress, cut, groups, self._refused)
+            moved = moved_groups(self._progress, cut, groups, refused)
             batch = stage(self._flow, self._progress, cut, copied.runs, moved)
         except InvalidRun as error:
             return protocol.Failed(f"the target's answer contradicts what was copied: {error}", will_again=True)

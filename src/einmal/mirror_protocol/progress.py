@@ -11,9 +11,10 @@ position until they are passed. What remains is a coordinator that is later to l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.commit_protocol.positions import cluster_id, identity, topic_ids, topics_in
@@ -30,6 +31,7 @@ UNKNOWN: Final = -1
 a group: the group's offset was deleted."""
 _SEEN: Final = "@seen="
 _ASIDE: Final = "@aside="
+_REFUSED: Final = "@refused="
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,14 @@ class MirroredTopic:
         return MapKey(partition, self.source_id, self.target_id)
 
 
+class RefusedAt(NamedTuple):
+    """Why the target has refused a group, and where the first offset that was passed for it is in ``OFFSETS_TOPIC``."""
+
+    reason: str
+    partition: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedPosition:
     """A commit record's position. Raises ValueError from ``of`` if the record is no mirror's."""
@@ -62,6 +72,8 @@ class RecordedPosition:
     """By topic that was created again: the ends of ``__consumer_offsets`` when it was first seen."""
     aside: Mapping[str, str] = field(default_factory=dict)
     """Why a topic was left out of the transaction, by topic. Older versions neither write nor read it."""
+    refused: Mapping[str, RefusedAt] = field(default_factory=dict)
+    """Groups with offsets that were passed without being translated. In the same way."""
 
     @staticmethod
     def of(record: CommitRecord | None) -> RecordedPosition:
@@ -86,8 +98,13 @@ class RecordedPosition:
             if key.startswith(_ASIDE)
             for topic, _, reason in [key.removeprefix(_ASIDE).partition("=")]
         }
+        refused: dict[str, RefusedAt] = {}
+        for key in source:
+            if key.startswith(_REFUSED):
+                group, *rest = json.loads(key.removeprefix(_REFUSED))
+                refused[group] = RefusedAt(*rest)
         return RecordedPosition(
-            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside
+            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside, refused
         )
 
     def end(self) -> tuple[Any, Any]:
@@ -101,8 +118,11 @@ class RecordedPosition:
             for index, end in sorted(ends.items())
         }
         aside: dict[str, dict[str, int]] = {f"{_ASIDE}{topic}={self.aside[topic]}": {} for topic in sorted(self.aside)}
+        refused: dict[str, dict[str, int]] = {
+            _REFUSED + json.dumps([group, *self.refused[group]]): {} for group in sorted(self.refused)
+        }
         return (
-            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside,
+            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused,
             identity(self.target_cluster, self.target_ids, {}),
         )
 
@@ -129,6 +149,8 @@ class MirrorProgress:
     returned: set[str] = field(default_factory=set)
     """Topics that are copied from now on, while the offsets of groups were read further: those that are behind
     ``passed`` are read again for these topics alone."""
+    returned_groups: dict[str, int] = field(default_factory=dict)
+    """The same for groups that the target had refused: the position from which each is read again."""
     passed: dict[TopicPartition, int] = field(default_factory=dict)
     """Positions in ``__consumer_offsets`` before some were read again."""
 
@@ -152,11 +174,31 @@ class MirrorProgress:
             scan.has_copied(goal[each]) for each, scan in self.scans.items()
         )
 
-    def is_old(self, scanned: TopicPartition, last_offset: int, topic: str) -> bool:
-        """Whether a group's offset was translated already, and is only read again for the sake of other topics."""
-        return topic not in self.returned and last_offset < self.passed.get(scanned, 0)
+    def is_old(self, scanned: TopicPartition, last_offset: int, group: str, topic: str) -> bool:
+        """Whether a group's offset was passed before, and is only read again for the sake of others."""
+        if last_offset >= self.passed.get(scanned, 0) or topic in self.returned:
+            return False
+        position = self.returned_groups.get(group)
+        return position is None or last_offset < position
 
-    def position_after(self, cut: Cut, aside: Mapping[str, str]) -> RecordedPosition:
+    def read_again(self, groups: Collection[str]) -> None:
+        """Read again what groups have committed since the target has refused them. What was read ahead is forgotten."""
+        returned = {each: self.recorded.refused[each] for each in groups if each not in self.returned_groups}
+        for group, (_, partition, position) in returned.items():
+            self.returned_groups[group] = position
+            scan = self.scans.get(TopicPartition(OFFSETS_TOPIC, partition))
+            if scan is not None and position < scan.position:
+                self.passed[scan.partition] = max(scan.position, self.passed.get(scan.partition, 0))
+                scan.forget(position)
+        if returned:
+            self.rescan()
+
+    def is_read_again(self, group: str, cut: Cut) -> bool:
+        """Whether everything that a refused group has committed is read again once everything up to ``cut`` is."""
+        partition = TopicPartition(OFFSETS_TOPIC, self.recorded.refused[group].partition)
+        return group in self.returned_groups and cut.get(partition, UNKNOWN) >= self.passed.get(partition, 0)
+
+    def position_after(self, cut: Cut, aside: Mapping[str, str], refused: Mapping[str, RefusedAt]) -> RecordedPosition:
         """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
         positions."""
         recorded = self.recorded
@@ -171,6 +213,7 @@ class MirrorProgress:
             {**kept, **cut, **{each: max(end, cut[each]) for each, end in self.passed.items() if each in cut}},
             {topic: ends for topic, ends in self.seen.items() if self._is_before(cut, ends)},
             dict(aside),
+            dict(refused),
         )
 
     def see(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -77,6 +77,7 @@ def adopt(
     if before is not None and now is not None and before.source_id != now.source_id:
         progress.passed.clear()
         progress.returned.clear()
+        progress.returned_groups.clear()
     progress.topics, progress.scans = topics, scans
     progress.rescan()
     if returned:

@@ -84,7 +84,7 @@ def unready(status: MirrorStatus, groups: Collection[str]) -> list[str]:
     keeps the target from replacing the source."""
     found = [f"group {each!r} has no offset in the flow's topics" for each in sorted(set(groups) - _names(status))]
     found += [
-        f"group {each.group!r} in {each.partition} is {each.state.value}"
+        f"group {each.group!r} in {each.partition} is {each.state.value}" + (f": {each.reason}" if each.reason else "")
         for each in status.groups
         if each.state is not FailoverState.READY
     ]

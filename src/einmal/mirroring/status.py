@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from einmal.mirror_protocol.effects import MapKey, SavedMap, SourceTopic
@@ -45,13 +45,14 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """Offsets that are committed; None: none, or not asked."""
+    """Offsets that are committed; None: none, or not asked. ``reason``: why it is behind, where that is known."""
 
     group: str
     partition: TopicPartition
     source_offset: int | None
     target_offset: int | None
     state: FailoverState
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +141,17 @@ def _groups(
             maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)
     at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
-    return [
+    found = [
         _group(flow, group, key, saved, committed if source is not None else None, at_target, is_active=group in active)
         for key, saved in sorted(maps.items())
         for group in sorted(names)
         if group in saved.groups or key.partition in committed.get(group, {})
+    ]
+    return [
+        replace(each, reason=recorded.refused[each.group].reason)
+        if each.state is FailoverState.BEHIND and each.group in recorded.refused
+        else each
+        for each in found
     ]
 
 

@@ -1,9 +1,9 @@
 """The mirror, simulated: the real machine between models of two clusters.
 
 A schedule is a seed. The mirror dies before and after any effect, restarts in its process or in another one, continues
-as a zombie beside its successor; answers are lost, requests are late, reads fail; the source's clients write what
-``source_clients`` describes. After every commit, whatever is visible at the target must be the source at one cut
-(``mirror_check``), and when the source is quiet, all of it.
+as a zombie beside its successor; answers are lost, requests are late, reads fail, the target refuses a group for a
+while; the source's clients write what ``source_clients`` describes. After every commit, whatever is visible at the
+target must be the source at one cut (``mirror_check``), and when the source is quiet, all of it.
 """
 
 from __future__ import annotations
@@ -69,12 +69,14 @@ class SimulatedMirror:
         self._requests = ModelRequests(mirror.world, lambda: None)
         self._sequences: dict[str, int] = {}
         self._idle_rounds = 0
+        self._refused: dict[str, str] = {}
+        """Groups that the target refuses, until this process tries them again."""
 
     def run(self) -> Steps:
         mirror, held = self._mirror, None
         incarnation = mirror.incarnations
         for number in range(_RUNS_MAX):
-            machine = MirrorMachine(mirror.flow, f"{incarnation}.{number}", held)
+            machine = MirrorMachine(mirror.flow, f"{incarnation}.{number}", held, refused=self._refused)
             yield from self._converse(machine)
             held = self._held(machine)
             yield
@@ -100,7 +102,7 @@ class SimulatedMirror:
 
     def _read_notices(self, machine: MirrorMachine) -> None:
         for notice in machine.take_notices():
-            if notice.partition is None or notice.offset is None:
+            if notice.partition is None or notice.offset is None or notice.kind is NoticeKind.REFUSED:
                 continue
             if notice.kind is NoticeKind.MOVED:
                 if not self._target.moved:
@@ -167,6 +169,8 @@ class SimulatedMirror:
     def _commit_offsets(
         self, identity: ProducerIdAndEpoch, offsets: effects.TargetOffsets
     ) -> Generator[None, None, MirrorEvent]:
+        if self._world.fault(0.05):
+            return effects.GroupRefused(self._world.rng.choice(sorted(offsets)), "GROUP_AUTHORIZATION_FAILED")
         values = [
             GroupOffset(group, partition, offset)
             for group, partitions in offsets.items()
@@ -266,11 +270,13 @@ class SimulatedMirror:
 
     def _wait(self) -> Generator[None, None, MirrorEvent]:
         """The flow is finished when a whole round found nothing to copy from a quiet source."""
-        self._idle_rounds = self._idle_rounds + 1 if self._mirror.source.is_quiet else 0
+        self._idle_rounds = self._idle_rounds + 1 if self._mirror.source.is_quiet and not self._refused else 0
         if self._idle_rounds > 2:
             self._mirror.finished = True
         for _ in range(self._world.rng.choice((1, 10, 50))):
             yield
+        if self._refused and (self._mirror.source.is_quiet or self._world.rng.random() < 0.2):
+            self._refused.clear()
         return effects.Woken()
 
 
