@@ -8,7 +8,7 @@ from einmal.client.errors import KafkaError, RetriableError, error_for
 from einmal.client.fetched import CorruptData
 from einmal.mirror_protocol import effects
 from einmal.mirror_protocol.effects import MirrorEffect
-from einmal.mirroring.faults import LASTS_S, SetAside, blamed
+from einmal.mirroring.faults import LASTS_S, SetAside, blamed, faulty
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.sinks.commit_point import SinkFailed
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
@@ -124,3 +124,17 @@ def test_a_topic_whose_leader_answers_with_errors_is_left_out_after_a_while() ->
     aside.reasons.clear()
     aside.answered(kind)
     assert aside.unanswered(kind, ["a", "b"], 300.0) == []
+
+
+@pytest.mark.parametrize(
+    "text, topic",
+    (
+        ("KAFKA_STORAGE_ERROR (56): reading a-0; last: KAFKA_STORAGE_ERROR", "a"),
+        ("UNKNOWN_SERVER_ERROR (-1): Fetch of b-1", "b"),
+        ("KAFKA_STORAGE_ERROR (56): reading other-0", ""),
+        ("NETWORK_EXCEPTION (13): reading a-0; last: connection refused", ""),
+    ),
+)
+def test_an_error_that_a_leader_answers_with_is_about_the_partition_that_it_names(text: str, topic: str) -> None:
+    ranges = {TopicPartition("a", 0): (0, 1), TopicPartition("b", 1): (0, 1)}
+    assert faulty(effects.ScanHeaders(ranges, {}), SourceUnreadable(text)) == topic

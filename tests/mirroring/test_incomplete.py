@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -11,7 +11,8 @@ import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
 from einmal.client.aio import offsets
-from einmal.client.errors import NoBrokerReachable, NotAuthorized
+from einmal.client.aio.fetching import fetch
+from einmal.client.errors import NoBrokerReachable, NotAuthorized, error_for
 from einmal.client.records import OffsetAndMetadata
 from einmal.commit_protocol import effects as protocol
 from einmal.mirror_protocol import effects
@@ -71,10 +72,13 @@ def flow_of(*topics: str) -> Flow:
     return Flow(source=alias, target="B", topics=NameFilter(topics))
 
 
-def mirror(clusters: Clusters, flow: Flow, notices: list[MirrorNotice] | None = None) -> FailingMirror:
+def mirror(
+    clusters: Clusters, flow: Flow, notices: list[MirrorNotice] | None = None, source: Mapping[str, str] | None = None
+) -> FailingMirror:
+    """``source``: more settings of its client."""
     return FailingMirror(
         flow,
-        {"bootstrap.servers": clusters.source},
+        {"bootstrap.servers": clusters.source, **(source or {})},
         {"bootstrap.servers": clusters.target},
         notify=([] if notices is None else notices).append,
         ends_when_idle=True,
@@ -364,6 +368,48 @@ def test_partitions_whose_leader_answers_with_an_error_hold_back_no_other_topic(
     assert values(clusters.target, flow.remote_topic(sound)) == [b"v"]
     run_to_the_end(mirror(clusters, flow))
     assert [values(clusters.target, flow.remote_topic(each)) for each in names] == [[b"v"]] * 3
+    assert fail_over_now(clusters, flow) == []
+
+
+@pytest.mark.parametrize("is_at_target", (False, True))
+def test_a_partition_that_cannot_be_read_or_written_now_holds_back_no_other_topic(
+    clusters: Clusters, is_at_target: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "LASTS_S", 0.5)
+    broken, sound = f"unserved-{is_at_target}", f"served-{is_at_target}"
+    flow = flow_of(broken, sound)
+    create(clusters.source, broken, sound)
+    for name in (broken, sound):
+        write(clusters.source, name, "v")
+    append = KafkaCommitPoint.append
+
+    async def fetch_in_vain(cluster: Any, node_id: int, partitions: Any, limits: Any, **more: Any) -> Any:
+        answer = await fetch(cluster, node_id, partitions, limits, **more)
+        return [
+            (place, result._replace(error_code=ErrorCode.kafka_storage_error, records=b""))
+            if place.topic == broken
+            else (place, result)
+            for place, result in answer
+        ]
+
+    def append_in_vain(self: KafkaCommitPoint, identity: Any, batches: Any) -> Any:
+        taken = list(batches)
+        for place, _ in taken:
+            if place.topic == flow.remote_topic(broken):
+                raise SinkFailed(str(error_for(ErrorCode.kafka_storage_error, f"Produce to {place}")))
+        return append(self, identity, taken)
+
+    with monkeypatch.context() as patch:
+        if is_at_target:
+            patch.setattr(KafkaCommitPoint, "append", append_in_vain)
+        else:
+            patch.setattr("einmal.client.aio.raw.fetch", fetch_in_vain)
+        process = mirror(clusters, flow, source={"default.api.timeout.ms": "1000"})
+        with pytest.raises(MirrorIncomplete, match=f"topic '{broken}': .*KAFKA_STORAGE_ERROR"):
+            run_to_the_end(process)
+        assert [each.topic for each in status(clusters, flow).left_out] == [broken]
+    run_to_the_end(mirror(clusters, flow))
+    assert [values(clusters.target, flow.remote_topic(each)) for each in (broken, sound)] == [[b"v"]] * 2
     assert fail_over_now(clusters, flow) == []
 
 

@@ -31,7 +31,19 @@ _OF_A_TOPIC: Final = frozenset(
     }
 )
 """Errors of records that are read or written: the same records are refused again."""
-_CODE: Final = re.compile(r"\b[A-Z_]+ \((\d+)\)")
+_OF_A_LEADER: Final = frozenset(
+    {
+        ErrorCode.unknown_server_error,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.offset_not_available,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+    }
+)
+"""Answers of a leader that is there and cannot serve one of its partitions. They may pass."""
+_CODE: Final = re.compile(r"\b[A-Z_]+ \((-?\d+)\)")
 
 
 OF_A_GROUP: Final = frozenset(
@@ -85,6 +97,20 @@ def blamed(effect: MirrorEffect, error: Exception) -> str:
         case effects.CopyRecords(_, ranges, _, targets):
             sources = {**{targets[each]: each for each in ranges}, **{each: each for each in ranges}}
             return _named(str(error), sources) if _lasts(cause) else ""
+        case _:
+            return ""
+
+
+def faulty(effect: MirrorEffect, error: Exception) -> str:
+    """The source topic of a partition whose leader answers with an error that may pass; empty if it is another one."""
+    codes = {int(code) for code in _CODE.findall(str(error))}
+    if not codes & {int(each) for each in _OF_A_LEADER}:
+        return ""
+    match effect:
+        case effects.ScanHeaders(ranges):
+            return _named(str(error), {each: each for each in ranges})
+        case effects.CopyRecords(_, ranges, _, targets):
+            return _named(str(error), {targets[each]: each for each in ranges} | {each: each for each in ranges})
         case _:
             return ""
 

@@ -19,7 +19,7 @@ from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
-from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroup, SetAside, blamed
+from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroup, SetAside, blamed, faulty
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -273,17 +273,26 @@ class MirrorProcess:
         except (FatalError, LocalError) as error:
             raise MirrorStopped(str(error), _HINT_FATAL) from error
         except (SourceUnreadable, KafkaError, WireError) as error:
-            topic = blamed(effect, error)
+            topic = blamed(effect, error) or self._late(effect, error)
             if not topic:
-                # Nothing is known of single topics while a cluster is away.
-                self._aside.answered(type(effect))
                 self._failed(effect, f"{type(effect).__name__}: {error}")
             return effects.EffectFailed(str(error), topic)
+
+    def _late(self, effect: MirrorEffect, error: Exception) -> str:
+        """The topic whose leader has answered with errors for long."""
+        topic = faulty(effect, error)
+        if not topic:
+            # Nothing is known of single topics while a cluster is away.
+            self._aside.answered(type(effect))
+            return ""
+        return "".join(self._aside.unanswered(type(effect), [topic], time.monotonic()))
 
     def _note_answered(self, effect: MirrorEffect) -> None:
         match effect:
             case effects.TakeEnds(partitions):
                 self._aside.answered(effects.TakeEnds, {each.topic for each in partitions})
+            case effects.ScanHeaders(ranges) | effects.CopyRecords(_, ranges):
+                self._aside.answered(type(effect), {each.topic for each in ranges})
             case effects.ListTopics():
                 # The copies of those that are left out were not asked for.
                 self._aside.answered(effects.ListTopics, without=self._aside.reasons)
@@ -303,6 +312,8 @@ class MirrorProcess:
             event = answered(effect, lambda: self._act(effect, target), _HINT_FENCED)
         except SourceUnreadable as error:
             return protocol.Failed(str(error), will_again=True)
+        if isinstance(event, effects.RecordsCopied):
+            self._note_answered(effect)
         match effect:
             case protocol.WriteCommitRecord(_, record):
                 self._record = record
@@ -318,7 +329,7 @@ class MirrorProcess:
         except RefusedGroup as error:
             return effects.GroupRefused(error.group, str(error))
         except (SinkFailed, SourceUnreadable) as error:
-            if topic := blamed(effect, error):
+            if topic := blamed(effect, error) or self._late(effect, error):
                 return effects.CopyRefused(topic, str(error))
             raise
 

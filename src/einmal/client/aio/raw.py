@@ -381,6 +381,7 @@ class RangeReader:
             if positions != before:
                 retry = self._new_retry()
             elif positions:
+                retry.what = f"reading {next(iter(positions))}"
                 for node_id in led:
                     # A replaced leader that is partitioned from its peers does not know the newer records.
                     await self._cluster.doubt(node_id)
