@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import jsonschema_rs
 import pytest
 
 from einmal.client import Producer
+from einmal.client.blocking.admin import AdminCalls
+from einmal.client.errors import error_for
 from einmal.inspection.diagnosis import QUIET
 from einmal.inspection.document import schema
+from einmal.types import ErrorCode
 from tests.cli.running import Cli
 from tests.inspection.brokers import Node, leave_hanging, running
 from tests.interop.topics import Broker, at_last, create_topic
@@ -63,6 +67,30 @@ def follow(cli: Cli, command: str) -> None:
 
 def test_a_quiet_topic_has_a_verdict_and_status_0(cli: Cli, topic: str) -> None:
     assert cli("txn", "doctor", "--topic", topic).lines == [QUIET]
+
+
+def test_a_group_that_cannot_be_asked_hides_no_other(
+    node: Node, cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}-of-{topic}" for number in range(6)]
+    for name in names:
+        cli("topic", "consume", topic, "-g", name, "-n", "1")
+    dead_producer(node, topic)
+    asked, silent = AdminCalls.list_group_offsets, set(names[:1])
+
+    def ask(self: AdminCalls, group_id: str, *arguments: Any, **more: Any) -> Any:
+        if group_id in silent:
+            raise error_for(ErrorCode.coordinator_not_available, f"group {group_id!r}")
+        return asked(self, group_id, *arguments, **more)
+
+    monkeypatch.setattr(AdminCalls, "list_group_offsets", ask)
+    (held,) = cli("txn", "doctor", "--topic", topic, "--format", "json", status=1).document["held"]
+    assert [each["group_id"] for each in held["waiting_groups"]] == names[1:]
+    assert f"group '{names[0]}' could not be asked" in held["unknown"]["waiting_groups"]
+    silent.update(names)
+    text = "\n".join(cli("txn", "doctor", "--topic", topic, status=1).lines)
+    assert text.count("could not be asked") == 3
+    assert "more were not asked" in text
 
 
 def test_a_dead_producer_is_named_with_who_waits_and_readers_proceed_after_the_way_out(

@@ -45,6 +45,8 @@ def _paragraph(held: HeldPartition, now: int, options: str) -> list[str]:
     bound = "up to " if held.is_upper_bound else ""
     groups = "groups are not known" if held.waiting_groups is None else _groups(held)
     lines.append(f"  waiting  {bound}{held.records_waiting:,} records; {groups}")
+    if "waiting_groups" in held.unknown:
+        lines.append(f"           {printable(held.unknown['waiting_groups'])}")
     lines.append(f"  way out  {held.way_out.advice}")
     if held.way_out.command is not None:
         lines.append(f"           {held.way_out.command}{options}")

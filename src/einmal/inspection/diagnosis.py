@@ -93,7 +93,7 @@ class HeldPartition:
     """An open transaction in a partition; the first one of a partition holds its last stable offset.
 
     ``records_waiting``: records that readers of committed data may get once it is ended. ``is_upper_bound``: counted by
-    offsets, markers included. ``waiting_groups``: None where groups could not be asked.
+    offsets, markers included. ``waiting_groups``: those that could be asked; None where none could.
     """
 
     topic: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from einmal.client.errors import KafkaError
 from einmal.inspection.content import RangeContent
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
     from einmal.client.blocking.raw import RangeReader
 
-Positions = Mapping[str, Mapping[TopicPartition, int]]
+_UNASKED_MAX: Final = 3
+"""Groups whose coordinators do not answer, each in its own time, until no further one is asked."""
+
+
+class _Positions(NamedTuple):
+    """Offsets of groups; None where none could be asked. ``unknown``: why some are missing, empty if none is."""
+
+    offsets: Mapping[str, Mapping[TopicPartition, int]] | None
+    unknown: str = ""
 
 
 class _Waiting(NamedTuple):
@@ -63,7 +71,7 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
     if why is not None:
         unclear |= dict.fromkeys(producers, why)
     holding = {at: bounds for at, bounds in after.items() if bounds.stable < bounds.high}
-    groups = _positions(admin) if holding else None
+    groups = _positions(admin) if holding else _Positions(None)
     held: list[HeldPartition] = []
     for at, bounds in holding.items():
         found = _open_in(at, producers.get(at, ()), again.get(at, ()), transactions, unclear.get(at))
@@ -108,34 +116,42 @@ def _open_in(
     ]
 
 
-def _positions(admin: AdminCalls) -> Positions | None:
-    """The offsets of every group; None where groups cannot be asked."""
+def _positions(admin: AdminCalls) -> _Positions:
+    """The offsets of every group that can be asked."""
+    offsets: dict[str, Mapping[TopicPartition, int]] = {}
+    failures: dict[str, str] = {}
     try:
-        return {
-            each.group_id: {
-                at: offset.offset
-                for at, offset in admin.list_group_offsets(each.group_id, require_stable=False).items()
-            }
-            for each in admin.list_groups()
-        }
+        groups = [each.group_id for each in admin.list_groups()]
     except KafkaError as error:
-        reason(error)
-        return None
+        return _Positions(None, f"groups could not be asked: {reason(error)}")
+    for group in groups:
+        if len(failures) == _UNASKED_MAX:
+            break
+        try:
+            committed = admin.list_group_offsets(group, require_stable=False)
+            offsets[group] = {at: offset.offset for at, offset in committed.items()}
+        except KafkaError as error:
+            failures[group] = reason(error)
+    if not failures:
+        return _Positions(offsets)
+    unasked = len(groups) - len(offsets) - len(failures)
+    texts = [f"group {group!r} could not be asked: {why}" for group, why in failures.items()]
+    return _Positions(offsets, "; ".join(texts + ([f"{unasked} more were not asked"] if unasked else [])))
 
 
-def _waiting(reader: RangeReader, at: TopicPartition, bounds: Bounds, positions: Positions | None) -> _Waiting:
-    unknown = {} if positions is not None else {"waiting_groups": "groups could not be asked"}
+def _waiting(reader: RangeReader, at: TopicPartition, bounds: Bounds, positions: _Positions) -> _Waiting:
+    unknown = {"waiting_groups": positions.unknown} if positions.unknown else {}
     try:
         content = content_of(reader, at, bounds.stable, bounds)
     except KafkaError as error:
         reason(error)
         content = None
     groups = None
-    if positions is not None:
+    if positions.offsets is not None:
         # One that is past the last stable offset reads uncommitted records, and waits for nobody.
         groups = tuple(
             WaitingGroup(group_id, offsets[at], offsets[at] == bounds.stable)
-            for group_id, offsets in positions.items()
+            for group_id, offsets in positions.offsets.items()
             if at in offsets and offsets[at] <= bounds.stable
         )
     return _Waiting(bounds, content, groups, unknown)
