@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from typing import Any
 
@@ -13,6 +14,7 @@ from einmal.client import Admin, NewTopic
 from einmal.ingest import IngestStopped
 from einmal.ingest.postgresql.options import CaptureOptions
 from einmal.ingest.postgresql.source import PostgresSource
+from tests.cli.running import Cli
 from tests.ingest.postgresql.capture import SLOT, Captured
 from tests.ingest.sources import committed
 from tests.ingest.test_one_broker import Killed, MortalIngest
@@ -72,4 +74,27 @@ def test_a_slot_that_lost_changes_stops_the_ingester(
     client.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", (SLOT,))
     with pytest.raises(IngestStopped, match="changes between them are lost") as caught:
         ingest(servers, captured.options, name="moved")
-    assert "einmal pipeline reset" in caught.value.hint
+    (reset,) = re.findall(r"einmal (pipeline reset) einmal-ingest-NAME", caught.value.hint)
+    Cli(servers)(*reset.split(), "einmal-ingest-moved", "--yes")
+    ingest(servers, captured.options, name="moved")
+    client.execute("INSERT INTO t VALUES (2, 2)")
+    ingest(servers, captured.options, name="moved")
+    (values,) = committed(servers, topic, 1)
+    found = [(each["op"], each["after"]["id"]) for each in map(json.loads, values)]
+    assert found == [("r", 1), ("c", 2)], "a snapshot has what the slot has lost"
+
+
+def test_a_slot_that_was_dropped_is_made_anew_as_the_error_advises(
+    client: psycopg.Connection[Any], captured: Captured, servers: str, topic: str
+) -> None:
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    ingest(servers, captured.options, name="dropped")
+    client.execute("INSERT INTO t VALUES (1, 1)")
+    client.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
+    with pytest.raises(IngestStopped, match="does not exist any more") as caught:
+        ingest(servers, captured.options, name="dropped")
+    assert "einmal pipeline reset einmal-ingest-NAME" in caught.value.hint
+    Cli(servers)("pipeline", "reset", "einmal-ingest-dropped", "--yes")
+    ingest(servers, captured.options, name="dropped")
+    (values,) = committed(servers, topic, 1)
+    assert [(each["op"], each["after"]["id"]) for each in map(json.loads, values)] == [("r", 1)]
