@@ -130,6 +130,28 @@ def test_records_outside_of_transactions_that_are_held_back_are_reported() -> No
     assert [each.kind for each in machine.take_notices()] == [NoticeKind.HELD]
 
 
+def test_records_outside_of_transactions_are_copied_while_nobody_knows_of_the_transactions() -> None:
+    clusters = Clusters(
+        {
+            ORDERS: [DataHeader(0, 4, None)],
+            LARGE: [DataHeader(0, 3, PRODUCER), END],
+            OFFSETS: [DataHeader(0, 0, None, (GroupCommit("g", ORDERS, 2),))],
+        }
+    )
+    clusters.answers[effects.ReadTransactions] = lambda effect: effects.EffectFailed("no leader")
+    machine, goal = started(), {ORDERS: 5, LARGE: 5, OFFSETS: 1}
+    clusters.run(machine)
+    assert copied(clusters) == {ORDERS: 5, LARGE: 0, OFFSETS: 1}
+    for _ in range(150):
+        clusters.wake(machine)
+    assert machine.take_notices() == []
+    assert not machine.has_copied(goal)
+    del clusters.answers[effects.ReadTransactions]
+    clusters.wake(machine)
+    assert copied(clusters) == goal
+    assert machine.has_copied(goal)
+
+
 # --- a group that the target refuses ---------------------------------------------------------------------------------
 
 

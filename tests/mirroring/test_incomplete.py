@@ -444,3 +444,31 @@ def test_a_partition_without_a_leader_holds_back_no_other_topic(
         assert fail_over_now(ours, flow) == []
     finally:
         source.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.time_limit(180)
+def test_a_coordinator_that_is_away_holds_back_transactions_alone(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "STALLED_S", 5.0)
+    source = einmal_cluster(tmp_path, 3, {"transaction.state.log.replication.factor": "1"})
+    source.start()
+    try:
+        for name in ("plain", "paid"):
+            source.create_topic(name, 1, replicas=3)
+        flow, ours = flow_of("plain", "paid"), Clusters(source.bootstrap, clusters.target)
+        write(source.bootstrap, "plain", "v")
+        payer = {"bootstrap.servers": source.bootstrap, "transactional.id": "payer"}
+        with Producer(payer) as producer, producer.transaction():
+            producer.send("paid", "w")
+        source.kill(3)
+        with pytest.raises(MirrorIncomplete, match="nothing of paid-0 .*LEADER_NOT_AVAILABLE.*__transaction_state"):
+            run_to_the_end(mirror(ours, flow))
+        assert values(clusters.target, flow.remote_topic("plain")) == [b"v"]
+        assert values(clusters.target, flow.remote_topic("paid")) == []
+        source.start_node(3)
+        run_to_the_end(mirror(ours, flow))
+        assert values(clusters.target, flow.remote_topic("paid")) == [b"w"]
+    finally:
+        source.stop()

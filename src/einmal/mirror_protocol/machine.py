@@ -131,6 +131,7 @@ class MirrorMachine:
         self._notices: list[MirrorNotice] = []
         self._by_partition = flow.by_partition
         """As declared, or because the source's transactions cannot be read."""
+        self._are_transactions_known = True
         self._rounds_held = 0
         self._staged: StagedBatch | None = None
         """State that becomes true with the commit of the open transaction."""
@@ -237,7 +238,8 @@ class MirrorMachine:
 
     def _note_held(self) -> None:
         """Report committed records that no cut can include, if that does not change."""
-        held = [scan for scan in self._progress.scans.values() if scan.first_uncopied() is not None]
+        scans = self._progress.scans.values() if self._are_transactions_known else ()
+        held = [scan for scan in scans if scan.first_uncopied() is not None]
         self._rounds_held = self._rounds_held + 1 if held else 0
         if self._rounds_held == _ROUNDS_HELD:
             undecided = sorted({each for scan in held for each in scan.undecided})
@@ -284,7 +286,12 @@ class MirrorMachine:
         progress.read_again(progress.recorded.refused.keys() - self._refused.keys())
         before = yield from self._ends(tuple(progress.scans))
         progress.see({each: extent.end for each, extent in before.items()})
-        preparing = yield from self._preparing()
+        preparing, self._are_transactions_known = None, True
+        try:
+            preparing = yield from self._preparing()
+        except _Again:
+            # What is outside of transactions need not wait for them.
+            self._are_transactions_known = False
         offsets = tuple(each for each in progress.scans if each.topic == OFFSETS_TOPIC)
         after = dict((yield from self._ends(offsets)))
         after |= yield from self._ends(tuple(each for each in progress.scans if each.topic != OFFSETS_TOPIC))
@@ -292,7 +299,8 @@ class MirrorMachine:
             return False
         self._compare(after)
         yield from self._scan({each: extent.end for each, extent in after.items()})
-        find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
+        if self._are_transactions_known:
+            find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
         self._has_looked = self._is_read_ahead = True
         return True
 

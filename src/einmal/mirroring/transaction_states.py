@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from einmal.client import OffsetRange, RangeReader
-from einmal.client.errors import NotAuthorized
+from einmal.client.errors import NotAuthorized, error_for
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.transactions.records import decode
 from einmal.transactions.states import TransactionState
-from einmal.types import ProducerEpoch, ProducerId, TopicPartition
+from einmal.types import ErrorCode, ProducerEpoch, ProducerId, TopicPartition
 
 TRANSACTION_STATE: Final = "__transaction_state"
 
@@ -44,6 +44,9 @@ class TransactionStates:
         if topic is None:
             # Nobody has used a transaction yet.
             return {}
+        if topic.leaderless:
+            # Others would have to wait for the same time-out at each look.
+            raise error_for(ErrorCode.leader_not_available, f"partition {min(topic.leaderless)} of the source")
         partitions = topic.partitions
         ends = self._cluster.latest(partitions, committed=False)
         starts = self._cluster.earliest(partitions)
