@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -26,6 +27,10 @@ MERMAID: Final = ROOT / "build" / "mermaid" / "mermaid.min.js"
 EXAMPLES: Final = ("*.md", "*.svg", "*.toml", "*.py")
 _ORIGINAL: Final = {site: source for source, site in RENAMED.items()}
 _LINK: Final = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
+_LOADED: Final = re.compile(
+    r'<(?:(?:script|img|iframe|source)\b[^>]*?\bsrc(?:set)?|link\b[^>]*?\brel="(?:stylesheet|preload)"[^>]*?\bhref)'
+    r'="(?P<address>(?:https?:)?//[^"]+)"'
+)
 _IMAGE: Final = re.compile(r'(?P<name>src|srcset)="(?P<target>[^":]+)"')
 
 
@@ -74,6 +79,13 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
     parts = re.split(r"(^ *```.*?^ *```)", markdown, flags=re.MULTILINE | re.DOTALL)
     parts[::2] = [_IMAGE.sub(image, _LINK.sub(link, part)) for part in parts[::2]]
     return "".join(parts)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Refuse a page for which a reader's browser would ask anybody else. Raises PluginError."""
+    if foreign := [found["address"] for found in _LOADED.finditer(output)]:
+        raise PluginError(f"{page.file.src_uri} loads {', '.join(foreign)}: serve it with the site")
+    return output
 
 
 def _source(site: str) -> str:
