@@ -160,7 +160,7 @@ def test_a_group_that_the_target_refuses_holds_back_neither_records_nor_other_gr
     clusters = clusters_with_three_logs()
     clusters.logs[OFFSETS].append(DataHeader(2, 2, None, (GroupCommit("bad", ORDERS, 2),)))
     clusters.answers[kind] = lambda effect: (
-        effects.GroupRefused("bad", "GROUP_AUTHORIZATION_FAILED (30): bad")
+        effects.GroupsRefused({"bad": "GROUP_AUTHORIZATION_FAILED (30): bad"})
         if "bad" in getattr(effect, "groups", getattr(effect, "offsets", ()))
         else clusters.answer(effect)
     )
@@ -181,7 +181,7 @@ def test_a_group_that_the_target_refuses_holds_back_neither_records_nor_other_gr
 
 def refuse(clusters: Clusters, kind: type[MirrorEffect]) -> None:
     clusters.answers[kind] = lambda effect: (
-        effects.GroupRefused("bad", "GROUP_AUTHORIZATION_FAILED (30): bad")
+        effects.GroupsRefused({"bad": "GROUP_AUTHORIZATION_FAILED (30): bad"})
         if "bad" in getattr(effect, "groups", getattr(effect, "offsets", ()))
         else clusters.answer(effect)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from zlib import crc32
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from einmal.client import Admin, Consumer, NewTopic, Producer
 from einmal.client.aio import offsets
 from einmal.client.aio.fetching import fetch
-from einmal.client.errors import NoBrokerReachable, NotAuthorized, error_for
+from einmal.client.errors import KafkaError, NoBrokerReachable, NotAuthorized, error_for
 from einmal.client.records import OffsetAndMetadata
 from einmal.commit_protocol import effects as protocol
 from einmal.mirror_protocol import effects
@@ -26,6 +26,7 @@ from einmal.mirroring.run import MirrorIncomplete, MirrorProcess
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import FailoverState, MirrorStatus, status_of
 from einmal.mirroring.target import TargetWriter
+from einmal.pauses import DoublingPauses
 from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint
 from einmal.types import ErrorCode, TopicPartition
@@ -411,6 +412,51 @@ def test_a_partition_that_cannot_be_read_or_written_now_holds_back_no_other_topi
     run_to_the_end(mirror(clusters, flow))
     assert [values(clusters.target, flow.remote_topic(each)) for each in (broken, sound)] == [[b"v"]] * 2
     assert fail_over_now(clusters, flow) == []
+
+
+@pytest.mark.parametrize("is_topic", (False, True))
+def test_what_stays_refused_never_stops_the_mirror_of_a_quiet_source(
+    clusters: Clusters, is_topic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "_GROUPS_AGAIN_S", 0.05)
+    monkeypatch.setattr(faults, "_PAUSES_S", DoublingPauses(0.05, 0.05))
+    refused, other = f"stays-{is_topic}", f"beside-{is_topic}"
+    flow, group = flow_of(refused, other), f"of-{refused}"
+    create(clusters.source, refused, other)
+    write(clusters.source, refused, "v")
+    write(clusters.source, other, "v")
+    commit(clusters.source, group, {TopicPartition(other, 0): 1})
+    append, attempts = KafkaCommitPoint.append, 0
+    process = FailingMirror(
+        flow,
+        {"bootstrap.servers": clusters.source},
+        {"bootstrap.servers": clusters.target},
+        notify=lambda notice: None,
+    )
+
+    def refuse(error: KafkaError) -> NoReturn:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 10:
+            process.stop.set()
+        raise SinkFailed(str(error)) from error
+
+    def commit_in_vain(self: KafkaCommitPoint, *arguments: Any) -> None:
+        refuse(NotAuthorized(ErrorCode.group_authorization_failed, f"group {group!r}"))
+
+    def append_in_vain(self: KafkaCommitPoint, identity: Any, batches: Any) -> Any:
+        taken = list(batches)
+        for place, _ in taken:
+            if place.topic == flow.remote_topic(refused):
+                refuse(error_for(ErrorCode.message_too_large, f"Produce to {place}"))
+        return append(self, identity, taken)
+
+    monkeypatch.setattr(
+        KafkaCommitPoint, *(("append", append_in_vain) if is_topic else ("commit_offsets", commit_in_vain))
+    )
+    run_to_the_end(process)
+    assert attempts == 10
+    assert values(clusters.target, flow.remote_topic(other)) == [b"v"]
 
 
 @pytest.mark.slow

@@ -50,15 +50,20 @@ def refusals(progress: MirrorProgress, cut: Cut, refused: Mapping[str, str]) -> 
     """Groups with offsets that are passed without being translated once everything up to ``cut`` is copied: of those
     that are ``refused`` now, with reasons, and of earlier transactions, until they are read again."""
     found = {
-        group: refusal
+        group: refusal if group in refused else progress.read_on(group, cut)
         for group, refusal in progress.recorded.refused.items()
         if group in refused or not progress.is_read_again(group, cut)
     }
     for each, scan in progress.scans.items():
         for commit in scan.commits_below(cut[each]):
-            if commit.group in refused and progress.is_copied(commit.partition) and len(found) < _REFUSALS_MAX:
+            if commit.group not in refused or not progress.is_copied(commit.partition):
+                continue
+            known = found.get(commit.group)
+            position = scan.resumes_at(scan.position)
+            # Known ones: what is read again for a topic that is back, or of another __consumer_offsets, is before.
+            if len(found) < _REFUSALS_MAX if known is None else position < known.position:
                 reason = refused[commit.group][:_REASON_MAX]
-                found.setdefault(commit.group, RefusedAt(reason, each.partition, scan.position))
+                found[commit.group] = RefusedAt(reason, each.partition, position)
     return found
 
 

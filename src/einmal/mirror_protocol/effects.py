@@ -151,7 +151,7 @@ class CopyRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReadTargetGroups:
-    """Which of these groups have members at the target, and which offsets. Answer: TargetGroupsRead, GroupRefused,
+    """Which of these groups have members at the target, and which offsets. Answer: TargetGroupsRead, GroupsRefused,
     EffectFailed."""
 
     groups: GroupPartitions
@@ -167,7 +167,7 @@ class SaveMaps:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroupOffsets:
-    """TxnOffsetCommit of these target offsets, by group. Answer: Done, GroupRefused, Failed, Fenced, Unclear."""
+    """TxnOffsetCommit of these target offsets, by group. Answer: Done, GroupsRefused, Failed, Fenced, Unclear."""
 
     identity: ProducerIdAndEpoch
     offsets: TargetOffsets
@@ -273,11 +273,10 @@ class EffectFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRefused:
-    """The target will never take offsets of this group, or show those that it has."""
+class GroupsRefused:
+    """The target will never take offsets of these groups, or show those that it has; with the reasons."""
 
-    group: str
-    reason: str
+    reasons: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +303,7 @@ MirrorEvent = (
     | TargetGroupsRead
     | EffectFailed
     | CopyRefused
-    | GroupRefused
+    | GroupsRefused
     | Woken
     | protocol.Event
 )

@@ -50,7 +50,7 @@ from einmal.mirror_protocol.effects import (
     EffectFailed,
     EndsTaken,
     Extent,
-    GroupRefused,
+    GroupsRefused,
     HeadersScanned,
     ListTopics,
     MapsRead,
@@ -155,7 +155,7 @@ class MirrorMachine:
         return (
             self._has_looked
             and recorded.aside.keys() == self._aside.keys()
-            and recorded.refused.keys() <= self._refused.keys()
+            and (recorded.refused.keys() <= self._refused.keys() or OFFSETS_TOPIC in self._aside)
             and self._progress.has_copied(goal)
         )
 
@@ -164,9 +164,7 @@ class MirrorMachine:
         its older offsets come first."""
         progress = self._progress
         waiting = {
-            group: refusal.reason
-            for group, refusal in progress.recorded.refused.items()
-            if group not in progress.returned_groups
+            group: refusal.reason for group, refusal in progress.recorded.refused.items() if progress.waits(group)
         }
         return {**waiting, **self._refused}
 
@@ -230,7 +228,7 @@ class MirrorMachine:
                 # Only a transaction lets others know of topics and groups that are left out.
                 recorded = self._progress.recorded
                 are_known = recorded.refused == refusals(self._progress, cut, self._refused_now())
-                if are_known and recorded.aside.keys() == self._aside.keys():
+                if are_known and recorded.aside.keys() == self._progress.aside_after(cut, self._aside).keys():
                     return False
         self._rounds_held = 0
         yield from self._transact(cut)
@@ -506,7 +504,7 @@ class MirrorMachine:
         refused = self._refused_now()
         if asked := groups_of(self._progress, cut, refused):
             groups = yield ReadTargetGroups(asked)
-        if isinstance(groups, GroupRefused):
+        if isinstance(groups, GroupsRefused):
             return _refused(groups, self._refused)
         if isinstance(groups, EffectFailed):
             return protocol.Failed(groups.reason)
@@ -546,14 +544,14 @@ def _save(identity: ProducerIdAndEpoch, batch: StagedBatch, refused: MutableMapp
         steps.append(CommitGroupOffsets(identity, batch.offsets))
     for step in steps:
         event = yield step
-        if isinstance(event, GroupRefused):
+        if isinstance(event, GroupsRefused):
             return _refused(event, refused)
         if not isinstance(event, protocol.Done):
             return event
     return protocol.Acknowledged(batch.outputs)
 
 
-def _refused(refusal: GroupRefused, groups: MutableMapping[str, str]) -> protocol.Failed:
+def _refused(refusal: GroupsRefused, groups: MutableMapping[str, str]) -> protocol.Failed:
     """The next run translates all other groups."""
-    groups[refusal.group] = " ".join(refusal.reason.split())[:_REASON_MAX]
-    return protocol.Failed(refusal.reason, will_again=True)
+    groups.update({group: " ".join(reason.split())[:_REASON_MAX] for group, reason in refusal.reasons.items()})
+    return protocol.Failed(next(iter(refusal.reasons.values())), will_again=True)

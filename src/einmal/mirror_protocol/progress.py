@@ -183,20 +183,61 @@ class MirrorProgress:
 
     def read_again(self, groups: Collection[str]) -> None:
         """Read again what groups have committed since the target has refused them. What was read ahead is forgotten."""
-        returned = {each: self.recorded.refused[each] for each in groups if each not in self.returned_groups}
+        returned = {
+            each: self.recorded.refused[each]
+            for each in groups
+            if each not in self.returned_groups
+            and TopicPartition(OFFSETS_TOPIC, self.recorded.refused[each].partition) in self.scans
+        }
+        if returned:
+            self.forget_passed()
         for group, (_, partition, position) in returned.items():
             self.returned_groups[group] = position
-            scan = self.scans.get(TopicPartition(OFFSETS_TOPIC, partition))
-            if scan is not None and position < scan.position:
-                self.passed[scan.partition] = max(scan.position, self.passed.get(scan.partition, 0))
+            scan = self.scans[TopicPartition(OFFSETS_TOPIC, partition)]
+            if position < scan.position:
+                self.passed[scan.partition] = max(scan.resumes_at(scan.position), self.passed.get(scan.partition, 0))
                 scan.forget(position)
         if returned:
             self.rescan()
 
+    def forget_passed(self) -> None:
+        """Nothing is read again for topics any more once all that was passed is."""
+        if all(each in self.scans and self.scans[each].position >= end for each, end in self.passed.items()):
+            self.passed.clear()
+            if any(each.topic == OFFSETS_TOPIC for each in self.scans):
+                self.returned.clear()
+
+    def read_on(self, group: str, cut: Cut) -> RefusedAt:
+        """What is still to be read again of a group once everything up to ``cut`` is."""
+        refusal = self.recorded.refused[group]
+        if group not in self.returned_groups:
+            return refusal
+        partition = TopicPartition(OFFSETS_TOPIC, refusal.partition)
+        return refusal._replace(position=max(refusal.position, cut.get(partition, UNKNOWN)))
+
+    def aside_after(self, cut: Cut, aside: Mapping[str, str]) -> dict[str, str]:
+        """Topics to record as left out: those whose groups' offsets are still to be read again are, too."""
+        is_passed = any(each.topic == OFFSETS_TOPIC for each in cut) and all(
+            cut.get(each, UNKNOWN) >= end for each, end in self.passed.items()
+        )
+        unread = () if is_passed else self.returned & self.topics.keys()
+        return {**dict.fromkeys(unread, "The offsets of its groups are read again."), **aside}
+
     def is_read_again(self, group: str, cut: Cut) -> bool:
         """Whether everything that a refused group has committed is read again once everything up to ``cut`` is."""
         partition = TopicPartition(OFFSETS_TOPIC, self.recorded.refused[group].partition)
-        return group in self.returned_groups and cut.get(partition, UNKNOWN) >= self.passed.get(partition, 0)
+        return self._is_gone(partition) or (
+            group in self.returned_groups and cut.get(partition, UNKNOWN) >= self.passed.get(partition, 0)
+        )
+
+    def waits(self, group: str) -> bool:
+        """Whether a refused group's offsets cannot be translated yet, because older ones are not read again yet."""
+        partition = TopicPartition(OFFSETS_TOPIC, self.recorded.refused[group].partition)
+        return group not in self.returned_groups and not self._is_gone(partition)
+
+    def _is_gone(self, partition: TopicPartition) -> bool:
+        """Whether it was one of another ``__consumer_offsets``, which was deleted."""
+        return partition not in self.scans and any(each.topic == OFFSETS_TOPIC for each in self.scans)
 
     def position_after(self, cut: Cut, aside: Mapping[str, str], refused: Mapping[str, RefusedAt]) -> RecordedPosition:
         """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
@@ -205,14 +246,15 @@ class MirrorProgress:
         sources = {topic.name: topic.source_id for topic in self.topics.values()}
         targets = {topic.target: topic.target_id for topic in self.topics.values() if topic.target}
         kept = {each: offset for each, offset in recorded.offsets.items() if each.topic not in sources}
+        resumed = {each: self.scans[each].resumes_at(end) for each, end in cut.items() if each.topic == OFFSETS_TOPIC}
         return RecordedPosition(
             recorded.source_cluster,
             recorded.target_cluster,
             {**recorded.source_ids, **sources},
             {**recorded.target_ids, **targets},
-            {**kept, **cut, **{each: max(end, cut[each]) for each, end in self.passed.items() if each in cut}},
-            {topic: ends for topic, ends in self.seen.items() if self._is_before(cut, ends)},
-            dict(aside),
+            {**kept, **cut, **{each: max(end, self.passed.get(each, 0)) for each, end in resumed.items()}},
+            {topic: ends for topic, ends in self.seen.items() if self._is_needed(cut, ends, refused)},
+            self.aside_after(cut, aside),
             dict(refused),
         )
 
@@ -221,6 +263,13 @@ class MirrorProgress:
         for topic in self.recreated:
             self.seen[topic] = {each.partition: end for each, end in ends.items() if each.topic == OFFSETS_TOPIC}
         self.recreated.clear()
+
+    @classmethod
+    def _is_needed(cls, cut: Cut, ends: Mapping[int, int], refused: Mapping[str, RefusedAt]) -> bool:
+        """Whether anything before the ends is still to be read, or read again."""
+        return cls._is_before(cut, ends) or any(
+            position < ends.get(partition, 0) for _, partition, position in refused.values()
+        )
 
     @staticmethod
     def _is_before(cut: Cut, ends: Mapping[int, int]) -> bool:

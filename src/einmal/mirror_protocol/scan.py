@@ -59,7 +59,8 @@ Header = DataHeader | MarkerHeader
 @dataclass(slots=True, eq=False)
 class TransactionPart:
     """``is_unique``: no other transaction has this producer id and epoch (TV2). ``whole``: the parts that the cut must
-    keep together with this one, itself included; None while more of them may be unknown."""
+    keep together with this one, itself included; None while more of them may be unknown. ``begin``: the first offset,
+    where a cut has split the part and ``first`` is behind it."""
 
     partition: TopicPartition
     producer: ProducerIdAndEpoch | None
@@ -69,6 +70,7 @@ class TransactionPart:
     is_unique: bool = False
     commits: list[GroupCommit] = field(default_factory=list)
     whole: tuple[TransactionPart, ...] | None = None
+    begin: int | None = None
 
 
 @dataclass(slots=True)
@@ -200,13 +202,25 @@ class PartitionScan:
             if part.last < cut:
                 yield from (commit for commit in part.commits if (commit.group, commit.partition) not in deleted)
 
+    def resumes_at(self, cut: int) -> int:
+        """Where another process has to begin, once everything below ``cut`` is copied: offsets of groups are committed
+        at the end of their transaction, which a cut may split."""
+        begins = (
+            part.first if part.begin is None else part.begin
+            for part in self.decided
+            if part.commits and part.last >= cut
+        )
+        return min([cut, *begins])
+
     def advance(self, cut: int) -> None:
         """Everything below ``cut`` is copied, and committed at the target."""
         assert self.position <= cut <= self.scanned, "a mirror repeats nothing, and skips nothing that it has not seen"
         self.position = cut
         self.decided = [part for part in self.decided if part.last >= cut]
         for part in self.decided:
-            part.first = max(part.first, cut)
+            if part.first < cut:
+                part.begin = part.first if part.begin is None else part.begin
+                part.first = cut
         if self.plain is not None:
             first, last = self.plain
             self.plain = None if last < cut else (max(first, cut), last)

@@ -78,9 +78,16 @@ def adopt(
         progress.passed.clear()
         progress.returned.clear()
         progress.returned_groups.clear()
+    if before is not None and now is None:
+        # What was to be read again is, once the topic is back.
+        progress.forget_passed()
+        progress.returned_groups.clear()
+    is_back = before is None and now is not None and bool(progress.topics)
     progress.topics, progress.scans = topics, scans
     progress.rescan()
-    if returned:
+    if now is None:
+        progress.returned |= returned if OFFSETS_TOPIC in aside else set()
+    elif returned := returned | (progress.returned if is_back else set()):
         _read_offsets_again(progress, returned)
     return notices
 
@@ -98,12 +105,10 @@ def _returned(progress: MirrorProgress, topics: dict[str, MirroredTopic]) -> Ite
 
 def _read_offsets_again(progress: MirrorProgress, returned: set[str]) -> None:
     scans = {each: scan for each, scan in progress.scans.items() if each.topic == OFFSETS_TOPIC}
-    if all(each in scans and scans[each].position >= end for each, end in progress.passed.items()):
-        progress.passed.clear()
-        progress.returned.clear()
+    progress.forget_passed()
     for each, scan in scans.items():
         if scan.position != UNKNOWN:
-            progress.passed[each] = max(scan.position, progress.passed.get(each, 0))
+            progress.passed[each] = max(scan.resumes_at(scan.position), progress.passed.get(each, 0))
             scan.forget(UNKNOWN)
     if progress.passed:
         progress.returned |= returned

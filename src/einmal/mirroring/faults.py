@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,12 +58,12 @@ OF_A_GROUP: Final = frozenset(
 _GROUPS_AGAIN_S: Final = 300.0
 
 
-class RefusedGroup(Exception):
-    """The target will not take offsets of this group, or not show them."""
+class RefusedGroups(Exception):
+    """The target will not take offsets of these groups, or not show them; ``reasons`` by group."""
 
-    def __init__(self, group: str, error: Exception) -> None:
-        super().__init__(str(error))
-        self.group = group
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = reasons
 
 
 class Leaderless(Exception):

@@ -19,7 +19,7 @@ from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
-from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroup, SetAside, blamed, faulty
+from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroups, SetAside, blamed, faulty
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -96,6 +96,8 @@ class MirrorProcess:
         self._record: CommitRecord | None = None
         self._restarts = 0
         """Since the last commit."""
+        self._has_left_out = False
+        """Whether this run has begun to leave something out."""
         self._failure = ""
         self._failing: tuple[type, ...] = ()
         self._failures = 0
@@ -127,7 +129,7 @@ class MirrorProcess:
         target = self._target
         while not self.stop.is_set():
             machine = MirrorMachine(self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups)
-            left_out = self._aside.count
+            self._has_left_out = False
             try:
                 target.prepare()
                 if not self._has_run:
@@ -147,7 +149,7 @@ class MirrorProcess:
             finally:
                 target.end_run()
             held = machine.held
-            if self._aside.count <= left_out:
+            if not self._has_left_out:
                 self._restarts += 1
             self.stop.wait(_PAUSES_S.after(self._restarts))
 
@@ -164,6 +166,9 @@ class MirrorProcess:
             if self._ends_when_idle and machine.has_copied(self._goal):
                 return self._end(machine)
             if isinstance(effect, effects.Stopped):
+                if self._has_left_out and effect.may_restart:
+                    # The next run leaves it out from the start.
+                    return
                 if not effect.may_restart or self._restarts >= _RESTARTS_MAX:
                     raise MirrorStopped(effect.reason, effect.hint)
                 self._stuck(f"{effect.reason}; {effect.hint}")
@@ -176,7 +181,10 @@ class MirrorProcess:
                 # No transaction is open now.
                 topics = machine.progress.topics.values()
                 self._settings.synchronize({topic.name: topic.target for topic in topics if topic.target})
-            effect = machine.step(self.perform(effect, target))
+            event = self.perform(effect, target)
+            left_out = self._aside.count
+            effect = machine.step(event)
+            self._has_left_out |= self._aside.count > left_out
             if isinstance(effect, effects.Wait | effects.TakeEnds):
                 self._note_healed(machine)
 
@@ -257,8 +265,8 @@ class MirrorProcess:
                 self._failing, self._failures = (), 0
                 self._forget(self._flow.name)
             return event
-        except RefusedGroup as error:
-            return effects.GroupRefused(error.group, str(error))
+        except RefusedGroups as error:
+            return effects.GroupsRefused(error.reasons)
         except Leaderless as error:
             topic = self._aside.lasting(error.reasons, time.monotonic())
             if topic is not None:
@@ -326,8 +334,8 @@ class MirrorProcess:
     def _act(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         try:
             return self._event(effect, target)
-        except RefusedGroup as error:
-            return effects.GroupRefused(error.group, str(error))
+        except RefusedGroups as error:
+            return effects.GroupsRefused(error.reasons)
         except (SinkFailed, SourceUnreadable) as error:
             if topic := blamed(effect, error) or self._late(effect, error):
                 return effects.CopyRefused(topic, str(error))

@@ -24,7 +24,7 @@ from einmal.mirror_protocol.effects import (
     TargetTopic,
 )
 from einmal.mirroring.ends import offsets_each
-from einmal.mirroring.faults import OF_A_GROUP, FaultyLeaders, RefusedGroup
+from einmal.mirroring.faults import OF_A_GROUP, FaultyLeaders, RefusedGroups
 from einmal.mirroring.groups import active_groups, committed_offsets
 from einmal.mirroring.map_log import PARTITIONS, MapReader, encode, partition_of
 from einmal.sinks.commit_point import SinkFailed
@@ -119,7 +119,7 @@ class TargetWriter:
     # --- a transaction ----------------------------------------------------------------------------------------------
 
     def read_groups(self, groups: GroupPartitions) -> TargetGroupsRead:
-        """Raises RefusedGroup, KafkaError."""
+        """Raises RefusedGroups, KafkaError."""
         active = active_groups(self.cluster, groups)
         idle = {group: partitions for group, partitions in groups.items() if group not in active}
         try:
@@ -130,24 +130,31 @@ class TargetWriter:
             raise
 
     def _find_refused(self, groups: GroupPartitions) -> None:
-        """Raises RefusedGroup for the first group that is refused."""
+        """Raises RefusedGroups."""
+        refused: dict[str, str] = {}
         for group, partitions in groups.items():
             try:
                 committed_offsets(self.cluster, {group: partitions})
             except KafkaError as error:
-                if error.code in OF_A_GROUP:
-                    raise RefusedGroup(group, error) from error
-                raise
+                if error.code not in OF_A_GROUP:
+                    raise
+                refused[group] = str(error)
+        if refused:
+            raise RefusedGroups(refused)
 
     def commit_offsets(self, identity: ProducerIdAndEpoch, offsets: TargetOffsets) -> None:
-        """Raises RefusedGroup, SinkError."""
+        """Raises RefusedGroups, SinkError."""
+        refused: dict[str, str] = {}
         for group, partitions in offsets.items():
             try:
                 self.target.commit_offsets(identity, group, partitions)
             except SinkFailed as error:
-                if isinstance(error.__cause__, KafkaError) and error.__cause__.code in OF_A_GROUP:
-                    raise RefusedGroup(group, error) from error
-                raise
+                if not isinstance(error.__cause__, KafkaError) or error.__cause__.code not in OF_A_GROUP:
+                    raise
+                # All are found at once: each attempt is a transaction.
+                refused[group] = str(error)
+        if refused:
+            raise RefusedGroups(refused)
 
     def close(self) -> None:
         self.target.close()

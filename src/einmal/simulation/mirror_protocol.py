@@ -170,7 +170,7 @@ class SimulatedMirror:
         self, identity: ProducerIdAndEpoch, offsets: effects.TargetOffsets
     ) -> Generator[None, None, MirrorEvent]:
         if self._world.fault(0.05):
-            return effects.GroupRefused(self._world.rng.choice(sorted(offsets)), "GROUP_AUTHORIZATION_FAILED")
+            return effects.GroupsRefused({self._world.rng.choice(sorted(offsets)): "GROUP_AUTHORIZATION_FAILED"})
         values = [
             GroupOffset(group, partition, offset)
             for group, partitions in offsets.items()
