@@ -232,18 +232,6 @@ def let_nobody_know_of_refused_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "refusals", lambda *_: {})
 
 
-def use_what_a_probe_has_read_that_was_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = MirrorMachine._probe
-
-    def read_ahead(self: MirrorMachine) -> Generator[MirrorEffect, MirrorEvent, bool]:
-        try:
-            return (yield from probe(self))
-        finally:
-            self._is_read_ahead = True
-
-    monkeypatch.setattr(MirrorMachine, "_probe", read_ahead)
-
-
 SHOWN_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     save_maps_after_the_transaction: 70,
     commit_group_offsets_after_the_transaction: 0,
@@ -257,13 +245,12 @@ SHOWN_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     commit_group_offsets_before_records_that_are_not_scanned: 99,
     read_some_of_the_group_offsets: 54,
     read_some_of_the_transactions: 0,
-    take_the_ends_of_group_offsets_last: 7,
+    take_the_ends_of_group_offsets_last: 36,
     translate_offsets_of_the_topic_before: 21,
     list_topics_before_the_ends: 136,
     overwrite_the_offsets_of_groups_that_have_moved: 33,
     forget_what_refused_groups_have_committed: 28,
     let_nobody_know_of_refused_groups: 28,
-    use_what_a_probe_has_read_that_was_cut_short: 1817,
 }
 """Each defect with the first schedule that shows it: it is tried first, and others when the product's steps change."""
 

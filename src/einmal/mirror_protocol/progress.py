@@ -208,7 +208,7 @@ class MirrorProgress:
                 self.returned.clear()
 
     def read_on(self, group: str, cut: Cut) -> RefusedAt:
-        """What is still to be read again of a group once everything up to ``cut`` is."""
+        """Return the rest that is still to be read again of a group once everything up to ``cut`` is."""
         refusal = self.recorded.refused[group]
         if group not in self.returned_groups:
             return refusal
