@@ -15,7 +15,8 @@ from einmal.schemas.errors import InvalidText, MalformedValue, OutOfRange, Schem
 
 Node = Mapping[str, Any]
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_LONG_TAG: Final = re.compile(rb"[\x80-\xff]{5}")
+_LONG_TAG: Final = re.compile(rb"[\x80-\xff]{4}[\x10-\xff]")
+"""A variable-length number of more than 32 bits."""
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
@@ -294,7 +295,7 @@ def _is_of_logical_types(each: Difference) -> bool:
         return each.refused_by_us(UnusableSchema, OutOfRange, WrongType) and each.theirs[0] != "!"
     if each.theirs[0] == "!":
         return each.refused_by_java("DateTimeException", "IllegalArgumentException", "NumberFormatException")
-    return isinstance(each.expected, NoValueHere) or same(_masked(each.ours), _masked(each.expected))
+    return isinstance(each.expected, NoValueHere) or same(_lower(_masked(each.ours)), _lower(_masked(each.expected)))
 
 
 def _masked(tree: Any) -> Any:
