@@ -54,12 +54,14 @@ def refusals(progress: MirrorProgress, cut: Cut, refused: Mapping[str, str]) -> 
         for group, refusal in progress.recorded.refused.items()
         if group in refused or not progress.is_read_again(group, cut)
     }
+    if not refused:
+        return found
     for each, scan in progress.scans.items():
+        position = scan.resumes_at(scan.position)
         for commit in scan.commits_below(cut[each]):
             if commit.group not in refused or not progress.is_copied(commit.partition):
                 continue
             known = found.get(commit.group)
-            position = scan.resumes_at(scan.position)
             # Known ones: what is read again for a topic that is back, or of another __consumer_offsets, is before.
             if len(found) < _REFUSALS_MAX if known is None else position < known.position:
                 reason = refused[commit.group][:_REASON_MAX]

@@ -58,6 +58,10 @@ class RefusedAt(NamedTuple):
     partition: int
     position: int
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(OFFSETS_TOPIC, self.partition)
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedPosition:
@@ -186,19 +190,22 @@ class MirrorProgress:
         returned = {
             each: self.recorded.refused[each]
             for each in groups
-            if each not in self.returned_groups
-            and TopicPartition(OFFSETS_TOPIC, self.recorded.refused[each].partition) in self.scans
+            if each not in self.returned_groups and self.recorded.refused[each].topic_partition in self.scans
         }
-        if returned:
-            self.forget_passed()
-        for group, (_, partition, position) in returned.items():
-            self.returned_groups[group] = position
-            scan = self.scans[TopicPartition(OFFSETS_TOPIC, partition)]
-            if position < scan.position:
-                self.passed[scan.partition] = max(scan.resumes_at(scan.position), self.passed.get(scan.partition, 0))
-                scan.forget(position)
-        if returned:
-            self.rescan()
+        if not returned:
+            return
+        self.forget_passed()
+        for group, refusal in returned.items():
+            self.returned_groups[group] = refusal.position
+            scan = self.scans[refusal.topic_partition]
+            if refusal.position < scan.position:
+                self.rewind(scan, refusal.position)
+        self.rescan()
+
+    def rewind(self, scan: PartitionScan, position: int) -> None:
+        """Read a partition of ``__consumer_offsets`` again from there, and remember what was passed."""
+        self.passed[scan.partition] = max(scan.resumes_at(scan.position), self.passed.get(scan.partition, 0))
+        scan.forget(position)
 
     def forget_passed(self) -> None:
         """Nothing is read again for topics any more once all that was passed is."""
@@ -212,8 +219,7 @@ class MirrorProgress:
         refusal = self.recorded.refused[group]
         if group not in self.returned_groups:
             return refusal
-        partition = TopicPartition(OFFSETS_TOPIC, refusal.partition)
-        return refusal._replace(position=max(refusal.position, cut.get(partition, UNKNOWN)))
+        return refusal._replace(position=max(refusal.position, cut.get(refusal.topic_partition, UNKNOWN)))
 
     def aside_after(self, cut: Cut, aside: Mapping[str, str]) -> dict[str, str]:
         """Topics to record as left out: those whose groups' offsets are still to be read again are, too."""
@@ -225,14 +231,14 @@ class MirrorProgress:
 
     def is_read_again(self, group: str, cut: Cut) -> bool:
         """Whether everything that a refused group has committed is read again once everything up to ``cut`` is."""
-        partition = TopicPartition(OFFSETS_TOPIC, self.recorded.refused[group].partition)
+        partition = self.recorded.refused[group].topic_partition
         return self._is_gone(partition) or (
             group in self.returned_groups and cut.get(partition, UNKNOWN) >= self.passed.get(partition, 0)
         )
 
     def waits(self, group: str) -> bool:
         """Whether a refused group's offsets cannot be translated yet, because older ones are not read again yet."""
-        partition = TopicPartition(OFFSETS_TOPIC, self.recorded.refused[group].partition)
+        partition = self.recorded.refused[group].topic_partition
         return group not in self.returned_groups and not self._is_gone(partition)
 
     def _is_gone(self, partition: TopicPartition) -> bool:

@@ -104,12 +104,10 @@ def _returned(progress: MirrorProgress, topics: dict[str, MirroredTopic]) -> Ite
 
 
 def _read_offsets_again(progress: MirrorProgress, returned: set[str]) -> None:
-    scans = {each: scan for each, scan in progress.scans.items() if each.topic == OFFSETS_TOPIC}
     progress.forget_passed()
-    for each, scan in scans.items():
-        if scan.position != UNKNOWN:
-            progress.passed[each] = max(scan.resumes_at(scan.position), progress.passed.get(each, 0))
-            scan.forget(UNKNOWN)
+    for each, scan in progress.scans.items():
+        if each.topic == OFFSETS_TOPIC and scan.position != UNKNOWN:
+            progress.rewind(scan, UNKNOWN)
     if progress.passed:
         progress.returned |= returned
 

@@ -92,20 +92,17 @@ def blamed(effect: MirrorEffect, error: Exception) -> str:
             )
             # A replication factor that is not met now is refused under a code that no client retries.
             return "" if passes else source
-        case effects.ScanHeaders(ranges):
-            return _named(str(error), {each: each for each in ranges}) if _lasts(cause) else ""
-        case effects.CopyRecords(_, ranges, _, targets):
-            sources = {**{targets[each]: each for each in ranges}, **{each: each for each in ranges}}
-            return _named(str(error), sources) if _lasts(cause) else ""
         case _:
-            return ""
+            return _topic_of(effect, error) if _lasts(cause) else ""
 
 
 def faulty(effect: MirrorEffect, error: Exception) -> str:
     """The source topic of a partition whose leader answers with an error that may pass; empty if it is another one."""
-    codes = {int(code) for code in _CODE.findall(str(error))}
-    if not codes & {int(each) for each in _OF_A_LEADER}:
-        return ""
+    return "" if _OF_A_LEADER.isdisjoint(_codes(error)) else _topic_of(effect, error)
+
+
+def _topic_of(effect: MirrorEffect, error: Exception) -> str:
+    """The source topic of the partition that an error of reading or writing records names."""
     match effect:
         case effects.ScanHeaders(ranges):
             return _named(str(error), {each: each for each in ranges})
@@ -115,14 +112,17 @@ def faulty(effect: MirrorEffect, error: Exception) -> str:
             return ""
 
 
+def _codes(error: Exception) -> set[int]:
+    return {int(code) for code in _CODE.findall(str(error))}
+
+
 def _lasts(error: Exception) -> bool:
     if isinstance(error, CorruptData):
         return True
     if isinstance(error, KafkaError):
         return error.code in _OF_A_TOPIC
     # An error that a task of Spark has raised is text here.
-    text = str(error)
-    return any(int(code) in _OF_A_TOPIC for code in _CODE.findall(text)) or CorruptData.__name__ in text
+    return not _OF_A_TOPIC.isdisjoint(_codes(error)) or CorruptData.__name__ in str(error)
 
 
 def _named(text: str, sources: dict[TopicPartition, TopicPartition]) -> str:

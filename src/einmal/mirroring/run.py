@@ -293,7 +293,7 @@ class MirrorProcess:
             # Nothing is known of single topics while a cluster is away.
             self._aside.answered(type(effect))
             return ""
-        return "".join(self._aside.unanswered(type(effect), [topic], time.monotonic()))
+        return topic if self._aside.unanswered(type(effect), [topic], time.monotonic()) else ""
 
     def _note_answered(self, effect: MirrorEffect) -> None:
         match effect:

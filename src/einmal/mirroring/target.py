@@ -7,8 +7,8 @@ a pipeline.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
 
 from einmal.client.aio.offsets import LATEST
 from einmal.client.errors import KafkaError, RequestRefused
@@ -36,6 +36,7 @@ from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition
 _REFUSED_SETTINGS: Final = (ErrorCode.invalid_config, ErrorCode.policy_violation)
 _RECORDS_MAX: Final = 500
 """Maximum number of records of one batch of the topic of maps."""
+_T = TypeVar("_T")
 
 
 class TargetWriter:
@@ -131,31 +132,27 @@ class TargetWriter:
 
     def _find_refused(self, groups: GroupPartitions) -> None:
         """Raises RefusedGroups."""
-        refused: dict[str, str] = {}
-        for group, partitions in groups.items():
-            try:
-                committed_offsets(self.cluster, {group: partitions})
-            except KafkaError as error:
-                if error.code not in OF_A_GROUP:
-                    raise
-                refused[group] = str(error)
-        if refused:
-            raise RefusedGroups(refused)
+        _for_each(groups, lambda group, partitions: committed_offsets(self.cluster, {group: partitions}))
 
     def commit_offsets(self, identity: ProducerIdAndEpoch, offsets: TargetOffsets) -> None:
         """Raises RefusedGroups, SinkError."""
-        refused: dict[str, str] = {}
-        for group, partitions in offsets.items():
-            try:
-                self.target.commit_offsets(identity, group, partitions)
-            except SinkFailed as error:
-                if not isinstance(error.__cause__, KafkaError) or error.__cause__.code not in OF_A_GROUP:
-                    raise
-                # All are found at once: each attempt is a transaction.
-                refused[group] = str(error)
-        if refused:
-            raise RefusedGroups(refused)
+        _for_each(offsets, lambda group, partitions: self.target.commit_offsets(identity, group, partitions))
 
     def close(self) -> None:
         self.target.close()
         self.cluster.close()
+
+
+def _for_each(groups: Mapping[str, _T], act: Callable[[str, _T], object]) -> None:
+    """Raises RefusedGroups with all that are refused: each attempt is a transaction."""
+    refused: dict[str, str] = {}
+    for group, partitions in groups.items():
+        try:
+            act(group, partitions)
+        except (KafkaError, SinkFailed) as error:
+            cause = error if isinstance(error, KafkaError) else error.__cause__
+            if not isinstance(cause, KafkaError) or cause.code not in OF_A_GROUP:
+                raise
+            refused[group] = str(error)
+    if refused:
+        raise RefusedGroups(refused)

@@ -99,8 +99,8 @@ def _torn(cluster: SourceCluster, visible: Visible) -> Iterator[str]:
 def _application(cluster: SourceCluster, target: MirrorTarget, flow: Flow, visible: Visible) -> Iterator[str]:
     """A consumer that switches now resumes at the group's offset: what is below must be what has output."""
     offsets = target.group_offsets()
-    records = [record for _, record in target.decided_records(RECORDS)]
-    refused = RecordedPosition.of(records[-1] if records else None).refused
+    committed = [record for _, record in target.decided_records(RECORDS)]
+    refused = RecordedPosition.of(committed[-1] if committed else None).refused
     for partition, records in visible.items():
         if partition.topic != INPUT:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -65,36 +65,37 @@ def test_each_version_arrives_once_whichever_step_the_ingester_died_at(
     assert [json.loads(value)["op"] for value in values[:3]] == ["r", "r", "u"]
 
 
-def test_a_slot_that_lost_changes_stops_the_ingester(
-    client: psycopg.Connection[Any], captured: Captured, servers: str, topic: str
+@pytest.mark.parametrize(
+    "name, statement, refusal",
+    (
+        (
+            "moved",
+            "SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())",
+            "changes between them are lost",
+        ),
+        ("dropped", "SELECT pg_drop_replication_slot(%s)", "does not exist any more"),
+    ),
+)
+def test_a_slot_that_lost_changes_stops_the_ingester_until_its_advice_is_followed(
+    client: psycopg.Connection[Any],
+    captured: Captured,
+    servers: str,
+    topic: str,
+    name: str,
+    statement: LiteralString,
+    refusal: str,
 ) -> None:
     client.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
-    ingest(servers, captured.options, name="moved")
+    ingest(servers, captured.options, name=name)
     client.execute("INSERT INTO t VALUES (1, 1)")
-    client.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", (SLOT,))
-    with pytest.raises(IngestStopped, match="changes between them are lost") as caught:
-        ingest(servers, captured.options, name="moved")
+    client.execute(statement, (SLOT,))
+    with pytest.raises(IngestStopped, match=refusal) as caught:
+        ingest(servers, captured.options, name=name)
     (reset,) = re.findall(r"einmal (pipeline reset) einmal-ingest-NAME", caught.value.hint)
-    Cli(servers)(*reset.split(), "einmal-ingest-moved", "--yes")
-    ingest(servers, captured.options, name="moved")
+    Cli(servers)(*reset.split(), f"einmal-ingest-{name}", "--yes")
+    ingest(servers, captured.options, name=name)
     client.execute("INSERT INTO t VALUES (2, 2)")
-    ingest(servers, captured.options, name="moved")
+    ingest(servers, captured.options, name=name)
     (values,) = committed(servers, topic, 1)
     found = [(each["op"], each["after"]["id"]) for each in map(json.loads, values)]
     assert found == [("r", 1), ("c", 2)], "a snapshot has what the slot has lost"
-
-
-def test_a_slot_that_was_dropped_is_made_anew_as_the_error_advises(
-    client: psycopg.Connection[Any], captured: Captured, servers: str, topic: str
-) -> None:
-    client.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
-    ingest(servers, captured.options, name="dropped")
-    client.execute("INSERT INTO t VALUES (1, 1)")
-    client.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
-    with pytest.raises(IngestStopped, match="does not exist any more") as caught:
-        ingest(servers, captured.options, name="dropped")
-    assert "einmal pipeline reset einmal-ingest-NAME" in caught.value.hint
-    Cli(servers)("pipeline", "reset", "einmal-ingest-dropped", "--yes")
-    ingest(servers, captured.options, name="dropped")
-    (values,) = committed(servers, topic, 1)
-    assert [(each["op"], each["after"]["id"]) for each in map(json.loads, values)] == [("r", 1)]
