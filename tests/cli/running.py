@@ -11,6 +11,7 @@ import typer.testing
 from typer.main import get_command
 
 from einmal.cli.app import app
+from einmal.cli.messages import be_quiet
 
 # It is the same for each run, and keeps the commands that it has imported.
 typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]
@@ -19,7 +20,11 @@ _RUNNER: Final = typer.testing.CliRunner()
 
 def invoke(arguments: Sequence[str], **options: Any) -> typer.testing.Result:
     """Run ``einmal`` with these arguments; ``options`` are those of ``CliRunner.invoke``."""
-    return _RUNNER.invoke(app, arguments, **options)
+    try:
+        return _RUNNER.invoke(app, arguments, **options)
+    finally:
+        # A program ends with its command; this process goes on with tests that expect notes.
+        be_quiet(False)
 
 
 class Result(NamedTuple):
