@@ -23,7 +23,7 @@ def invoke(arguments: Sequence[str], **options: Any) -> typer.testing.Result:
     try:
         return _RUNNER.invoke(app, arguments, **options)
     finally:
-        # A program ends with its command; this process goes on with tests that expect notes.
+        # A program ends with its command; this process then runs tests that expect notes.
         be_quiet(False)
 
 
