@@ -80,6 +80,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
                 "spark.sql.warehouse.dir": local / "warehouse",
                 "spark.sql.shuffle.partitions": 2,
                 "spark.sql.session.timeZone": "UTC",
+                # For a few rows, to compile each plan to Java costs more than to run it. Driver programs compile.
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             },
         )
     # Other processes of a test have the Python that they would have without it.

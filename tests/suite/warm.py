@@ -48,6 +48,9 @@ STREAM_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 _STREAM_PROGRAMS: Final = (STREAM_RUNNER, "einmal.spark.source.source")
 """numpy and Arrow, which they import, start a thread each, that has nothing to do before the fork."""
 _IF_STREAM: Final = 'if [ "$1 $2" = "-m {module}" ]; then exec {python} -I -S {client} {address} "$@"; fi\n'
+_IF_WORKERS: Final = (
+    'if [ "$2 $3" = "pyspark_einmal.daemon pyspark.worker" ]; then set -- -m tests.suite.daemon "$3"; fi\n'
+)
 _NUMBER: Final = struct.Struct("!i")
 _REPOSITORY: Final = Path(__file__).parents[2]
 
@@ -116,7 +119,7 @@ def stream_python(script: Path, folder: Path) -> Path:
     assert last.startswith("exec ")
     instead = _IF_STREAM.format(module=STREAM_RUNNER, python=sys.executable, client=client, address=address)
     copy = folder / "python"
-    copy.write_text("".join([*before, instead, last]))
+    copy.write_text("".join([*before, instead, _IF_WORKERS, last]))
     copy.chmod(0o755)
     return copy
 
