@@ -290,6 +290,7 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EinmalBroker]:
 
 @pytest.mark.system
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_check_of_two_clusters_sees_every_fault_in_copies_items_and_bills(
     broker: EinmalBroker, second: EinmalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +360,7 @@ def test_the_audit_of_transfers_sees_every_fault_in_wallets_and_accounts(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_check_of_lookup_sees_every_fault_in_topics_and_databases(
     broker: EinmalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

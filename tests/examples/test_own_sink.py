@@ -9,7 +9,7 @@ import pytest
 
 from tests.examples.readme import ROOT, SET_UP, Reader
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 EXAMPLE = ROOT / "examples" / "own_sink"
 

@@ -257,6 +257,7 @@ class _Tolerant:
 
 @settings(max_examples=200, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(case=cases())
+@pytest.mark.long
 def test_tables_that_are_accepted_are_written_twice_and_others_name_the_column(
     tmp_path_factory: pytest.TempPathFactory, case: Case
 ) -> None:

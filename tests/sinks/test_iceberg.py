@@ -33,6 +33,9 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestIceberg(LocalTasks, IcebergHooks):
     """The battery."""
 
+    # Delta's, which stages and commits in the same steps, is killed in every run.
+    in_the_long_run = LocalTasks.in_the_long_run | {"test_killed_process_leaves_the_batch_whole"}
+
 
 def started(location: Path) -> RunUnderTest:
     run = RunUnderTest(IcebergHooks(), location, NAME)

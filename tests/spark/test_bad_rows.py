@@ -70,6 +70,7 @@ def test_bad_rows_are_dead_letters_once_and_good_rows_are_written(spark: SparkSe
     assert counted == Counter({("VALUE_CONVERTER", kind): 4 for kind in KINDS})
 
 
+@pytest.mark.long
 def test_a_record_whose_time_spark_does_not_have_is_a_dead_letter(spark: SparkSession, payments: Payments) -> None:
     payments.settings = payments.tolerant
     payments.topic = f"{payments.name}-far"
@@ -98,6 +99,7 @@ def test_a_bad_row_stops_the_pipeline_by_default_and_its_content_is_not_reported
     assert payments.output() == []
 
 
+@pytest.mark.long
 def test_a_query_with_state_has_dead_letters_too(spark: SparkSession, payments: Payments) -> None:
     payments.settings = payments.tolerant
     payments.send(mixed(100))
@@ -182,6 +184,7 @@ def test_dead_letters_of_a_query_into_a_database_go_to_a_topic(
     assert len({each.position for each in payments.dead()}) == len(payments.dead()) == 10
 
 
+@pytest.mark.long
 def test_changes_of_rows_are_rows_and_those_that_no_row_expresses_are_dead_letters(
     spark: SparkSession, payments: Payments
 ) -> None:
@@ -242,6 +245,7 @@ def test_a_registry_that_does_not_answer_stops_the_pipeline_and_makes_no_dead_le
     assert sorted(each.reason for each in payments.dead()) == ["MalformedValue", "UnknownSchemaId"]
 
 
+@pytest.mark.long
 def test_an_id_that_is_registered_while_a_batch_runs_has_one_verdict(spark: SparkSession, payments: Payments) -> None:
     schema = '{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}]}'
 
@@ -267,6 +271,7 @@ def test_an_id_that_is_registered_while_a_batch_runs_has_one_verdict(spark: Spar
     assert len(aborted) == 1
 
 
+@pytest.mark.long
 def test_a_declared_pipeline_with_two_sinks_has_one_dead_letter_for_each_bad_row(
     spark: SparkSession, payments: Payments, tmp_path: Path
 ) -> None:
@@ -310,6 +315,7 @@ def test_a_declared_pipeline_with_two_sinks_has_one_dead_letter_for_each_bad_row
     assert all(sent[record.key] == record.timestamp for _, record in records(payments.bootstrap, payments.letters))
 
 
+@pytest.mark.long
 def test_a_query_into_a_topic_and_a_database_has_its_dead_letters_among_the_topics(
     spark: SparkSession, payments: Payments, tmp_path: Path
 ) -> None:

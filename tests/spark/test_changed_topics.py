@@ -78,6 +78,7 @@ def test_a_recreated_topic_ends_the_pipeline_and_names_both_ids(
 
 
 @pytest.mark.parametrize("bootstrap", ["einmal", *map(long, ("apache", *TV1_KINDS))], indirect=True)
+@pytest.mark.long
 def test_one_deleted_topic_costs_no_batch_of_the_others_and_refused_positions_cost_none(
     spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_elsewhere_than_on_a_local_file_system_the_manager_is_sparks_choice(spar
         assert spark.conf.get(SETTING, None) is None
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_the_other_manager_is_continued_by_the_one_that_a_query_keeps_and_its_session_does_not(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def restore_a_copy_from_after_batch(pipeline: Pipeline, batch_id: int) -> None:
 # --- a query without state ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stateless_query_that_lost_a_part_of_its_checkpoint_finds_its_batch_already_in_or_is_refused(
     spark: SparkSession, new_pipeline: New
 ) -> None:

@@ -157,6 +157,7 @@ def die_after_end_txn(pipeline: Pipeline, spark: SparkSession, batch_id: int) ->
         pipeline.writer(spark).listener(listener).start().awaitTermination()
 
 
+@pytest.mark.long
 def test_the_commit_file_of_a_large_state_is_kept_beside_the_record_and_finished_from_there(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,6 +218,7 @@ def test_a_start_that_spark_refuses_does_not_fence_the_running_query(
 # --- other names ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_batch_0_that_is_committed_under_one_name_is_not_committed_under_another(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_sparks_own_source_needs_an_explicit_isolation_level(reader: Any, bootst
         writer(frame, bootstrap, name, tmp_path / "cp").start()
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_our_source_can_be_continued_with_sparks_own(
     reader: Any, spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

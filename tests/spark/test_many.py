@@ -52,6 +52,7 @@ def until(condition: Callable[[], bool], query: PipelineQuery) -> None:
         query.awaitTermination(0.1)
 
 
+@pytest.mark.long
 def test_topics_of_two_clusters_are_one_input_and_only_positions_of_the_own_one_are_committed_to_the_group(
     spark: SparkSession, bootstrap: str, node_of: NodeOf, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def _place(found: tuple[Any, Record]) -> tuple[Any, int]:
     return found[0], found[1].offset
 
 
+@pytest.mark.long
 def test_partitions_may_be_added_while_the_query_runs_and_a_deleted_input_topic_ends_it_with_its_name(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

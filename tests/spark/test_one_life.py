@@ -44,6 +44,7 @@ def test_queries_that_are_stopped_in_the_middle_of_a_batch_print_nothing(life: L
     assert not Path(folder).exists()
 
 
+@pytest.mark.long
 def test_the_ingester_stops_when_spark_has_ended(life: Life) -> None:
     assert len(life.seen["ends"]) == 2, life.errors
     for text in life.seen["ends"]:

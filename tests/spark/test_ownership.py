@@ -113,6 +113,7 @@ def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: 
     assert pipeline.name not in owned.committed()
 
 
+@pytest.mark.long
 def test_an_adopted_copy_of_a_checkpoint_resumes(spark: SparkSession, new_pipeline: New, owned: KafkaOwnership) -> None:
     pipeline = new_pipeline("random state")
     run(pipeline, spark)

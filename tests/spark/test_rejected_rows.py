@@ -253,6 +253,7 @@ def test_more_rejected_rows_than_the_limit_stop_the_pipeline_and_nothing_is_writ
     assert sqlite.loaded() == good(range(19)) and sqlite.dead_numbers() == [9]
 
 
+@pytest.mark.long
 def test_the_dead_letter_of_a_record_that_no_source_has_has_only_headers(
     spark: SparkSession, sqlite: Loading, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,6 +300,7 @@ def test_a_batch_write_and_other_sources_have_no_dead_letters(spark: SparkSessio
         writer.option("checkpointLocation", str(sqlite.directory / "rates")).start()
 
 
+@pytest.mark.long
 def test_a_rejected_row_stops_the_pipeline_by_default_until_it_begins_to_tolerate_rows_by_adopting_its_record(
     spark: SparkSession, sqlite: Loading
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_stream_and_a_batch_authenticate_with_plain(
     assert len(numbers(settings, pipeline.topic)) == 2 * RECORDS
 
 
+@pytest.mark.long
 def test_sparks_own_writers_authenticate_and_show_no_secret(
     spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_sparks_own_connector_writes_and_reads_batches_and_a_stream(
     assert numbers(guarded.client(), copied) == list(range(COUNT))
 
 
+@pytest.mark.long
 def test_sparks_own_connector_is_refused_where_the_user_is(
     spark: SparkSession, guarded: GuardedCluster, theirs: dict[str, str]
 ) -> None:

@@ -170,6 +170,7 @@ def test_two_tables_of_one_database_have_a_record_each(spark: SparkSession, boot
     assert declared.in_database("drawn") == declared.in_database("others") == wanted
 
 
+@pytest.mark.long
 def test_a_second_database_is_added_by_adopting_the_checkpoint_under_the_new_names(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -308,6 +309,7 @@ def test_whatever_is_lost_between_them_a_random_query_has_one_result_in_both(
     assert declared.record().prepared
 
 
+@pytest.mark.long
 def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path
 ) -> None:
@@ -339,6 +341,7 @@ def test_a_batch_without_rows_for_topics_decides_nothing_about_the_next_one(
         assert connection.execute("SELECT number FROM rows").fetchall() == [(0,)]
 
 
+@pytest.mark.long
 def test_a_transaction_that_the_database_has_committed_is_not_aborted_by_a_run_without_two_phase_commit(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

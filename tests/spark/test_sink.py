@@ -419,7 +419,7 @@ def test_a_lost_answer_to_end_txn_is_cleared_up_from_the_commit_record(
         assert counted(pairs(pipeline.bootstrap, pipeline.topic)) == 20
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_driver_that_was_fenced_writes_nothing_more(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline()
 

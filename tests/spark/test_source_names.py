@@ -22,6 +22,7 @@ from einmal.spark.declare.preflight import SINK_NAMES_SETTING
 from einmal.spark.environment.source_nodes import SOURCE_NAMES_SETTING
 from einmal.spark.protocol.checkpoint import CheckpointError, OffsetLogEntry, parse_offset_log
 from einmal.spark.protocol.local_checkpoint import standing_of
+from tests.spark.conftest import long
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted, random_state
 from tests.spark.topics import commit_record, create, fill, numbers, pairs
 from tests.suite.shared import unique
@@ -144,6 +145,7 @@ def test_named_sources_keep_their_positions_in_another_order_of_the_plan_and_in_
     assert numbers(pipeline.bootstrap, pipeline.topic) == [*range(3 * BATCH), *range(100, 115)]
 
 
+@pytest.mark.long
 def test_a_query_of_version_1_continues_with_a_name_in_a_new_checkpoint_and_is_refused_in_its_own(
     named: Named,
 ) -> None:
@@ -199,6 +201,7 @@ def test_version_2_without_names_is_continued_and_version_1_stays_what_it_is(nam
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(4 * BATCH))
 
 
+@pytest.mark.long
 def test_state_of_a_named_source_agrees_with_the_output_after_a_restart(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -218,7 +221,7 @@ def test_state_of_a_named_source_agrees_with_the_output_after_a_restart(
 # --- sinks with names, and formats of the future ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", long("at_least_once")])
 def test_a_checkpoint_whose_sink_has_a_name_is_refused_before_anything_is_acquired(
     spark: SparkSession, bootstrap: str, tmp_path: Path, guarantee: str
 ) -> None:
@@ -246,7 +249,7 @@ def test_a_checkpoint_whose_sink_has_a_name_is_refused_before_anything_is_acquir
         standing_of(str(pipeline.checkpoint))
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_most_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", long("at_most_once")])
 @pytest.mark.parametrize("directory", ["offsets", "commits"])
 def test_a_format_of_the_future_is_refused_before_anything_is_acquired(
     spark: SparkSession, bootstrap: str, tmp_path: Path, directory: str, guarantee: str

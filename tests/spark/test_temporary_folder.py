@@ -101,6 +101,7 @@ def test_what_is_not_a_folder_of_a_session_stays(temporary: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_all_that_a_killed_session_leaves_is_in_its_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaced = temporary / "with a blank"
     spaced.mkdir()

@@ -12,7 +12,7 @@ from einmal.client import Consumer
 from einmal.trace.recorder import ExchangeRecorder
 from einmal.trace.story import story
 from einmal.trace.transactions import LearntOutcome, transactions
-from tests.spark.conftest import on_both_brokers
+from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import create, fill
 from tests.suite.patience import patient
@@ -23,7 +23,7 @@ PATIENCE_MS = round(patient(1) * 1000)
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_a_batch_is_one_transaction_of_workers_and_driver(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     recorder = ExchangeRecorder()
     with KafkaProxy(bootstrap, observer=recorder) as proxy:

@@ -57,6 +57,7 @@ def test_every_batch_is_one_transaction_with_its_commit_record(spark: SparkSessi
     assert {each.topic for each in positions} == {pipeline.source_topic}
 
 
+@pytest.mark.long
 def test_topic_partition_headers_and_timestamp_come_from_their_columns(
     spark: SparkSession, new_pipeline: NewPipeline, bootstrap: str
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_second_query_of_a_name_is_refused_or_fences_the_first(
         first.stop()
 
 
+@pytest.mark.long
 def test_a_new_checkpoint_is_refused_unless_its_owner_adopts_the_record(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:

@@ -14,6 +14,7 @@ from tests.sinks.postgres.server import until
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.long
 def test_a_promoted_standby_that_lags_is_refused_by_the_checkpoint_of_a_new_process(own: Rig, tmp_path: Path) -> None:
     def run_until(batch_id: int) -> None:
         numbers = own.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()

@@ -86,6 +86,7 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
         )
 
 
+@pytest.mark.long
 def test_an_epoch_that_a_failover_lost_and_another_instance_was_granted_is_not_taken_for_the_first(
     own: Rig,
 ) -> None:
