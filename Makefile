@@ -77,10 +77,11 @@ $(DOCS_READY): requirements/docs.txt
 demo: $(READY)  ## send real text through brokers and a Spark pipeline while they are killed
 	$(BIN)/einmal demo
 
-check: $(COMPILED)  ## format, lint, types, import contracts, retired words, fast tests
+# The type checker, which uses one processor, runs beside the compiler, too.
+check: $(READY)  ## format, lint, types, import contracts, retired words, fast tests
 	@$(MAKE) --no-print-directory -j 2 static fast-tests
 
-test: $(COMPILED)  ## what `check` does, then other clients, Apache Kafka, kills and Spark, in one run
+test: $(READY)  ## what `check` does, then other clients, Apache Kafka, kills and Spark, in one run
 	@$(MAKE) --no-print-directory -j 2 static tests
 
 static: $(READY)

@@ -1,26 +1,21 @@
-"""A Spark driver of the demo as a process, which dies by SIGKILL.
-
-It is a process group of its own, so that its JVM and Python workers die with it. Its messages are JSON lines.
-"""
+"""A Spark driver of the demo as a process, which dies by SIGKILL, with its JVM and Python workers."""
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from einmal.chaos.processes import kill_group
-from einmal.local.processes import tail
+from einmal.chaos.reporting import ProcessEnded, ReportingProcess
 
-_EVENT_SECONDS_MAX = 300.0
-_STOP_SECONDS_MAX = 10.0
+_EVENT_SECONDS_MAX: Final = 300.0
+_STOP_SECONDS_MAX: Final = 10.0
 
 
 class DriverFailed(Exception):
@@ -31,65 +26,43 @@ class Driver:
     """Starts up, then follows orders until it is done or killed. Its stderr goes to ``log``."""
 
     def __init__(self, log: Path) -> None:
-        self._log = log
-        with log.open("ab") as errors:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "einmal.demo.pipeline"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                text=True,
-                errors="replace",
-            )
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+        self._reporting = ReportingProcess([sys.executable, "-m", "einmal.demo.pipeline"], log)
 
     def wait_until_warm(self) -> None:
-        while self.next_event()["event"] != "Warm":
-            pass
+        """Raises DriverFailed."""
+        self._next(lambda event: bool(event["event"] == "Warm"))
 
-    def obey(self, orders: dict[str, Any]) -> None:
-        self._tell(json.dumps(orders))
+    def obey(self, orders: Mapping[str, Any]) -> None:
+        self._reporting.order(**orders)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After its event BeforeEndTxn."""
-        self._tell("")
-
-    def _tell(self, line: str) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(line + "\n")
-        self._child.stdin.flush()
+        self._reporting.order()
 
     def next_event(self) -> dict[str, Any]:
         """Raises DriverFailed."""
-        while True:
-            try:
-                line = self._lines.get(timeout=_EVENT_SECONDS_MAX)
-            except queue.Empty:
-                raise DriverFailed(
-                    f"the Spark driver has reported nothing for {_EVENT_SECONDS_MAX:.0f} s; see {self._log}"
-                ) from None
-            if line is None:
-                raise DriverFailed(f"the Spark driver ended; the end of {self._log}:\n{tail(self._log)}")
-            if line.startswith("{"):
-                event: dict[str, Any] = json.loads(line)
-                return event
+        return self._next(bool)
+
+    def _next(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        log = self._reporting.log
+        try:
+            return self._reporting.next_message(_EVENT_SECONDS_MAX, is_wanted)
+        except TimeoutError:
+            raise DriverFailed(
+                f"the Spark driver has reported nothing for {_EVENT_SECONDS_MAX:.0f} s; see {log}"
+            ) from None
+        except ProcessEnded as error:
+            raise DriverFailed(f"the Spark driver ended; the end of {log}:\n{error}") from None
 
     def kill(self) -> None:
         """SIGKILL to the whole group, and wait until it is gone."""
-        kill_group(self._child)
+        kill_group(self._reporting.process)
 
     def stop(self) -> None:
         """SIGTERM, as an operator would; SIGKILL after ten seconds."""
-        if self._child.poll() is None:
-            os.killpg(self._child.pid, signal.SIGTERM)
+        process = self._reporting.process
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                self._child.wait(_STOP_SECONDS_MAX)
-        kill_group(self._child)
+                process.wait(_STOP_SECONDS_MAX)
+        self.kill()

@@ -230,7 +230,7 @@ class Demo:
 
         def then() -> None:
             self._killed.append(COORDINATOR)
-            driver.go_on()
+            driver.resume()
 
         self._recovery = self._killer.submit(self._brokers.kill_coordinator, name, when, then)
 
