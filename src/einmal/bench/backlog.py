@@ -130,9 +130,9 @@ def _medians(
             found[contender].append(drained)
     return {
         name: Drained(
-            statistics.median(each.rate for each in runs),
-            {phase: statistics.median(each.phases[phase] for each in runs) for phase in runs[0].phases},
-            None if runs[0].cpu_s is None else statistics.median(each.cpu_s or 0.0 for each in runs),
+            statistics.median(run.rate for run in runs),
+            {phase: statistics.median(run.phases[phase] for run in runs) for phase in runs[0].phases},
+            None if runs[0].cpu_s is None else statistics.median(run.cpu_s or 0.0 for run in runs),
         )
         for name, runs in found.items()
     }
@@ -152,20 +152,20 @@ def _drain(
             query.stop()
             raise BenchRefused(f"{contender} did not copy {source} in {_QUERY_S:.0f} s")
         reports = [dict(json.loads(each.json)) for each in query.recentProgress]
-    batches = [each for each in reports if each["numInputRows"]][1:]
+    batches = [report for report in reports if report["numInputRows"]][1:]
     if not batches:
         raise BenchRefused(f"{contender} has copied {source} in one batch")
     contenders.delete_output(run)
-    cpu_s = (spark_usage().cpu_s - before.cpu_s) / sum(each["numInputRows"] for each in reports) * 1_000_000
+    cpu_s = (spark_usage().cpu_s - before.cpu_s) / sum(report["numInputRows"] for report in reports) * 1_000_000
     return replace(_drained(batches, phases.batches[1:]), cpu_s=cpu_s if contenders.is_local else None)
 
 
 def _drained(batches: list[dict[str, Any]], phases: list[dict[str, float]]) -> Drained:
     """``batches``: Spark's progress reports; ``phases``: the phases of the same batches, if the sink is einmal's."""
-    durations: list[dict[str, float]] = [each["durationMs"] for each in batches]
-    total = statistics.mean(each["triggerExecution"] for each in durations)
+    durations: list[dict[str, float]] = [batch["durationMs"] for batch in batches]
+    total = statistics.mean(duration["triggerExecution"] for duration in durations)
     found = {
-        phase: statistics.mean(sum(each.get(name, 0) for name in names) for each in durations)
+        phase: statistics.mean(sum(duration.get(name, 0) for name in names) for duration in durations)
         for phase, names in _SPARKS_PHASES.items()
     }
     if phases:
@@ -177,5 +177,5 @@ def _drained(batches: list[dict[str, Any]], phases: list[dict[str, float]]) -> D
         found["other"] = total - sum(found.values())
     else:
         found["reading and writing"] = total - sum(found.values())
-    rows = sum(each["numInputRows"] for each in batches)
+    rows = sum(batch["numInputRows"] for batch in batches)
     return Drained(rows / (total * len(batches)) * 1000, found)

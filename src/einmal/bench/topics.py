@@ -81,7 +81,11 @@ class BenchTopics:
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline:
             found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-            led = [sum(each.leader >= 0 for each in found[name].partitions.values()) for name in names if name in found]
+            led = [
+                sum(partition.leader >= 0 for partition in found[name].partitions.values())
+                for name in names
+                if name in found
+            ]
             if led == [partitions] * len(names):
                 return
             time.sleep(0.05)

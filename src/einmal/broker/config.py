@@ -491,16 +491,20 @@ class BrokerConfig:
 
     def of_listener(self, name: str) -> BrokerConfig:
         """The settings as they hold for one listener: ``listener.name.<name>.<key>`` above ``<key>``."""
-        overridden = [each for each in self.of_listeners if each.listener == name.lower() and not each.mechanism]
-        own = {SETTINGS[each.key].name: each.value for each in overridden}
-        keys = tuple(each.key for each in overridden)
+        overridden = [
+            setting for setting in self.of_listeners if setting.listener == name.lower() and not setting.mechanism
+        ]
+        own = {SETTINGS[setting.key].name: setting.value for setting in overridden}
+        keys = tuple(setting.key for setting in overridden)
         return replace(self, **own, given=(*self.given, *keys)) if own else self
 
     def sasl_of(self, listener: str) -> SaslServerSettings:
         """How clients authenticate there. Raises ConfigError."""
         of_all = self.of_listener(listener)
         own = {
-            (each.key, each.mechanism): each.value for each in self.of_listeners if each.listener == listener.lower()
+            (setting.key, setting.mechanism): setting.value
+            for setting in self.of_listeners
+            if setting.listener == listener.lower()
         }
 
         def find(name: str, mechanism: str = "") -> Any:
@@ -538,58 +542,63 @@ class BrokerConfig:
         _ = self.metrics_endpoint
         self._check_security(listeners)
         self._check_authorizer()
-        named = {each.name.lower() for each in (*listeners.all, listeners.controllers_elsewhere)}
-        for each in self.of_listeners:
-            if each.listener not in named:
-                raise ConfigError(f"{each.full_key}: no listener has this name; listeners={self.listeners}")
+        named = {listener.name.lower() for listener in (*listeners.all, listeners.controllers_elsewhere)}
+        for setting in self.of_listeners:
+            if setting.listener not in named:
+                raise ConfigError(f"{setting.full_key}: no listener has this name; listeners={self.listeners}")
         self._check_effects(listeners)
 
     def _check_advertised(self, listeners: Listeners) -> None:
         advertised = endpoints_of("advertised.listeners", self.advertised_listeners)
-        named = {each.name for each in listeners.all}
+        named = {listener.name for listener in listeners.all}
         for name in advertised:
             if name not in named:
                 raise ConfigError(f"advertised.listeners: {name} is not in listeners={self.listeners}")
-        for each in listeners.of_broker:
-            if advertised and each.name not in advertised and each != listeners.between_brokers:
-                raise ConfigError(f"advertised.listeners={self.advertised_listeners} has no address for {each.name}")
+        for listener in listeners.of_broker:
+            if advertised and listener.name not in advertised and listener != listeners.between_brokers:
+                raise ConfigError(
+                    f"advertised.listeners={self.advertised_listeners} has no address for {listener.name}"
+                )
 
     def _check_security(self, listeners: Listeners) -> None:
         if self.is_broker and not self.is_alone and listeners.between_brokers is None:
-            names = ", ".join(each.name for each in listeners.of_broker)
+            names = ", ".join(listener.name for listener in listeners.of_broker)
             raise ConfigError(f"set inter.broker.listener.name to the listener that brokers use: one of {names}")
-        for each in () if self.is_alone else listeners.between_nodes:
-            if each.protocol == "SSL":
+        for listener in () if self.is_alone else listeners.between_nodes:
+            if listener.protocol == "SSL":
                 raise ConfigError(
-                    f"{each.name} is SSL, by which nodes cannot prove that they are of this cluster: set SASL_SSL for "
-                    "it in listener.security.protocol.map, which is TLS and the secret of einmal.cluster.secret.file"
+                    f"{listener.name} is SSL, by which nodes cannot prove that they are of this cluster: set "
+                    "SASL_SSL for it in listener.security.protocol.map, which is TLS and the secret of "
+                    "einmal.cluster.secret.file"
                 )
         between_nodes = () if self.is_alone else listeners.between_nodes
-        if any(each.authenticates for each in between_nodes) and not self.einmal_cluster_secret_file:
+        if any(listener.authenticates for listener in between_nodes) and not self.einmal_cluster_secret_file:
             raise ConfigError("SASL_PLAINTEXT or SASL_SSL between nodes needs einmal.cluster.secret.file")
-        if self.einmal_cluster_secret_file and not any(each.authenticates for each in (*listeners.all, *between_nodes)):
+        if self.einmal_cluster_secret_file and not any(
+            listener.authenticates for listener in (*listeners.all, *between_nodes)
+        ):
             raise ConfigError(
                 "einmal.cluster.secret.file protects nothing: listener.security.protocol.map must set SASL_SSL or "
                 "SASL_PLAINTEXT for inter.broker.listener.name and controller.listener.names"
             )
-        for each in listeners.all:
-            is_for_nodes = each.is_between_nodes and self.einmal_cluster_secret_file
-            if each.authenticates and not self.sasl_of(each.name).mechanisms and not is_for_nodes:
+        for listener in listeners.all:
+            is_for_nodes = listener.is_between_nodes and self.einmal_cluster_secret_file
+            if listener.authenticates and not self.sasl_of(listener.name).mechanisms and not is_for_nodes:
                 raise ConfigError(
-                    f"listener {each.name} is {each.protocol}, and nobody could authenticate there: set "
-                    f"{OF_LISTENER}{each.name.lower()}.sasl.enabled.mechanisms, for instance to SCRAM-SHA-512"
+                    f"listener {listener.name} is {listener.protocol}, and nobody could authenticate there: set "
+                    f"{OF_LISTENER}{listener.name.lower()}.sasl.enabled.mechanisms, for instance to SCRAM-SHA-512"
                 )
         _ = self.first_users
 
     def _check_effects(self, listeners: Listeners) -> None:
         """Whether what is to protect a listener can. Raises ConfigError."""
         there = (*listeners.all, listeners.controllers_elsewhere)
-        with_sasl = {each.name.lower() for each in there if each.authenticates}
-        with_tls = {each.name.lower() for each in there if each.is_encrypted}
+        with_sasl = {listener.name.lower() for listener in there if listener.authenticates}
+        with_tls = {listener.name.lower() for listener in there if listener.is_encrypted}
         both = "listener.security.protocol.map must set {} or SASL_SSL for a listener"
-        if self.sasl_enabled_mechanisms and not any(each.authenticates for each in listeners.all):
+        if self.sasl_enabled_mechanisms and not any(listener.authenticates for listener in listeners.all):
             raise ConfigError(f"sasl.enabled.mechanisms protects nothing: {both.format('SASL_PLAINTEXT')}")
-        if self.ssl_client_auth != "none" and not any(each.is_encrypted for each in listeners.all):
+        if self.ssl_client_auth != "none" and not any(listener.is_encrypted for listener in listeners.all):
             raise ConfigError(f"ssl.client.auth={self.ssl_client_auth} protects nothing: {both.format('SSL')}")
         for own in self.of_listeners:
             for what, names, other in (("ssl.", with_tls, "SSL"), ("sasl.", with_sasl, "SASL_PLAINTEXT")):
@@ -636,9 +645,9 @@ class BrokerConfig:
             found = tuple(map(parse_principal, filter(None, map(str.strip, self.super_users.split(";")))))
         except SecuritySettingError as error:
             raise ConfigError(f"super.users: {error.meaning}: {error.hint}") from error
-        for each in found:
-            if _AFTER_COMMA.search(each.name):
-                raise ConfigError(f"super.users: {str(each)!r} is one principal: separate several by semicolons")
+        for principal in found:
+            if _AFTER_COMMA.search(principal.name):
+                raise ConfigError(f"super.users: {str(principal)!r} is one principal: separate several by semicolons")
         return found
 
     def advertised(self, listener: NamedListener, port: int) -> Endpoint:
@@ -730,7 +739,7 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
             unknown.append(key)
     base = base or BrokerConfig()
     given = dict.fromkeys((*base.given, *(name.replace("_", ".") for name in known)))
-    all_own = {**{each.full_key: each for each in base.of_listeners}, **of_listeners}
+    all_own = {**{setting.full_key: setting for setting in base.of_listeners}, **of_listeners}
     config = replace(base, **known, given=tuple(given), of_listeners=tuple(all_own.values()))
     _check_together(config)
     return config, tuple(unknown)

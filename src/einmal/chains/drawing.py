@@ -19,7 +19,7 @@ def text(chain: Chain, notes: Mapping[str, str]) -> Iterator[str]:
     """A line for each link, below one for each location that it writes. ``notes``: by the names of links."""
     for step in chain.steps:
         inputs = ", ".join(_named(each) for each in step.inputs) or "(nothing yet)"
-        outputs = ", ".join(_named(each) for each in step.outputs) or "(topics that each row names)"
+        outputs = ", ".join(_named(output) for output in step.outputs) or "(topics that each row names)"
         yield f"{inputs}  {_SIGNS[step.link.kind]}  {outputs}"
         texts = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link.name, "")]
         yield "    " + "; ".join(filter(None, texts))

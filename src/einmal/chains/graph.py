@@ -83,7 +83,7 @@ class Chain:
     def ends(self) -> list[Location]:
         """Locations that no link reads."""
         read = {each for step in self.steps for each in step.inputs}
-        return sorted({each for step in self.steps for each in step.outputs} - read)
+        return sorted({output for step in self.steps for output in step.outputs} - read)
 
     def guarantee_of(self, location: Location) -> str:
         """Return the guarantee of the data in the location: the weakest of the links that write there."""
@@ -120,9 +120,9 @@ def chain_of(links: Sequence[Link], existing: Collection[Location] = ()) -> Chai
         step = _step(link, inputs, outputs, guarantees)
         steps.append(step)
         depth = max((depths.setdefault(each, 0) for each in inputs), default=0)
-        for each in outputs:
-            depths[each] = max(depths.get(each, 0), depth + 1)
-            guarantees[each] = _weakest([step.guarantee, guarantees.get(each, EXACTLY_ONCE)])
+        for output in outputs:
+            depths[output] = max(depths.get(output, 0), depth + 1)
+            guarantees[output] = _weakest([step.guarantee, guarantees.get(output, EXACTLY_ONCE)])
     return Chain(tuple(steps), depths)
 
 
@@ -135,7 +135,7 @@ def _connected(links: Sequence[Link], existing: Collection[Location]) -> list[_C
     topics |= set(existing)
     while True:
         found = [_expanded(link, topics) for link in links]
-        more = {each for _, _, outputs in found for each in outputs if each.kind is LocationKind.TOPIC} - topics
+        more = {output for _, _, outputs in found for output in outputs if output.kind is LocationKind.TOPIC} - topics
         if not more:
             return found
         topics |= more
@@ -151,9 +151,9 @@ def _expanded(link: Link, topics: Iterable[Location]) -> _Connected:
 
 def _matching(patterns: Iterable[tuple[str, str]], topics: Iterable[Location]) -> list[Location]:
     return [
-        each
-        for each in sorted(topics)
-        if any(each.system == system and re.fullmatch(pattern, each.name) for system, pattern in patterns)
+        topic
+        for topic in sorted(topics)
+        if any(topic.system == system and re.fullmatch(pattern, topic.name) for system, pattern in patterns)
     ]
 
 

@@ -47,7 +47,7 @@ class ClusterFaults:
     def serving(self) -> list[int]:
         """The brokers that run and are not paused."""
         brokers = self.cluster.brokers
-        return [node_id for node_id, each in brokers.items() if each.is_running and node_id not in self._paused]
+        return [node_id for node_id, broker in brokers.items() if broker.is_running and node_id not in self._paused]
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -160,4 +160,4 @@ class ClusterFaults:
             topics = self._admin.describe_topics(names)
         except KafkaError:
             return None
-        return [(name, each) for name in names for each in topics[name].partitions.values()]
+        return [(name, partition) for name in names for partition in topics[name].partitions.values()]

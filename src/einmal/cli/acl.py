@@ -99,7 +99,7 @@ def list_acls(
 
     filters = _filters(principals, _resources(topics, groups, transactional_ids, cluster), (), pattern)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = dict.fromkeys(each for wanted in filters for each in admin.describe_acls(wanted))
+        found = dict.fromkeys(acl for wanted in filters for acl in admin.describe_acls(wanted))
     _print(found, output)
 
 
@@ -177,7 +177,7 @@ def remove(
         raise typer.BadParameter("name a PRINCIPAL, or a resource: --topic, --group, --transactional-id or --cluster")
     filters = _filters(principals, resources, operations or (), pattern)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = dict.fromkeys(each for wanted in filters for each in admin.describe_acls(wanted))
+        found = dict.fromkeys(acl for wanted in filters for acl in admin.describe_acls(wanted))
         if found and not yes:
             with redirect_stdout(sys.stderr):
                 _print(found, Format.TEXT)

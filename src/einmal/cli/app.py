@@ -109,7 +109,7 @@ class _Program(TyperGroup):
 
     def __init__(self, *, commands: Mapping[str, Command], **attributes: Any) -> None:
         later: dict[str, Command] = {name: _Later(name) for name in _LATER}
-        now = {name: with_common_options(each) for name, each in commands.items()}
+        now = {name: with_common_options(command) for name, command in commands.items()}
         super().__init__(commands={**now, **later}, **attributes)
         self.commands = _Commands(self.commands)
 

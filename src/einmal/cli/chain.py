@@ -32,7 +32,7 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
 
     systems = _Systems()
     with failures_reported():
-        found = [(file, each) for file in files for each in _links(file, systems)]
+        found = [(file, link) for file in files for link in _links(file, systems)]
         declared = [each for _, each in found if isinstance(each, DeclaredLink)]
         broken = [(file, each) for file, each in found if isinstance(each, BrokenSection)]
         for file, section in broken:
@@ -54,7 +54,7 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
         note(f"drawn: {graph}")
     ends = [{**_end(chain, location), "behind": str(end_to_end(chain, location, lags))} for location in chain.ends]
     if output is Format.JSON:
-        steps = [_step(each, notes) for each in chain.steps]
+        steps = [_step(step, notes) for step in chain.steps]
         print(json.dumps({"links": steps, "ends": ends, "left_out": [f"{file}: {each.name}" for file, each in broken]}))
     else:
         for line in text(chain, notes):
@@ -112,7 +112,7 @@ def _step(step: Any, notes: Mapping[str, str]) -> dict[str, Any]:
         "link": step.link.name,
         "kind": step.link.kind.value,
         "inputs": [_location(each) for each in step.inputs],
-        "outputs": [_location(each) for each in step.outputs],
+        "outputs": [_location(output) for output in step.outputs],
         "guarantee": step.guarantee,
         "why": step.why,
         "behind": notes[step.link.name],

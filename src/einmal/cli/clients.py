@@ -133,7 +133,7 @@ def known_settings() -> set[str]:
     """The settings of all kinds of clients."""
     from einmal.client import config
 
-    return {name for each in _KINDS for name, *_ in config.documentation(getattr(config, each))}
+    return {name for kind in _KINDS for name, *_ in config.documentation(getattr(config, kind))}
 
 
 def _of_kind(given: Mapping[str, str], kind: str, where: str) -> dict[str, str]:

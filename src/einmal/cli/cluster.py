@@ -43,7 +43,7 @@ def info(
         "brokers": len(found.brokers),
     }
     columns = ("node_id", "host", "port", "rack")
-    rows = [{column: getattr(each, column) for column in columns} for each in found.brokers]
+    rows = [{column: getattr(broker, column) for column in columns} for broker in found.brokers]
     print_sections({"cluster": ([summary], tuple(summary)), "brokers": (rows, columns)}, output)
 
 

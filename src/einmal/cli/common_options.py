@@ -28,7 +28,7 @@ def with_common_options(command: Command) -> Command:
     """Return the command, or group of commands, with the options of every verb."""
     for verb in _verbs(command):
         verb.params += [_quiet(), _verbose()]
-        if {each.name for each in verb.params} >= _CONNECTING:
+        if {param.name for param in verb.params} >= _CONNECTING:
             verb.params.append(_profile())
     return command
 

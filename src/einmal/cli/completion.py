@@ -30,12 +30,14 @@ def topic_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:
     """Groups that begin with what is typed."""
-    return _names(context, incomplete, lambda admin: (each.group_id for each in admin.list_groups()))
+    return _names(context, incomplete, lambda admin: (group.group_id for group in admin.list_groups()))
 
 
 def transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Transactional ids that begin with what is typed."""
-    return _names(context, incomplete, lambda admin: (each.transactional_id for each in admin.list_transactions()))
+    return _names(
+        context, incomplete, lambda admin: (transaction.transactional_id for transaction in admin.list_transactions())
+    )
 
 
 def _names(context: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:

@@ -74,5 +74,5 @@ def _who(held: HeldPartition) -> str:
 
 def _groups(held: HeldPartition) -> str:
     groups = held.waiting_groups or ()
-    names = [f"{printable(each.group_id)}{' (at the end)' if each.is_at_the_end else ''}" for each in groups]
+    names = [f"{printable(group.group_id)}{' (at the end)' if group.is_at_the_end else ''}" for group in groups]
     return f"groups: {', '.join(names)}" if names else "no group has an offset here"

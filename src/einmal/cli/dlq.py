@@ -212,7 +212,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
         "stage": letter.stage,
         "reason": letter.reason,
         "message": letter.message,
-        "headers": {each.key: _shown(each.value) for each in original_headers(letter.headers)},
+        "headers": {header.key: _shown(header.value) for header in original_headers(letter.headers)},
         "key": _shown(letter.key),
         "value": _shown(letter.value),
     }

@@ -63,7 +63,7 @@ def describe(
         if described.state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
         committed = admin.list_group_offsets(name, require_stable=False)
-        owners = {each: member for member in described.members for each in member.partitions}
+        owners = {partition: member for member in described.members for partition in member.partitions}
         wanted = sorted({*committed, *owners})
         log = LogOffsets(admin)
         ends = log.of(wanted, LATEST)
@@ -142,9 +142,9 @@ def lag(
         },
         output,
     )
-    for each in found.partitions:
-        for why in dict.fromkeys(each.unknown.values()):
-            note(f"note: {each.topic}-{each.partition}: {printable(why)}")
+    for partition in found.partitions:
+        for why in dict.fromkeys(partition.unknown.values()):
+            note(f"note: {partition.topic}-{partition.partition}: {printable(why)}")
 
 
 @group.command()
@@ -189,14 +189,14 @@ def seek(
                 plan = commit(consumer, plan)
     rows: list[Row] = [
         {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
-            "current_offset": each.current,
-            "new_offset": each.new,
+            "topic": move.partition.topic,
+            "partition": move.partition.partition,
+            "current_offset": move.current,
+            "new_offset": move.new,
             "status": "moved" if yes else "not moved",
             "error": None,
         }
-        for each in plan.moves
+        for move in plan.moves
     ]
     for where, error in plan.left.items():
         topic, partition = (where, None) if isinstance(where, str) else where

@@ -63,7 +63,7 @@ def _lines(entry: dict[str, Any]) -> list[str]:
     head = " ".join(
         f"{name}={_text(value)}" for name, value in entry.items() if name != "records" and value is not None
     )
-    return [head, *("  " + " ".join(f"{name}={_text(value)}" for name, value in each.items()) for each in records)]
+    return [head, *("  " + " ".join(f"{name}={_text(value)}" for name, value in record.items()) for record in records)]
 
 
 def _text(value: Any) -> str:

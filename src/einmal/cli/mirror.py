@@ -178,7 +178,7 @@ def explain(flow: FlowName, file: File = _FILE, output: Output = Format.TEXT) ->
     with failures_reported():
         source = SourceReader(declaration.clusters[declared.source])
         try:
-            rows = [asdict(each) for each in promises(declared, source)]
+            rows = [asdict(promise) for promise in promises(declared, source)]
         finally:
             source.close()
     print_rows(rows, ("subject", "verdict", "text"), output)
@@ -254,28 +254,28 @@ def _print(status: MirrorStatus, output: Format) -> None:
         typer.echo("no transaction yet: the flow has copied nothing", err=True)
     partitions = [
         {
-            "partition": str(each.partition),
-            "target": str(each.target),
-            "position": each.position,
-            "end": each.end,
-            "lag": each.lag,
+            "partition": str(partition.partition),
+            "target": str(partition.target),
+            "position": partition.position,
+            "end": partition.end,
+            "lag": partition.lag,
         }
-        for each in status.partitions
+        for partition in status.partitions
     ]
     groups = [
         {
-            "group": each.group,
-            "partition": str(each.partition),
-            "source_offset": each.source_offset,
-            "target_offset": each.target_offset,
-            "state": each.state.value,
-            "reason": each.reason,
+            "group": group.group,
+            "partition": str(group.partition),
+            "source_offset": group.source_offset,
+            "target_offset": group.target_offset,
+            "state": group.state.value,
+            "reason": group.reason,
         }
-        for each in status.groups
+        for group in status.groups
     ]
     sections: dict[str, tuple[Sequence[Row], tuple[str, ...]]] = {
         "partitions": (partitions, _PARTITIONS),
-        "groups": (groups, (*_GROUPS, "reason") if any(each.reason for each in status.groups) else _GROUPS),
+        "groups": (groups, (*_GROUPS, "reason") if any(group.reason for group in status.groups) else _GROUPS),
     }
     if status.left_out or output is Format.JSON:
         sections["left_out"] = ([asdict(each) for each in status.left_out], _LEFT_OUT)

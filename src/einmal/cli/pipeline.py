@@ -231,7 +231,7 @@ def _declared(
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
     declaration = _parsed(file)
     others = [each for each in declaration.sinks if not each.is_topic]
-    clients = [client for each in declaration.sources if (client := client_settings(each.options))]
+    clients = [client for source in declaration.sources if (client := client_settings(source.options))]
     if not others:
         return KafkaOwnership(client_settings(declaration.writer))
     chosen = next((each for each in others if each.name == sink), others[0])

@@ -109,7 +109,7 @@ def _print_list(
     settings: Mapping[str, Mapping[str, str]], current: str | None, names: list[str], output: Format
 ) -> None:
     rows: list[dict[str, Any]] = [
-        {"profile": each, "bootstrap_servers": settings[each].get("bootstrap.servers"), "used": each == current}
-        for each in names
+        {"profile": name, "bootstrap_servers": settings[name].get("bootstrap.servers"), "used": name == current}
+        for name in names
     ]
     print_rows(rows, ("profile", "bootstrap_servers", "used"), output)

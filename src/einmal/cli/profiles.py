@@ -108,7 +108,7 @@ def _parsed(file: Path, text: str) -> Profiles:
     tables, current = found.pop("profiles", {}), found.pop("profile", None)
     if found or not isinstance(tables, dict) or not isinstance(current, str | None):
         raise typer.BadParameter(f'{file} may have profile = "NAME" and tables [profiles.NAME], and nothing else')
-    return Profiles(current, {name: _settings(file, name, each) for name, each in tables.items()})
+    return Profiles(current, {name: _settings(file, name, table) for name, table in tables.items()})
 
 
 def _settings(file: Path, name: str, table: Any) -> dict[str, str]:

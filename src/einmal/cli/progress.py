@@ -89,8 +89,8 @@ class Console:
         lines.lag = pipeline.lag
 
     def tick(self, pipelines: Sequence[Watched], now: float) -> None:
-        for each in pipelines:
-            name = each.progress.pipeline
+        for pipeline in pipelines:
+            name = pipeline.progress.pipeline
             lines = self._lines.setdefault(name, _Lines())
             if now - lines.printed >= _LINE_S:
                 self._flush(name, lines)
@@ -159,16 +159,16 @@ def lag_text(lag: Mapping[str, int]) -> str:
 def table(pipelines: Sequence[Watched], now: float) -> Table:
     """Return a table of what runs at this moment."""
     result = Table(*_HEADS, box=None, pad_edge=False, header_style="")
-    for each in pipelines:
-        progress = each.progress
+    for pipeline in pipelines:
+        progress = pipeline.progress
         rates = progress.rates(now)
         result.add_row(
             progress.pipeline,
             f"{rates.input:,.0f}",
             f"{rates.output:,.0f}",
-            "-" if each.lag is None else lag_text(each.lag),
+            "-" if pipeline.lag is None else lag_text(pipeline.lag),
             "-" if progress.open_since is None else f"open {progress.open_s(now):.1f} s",
-            _now(each, now),
+            _now(pipeline, now),
         )
     return result
 

@@ -46,7 +46,9 @@ _LETTERS: Final[Mapping[str, Letter]] = {
     "%s": lambda shown: shown.record.value or b"",
     "%d": lambda shown: shown.record.timestamp,
     "%T": lambda shown: shown.record.timestamp,
-    "%h": lambda shown: b",".join(each.key.encode() + b"=" + (each.value or b"") for each in shown.record.headers),
+    "%h": lambda shown: b",".join(
+        header.key.encode() + b"=" + (header.value or b"") for header in shown.record.headers
+    ),
     "%K": lambda shown: _length(shown.record.key),
     "%V": lambda shown: _length(shown.record.value),
     "%S": lambda shown: _length(shown.record.value),
@@ -98,7 +100,7 @@ def _as_json(record: ConsumerRecord) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "key": None if is_control else _json_value(record.key),
         "value": None if is_control else _json_value(record.value),
-        "headers": [{"key": each.key, "value": _json_value(each.value)} for each in record.headers],
+        "headers": [{"key": header.key, "value": _json_value(header.value)} for header in record.headers],
         **_of_batch(record, batch),
         "control": _control(record) if is_control else None,
     }

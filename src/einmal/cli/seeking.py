@@ -35,7 +35,7 @@ def planned(
 
     committed = admin.list_group_offsets_each(group)
     candidates, left = _candidates(admin, topics, committed)
-    wanted = [each for each in candidates if partitions is None or each.partition in partitions]
+    wanted = [candidate for candidate in candidates if partitions is None or candidate.partition in partitions]
     current: dict[TopicPartition, int | None] = {}
     for each in wanted:
         position = committed.get(each)
@@ -63,20 +63,20 @@ def commit(consumer: Consumer, plan: SeekPlan) -> SeekPlan:
     than a topic."""
     from einmal.client.errors import RequestRefused
 
-    consumer.assign(each.partition for each in plan.moves)
+    consumer.assign(move.partition for move in plan.moves)
     try:
-        consumer.commit({each.partition: each.new for each in plan.moves})
+        consumer.commit({move.partition: move.new for move in plan.moves})
         return plan
     except RequestRefused:
         # A commit has an answer for each topic, and raises the first error, without those that were accepted.
         moved, left = list[Move](), dict(plan.left)
-    for name in dict.fromkeys(each.partition.topic for each in plan.moves):
-        moves = [each for each in plan.moves if each.partition.topic == name]
+    for name in dict.fromkeys(move.partition.topic for move in plan.moves):
+        moves = [move for move in plan.moves if move.partition.topic == name]
         try:
-            consumer.commit({each.partition: each.new for each in moves})
+            consumer.commit({move.partition: move.new for move in moves})
             moved += moves
         except RequestRefused as error:
-            left |= dict.fromkeys((each.partition for each in moves), error)
+            left |= dict.fromkeys((move.partition for move in moves), error)
     return SeekPlan(moved, left)
 
 

@@ -241,7 +241,7 @@ def _share_descriptors(config: BrokerConfig, limit: int) -> tuple[BrokerConfig, 
     """The settings, with no more connections than ``limit`` descriptors allow; and how many files of logs have."""
     wanted = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
     files, allowed = shares(limit, list(wanted.values()))
-    own = {each.full_key: each for each in config.of_listeners}
+    own = {listener.full_key: listener for listener in config.of_listeners}
     for (name, count), most in zip(wanted.items(), allowed, strict=True):
         if count > most:
             lowered = ListenerSetting(name.lower(), "max.connections", most)
@@ -363,7 +363,7 @@ def _warn_of_impersonation(config: BrokerConfig) -> None:
     authenticate."""
     if config.is_alone:
         return
-    open_to_all = [each.name for each in config.named_listeners.between_nodes if not each.authenticates]
+    open_to_all = [node.name for node in config.named_listeners.between_nodes if not node.authenticates]
     if config.clients_may_act_as_brokers:
         problem = f"clients and brokers share the listener {open_to_all[-1]}, where any client can act as a broker"
     elif open_to_all:

@@ -167,14 +167,14 @@ def lines(found: Activity, output: Format, height: int | None = None) -> list[st
     at = datetime.fromtimestamp(found.time / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
     sections: dict[str, list[dict[str, Any]] | None] = {
         "brokers": [
-            {"node_id": each.node_id, "host": each.host, "port": each.port, "controller": each.is_controller}
-            | {"leads": each.leads}
-            for each in found.brokers
+            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "controller": broker.is_controller}
+            | {"leads": broker.leads}
+            for broker in found.brokers
         ],
         "topics": [
-            {column: getattr(each, column) for column in _COLUMNS["topics"]}
-            for each in sorted(found.topics, key=lambda each: (-(each.offsets_per_s or 0), each.topic))
-            if output.has_all or not each.topic.startswith(_INTERNAL)
+            {column: getattr(topic, column) for column in _COLUMNS["topics"]}
+            for topic in sorted(found.topics, key=lambda each: (-(each.offsets_per_s or 0), each.topic))
+            if output.has_all or not topic.topic.startswith(_INTERNAL)
         ],
         "groups": None if found.groups is None else _groups(found.groups),
         "open transactions": None if found.open_transactions is None else _transactions(found.open_transactions),
@@ -207,25 +207,25 @@ def _fitted(tables: list[list[str]], height: int) -> list[list[str]]:
 def _groups(groups: tuple[GroupActivity, ...]) -> list[dict[str, Any]]:
     return [
         {
-            "group": each.group_id,
-            "state": each.state,
-            "members": each.members,
-            "unread": f"up to {each.unread}" if each.is_upper_bound and each.unread is not None else each.unread,
-            "behind": each.behind,
+            "group": group.group_id,
+            "state": group.state,
+            "members": group.members,
+            "unread": f"up to {group.unread}" if group.is_upper_bound and group.unread is not None else group.unread,
+            "behind": group.behind,
         }
-        for each in sorted(groups, key=lambda each: (-(each.unread or 0), each.group_id))
+        for group in sorted(groups, key=lambda each: (-(each.unread or 0), each.group_id))
     ]
 
 
 def _transactions(transactions: tuple[TransactionView, ...]) -> list[dict[str, Any]]:
     return [
         {
-            "transactional_id": each.transactional_id,
-            "age_s": None if each.age_ms is None else each.age_ms // 1000,
-            "timeout_s": None if each.timeout_ms is None else each.timeout_ms // 1000,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "partitions": each.partitions,
+            "transactional_id": transaction.transactional_id,
+            "age_s": None if transaction.age_ms is None else transaction.age_ms // 1000,
+            "timeout_s": None if transaction.timeout_ms is None else transaction.timeout_ms // 1000,
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+            "partitions": transaction.partitions,
         }
-        for each in sorted(transactions, key=lambda each: -(each.age_ms or 0))
+        for transaction in sorted(transactions, key=lambda each: -(each.age_ms or 0))
     ]

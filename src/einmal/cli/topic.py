@@ -151,7 +151,7 @@ def describe(
         }
         for at, each in zip(wanted, described.partitions.values(), strict=True)
     ]
-    changed = [{"key": each.name, "value": each.value} for each in configs.values() if not each.is_default]
+    changed = [{"key": config.name, "value": config.value} for config in configs.values() if not config.is_default]
     summary = [{"name": name, "topic_id": str(described.topic_id), "internal": described.is_internal}]
     columns = ("partition", "leader", "epoch", "replicas", "isr")
     offsets = ("log_start_offset", "last_stable_offset", "high_watermark")
@@ -276,7 +276,7 @@ def produce(
 
     if key_delimiter == "":
         raise typer.BadParameter("--key-delimiter cannot be empty")
-    fixed = {"key": key, "partition": partition, "headers": [_header(each) for each in headers or ()]}
+    fixed = {"key": key, "partition": partition, "headers": [_header(header) for header in headers or ()]}
     lines = _lines(key_delimiter, fixed, tombstone)
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = config_of(brokers, settings, command_config, "ProducerSettings")
@@ -438,7 +438,7 @@ def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list
     from einmal.types import ErrorCode
 
     known = consumer.partitions_for_topic(name)
-    wanted = [TopicPartition(name, each) for each in partitions or ()] or known
+    wanted = [TopicPartition(name, partition) for partition in partitions or ()] or known
     for each in wanted:
         if each not in known:
             raise UnknownTopic(
@@ -521,7 +521,7 @@ def _print_records(
         # Never more than are printed: a group's position moves past everything that poll gave.
         records = consumer.poll(500, None if number is None else min(500, number - printed))
         if ranges is not None:
-            records = [each for each in records if _is_wanted(each, ranges.get(each.topic_partition))]
+            records = [record for record in records if _is_wanted(record, ranges.get(record.topic_partition))]
         _print_all(consumer, records, show)
         printed += len(records)
         if printed == number:
@@ -536,7 +536,9 @@ def _print_all(consumer: Consumer, records: list[ConsumerRecord], show: Callable
     """Print these. What has not reached stdout when that ends is given back: a group must not commit it."""
     out = CountedOutput()
     shown: list[bytes] = []
-    ends = {each: consumer.ends(each) for each in dict.fromkeys(record.topic_partition for record in records)}
+    ends = {
+        partition: consumer.ends(partition) for partition in dict.fromkeys(record.topic_partition for record in records)
+    }
     try:
         shown.extend(show(Shown(each, ends[each.topic_partition])) for each in records)
         out.write(b"".join(shown))

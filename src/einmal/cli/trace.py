@@ -91,7 +91,7 @@ def trace(
     else:
         from einmal.trace.text import drawn
 
-        print("\n".join(printable(each) for each in drawn(diagram).splitlines()))
+        print("\n".join(printable(line) for line in drawn(diagram).splitlines()))
     if status:
         print(f"error: {command[0] if command else ''} ended with status {status}", file=sys.stderr)
         raise typer.Exit(1)
@@ -155,8 +155,8 @@ def _run_own(direct: Mapping[str, Any], behind: Mapping[str, Any]) -> None:
             consumer.poll(timeout_ms=200)
             producer.init_transactions()
             producer.begin_transaction()
-            for each in partitions:
-                producer.send(name, b"one record", partition=each.partition)
+            for partition in partitions:
+                producer.send(name, b"one record", partition=partition.partition)
             producer.flush()
             consumer.poll(timeout_ms=200)
             producer.commit_transaction()
@@ -194,7 +194,7 @@ def _chosen(exchanges: Sequence[Exchange], topic: str | None, transactional_id: 
     ]
     if fitting:
         return fitting[-1]
-    ids = ", ".join(printable(each) for each in dict.fromkeys(each.transactional_id for each in seen))
+    ids = ", ".join(printable(name) for name in dict.fromkeys(each.transactional_id for each in seen))
     if seen:
         print(f"error: no transaction fits; those seen have the transactional ids {ids}", file=sys.stderr)
     else:

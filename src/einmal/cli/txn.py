@@ -358,9 +358,9 @@ def _abort_in_partition(config: dict[str, str], topic: str, partition: int, star
     at = TopicPartition(topic, partition)
     with failures_reported(), Admin(config) as admin:
         open_here = {
-            each.current_transaction_start_offset: each
-            for each in admin.describe_producers([at])
-            if each.current_transaction_start_offset >= 0
+            producer.current_transaction_start_offset: producer
+            for producer in admin.describe_producers([at])
+            if producer.current_transaction_start_offset >= 0
         }
         if start_offset not in open_here:
             known = ", ".join(map(str, sorted(open_here))) or "none"

@@ -162,7 +162,7 @@ def verify(
         with _own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
                 client=client.value,
-                workloads=[each.value for each in workloads or WorkloadName],
+                workloads=[workload.value for workload in workloads or WorkloadName],
                 control=None if control is None else control.value,
                 pipeline=tested,
                 seconds=_seconds(time),

@@ -60,7 +60,7 @@ def assign_cooperative_sticky(subscriptions: Mapping[str, Subscription], counts:
         topic, index = topic_partition
         if topic in subscriptions[owner].topics and index < counts.get(topic, 0):
             assigned[owner].append(topic_partition)
-    kept = dict.fromkeys(each for partitions in assigned.values() for each in partitions)
+    kept = dict.fromkeys(partition for partitions in assigned.values() for partition in partitions)
     for topic in _topics(subscriptions, counts):
         for index in range(counts[topic]):
             topic_partition = TopicPartition(topic, index)
@@ -71,7 +71,7 @@ def assign_cooperative_sticky(subscriptions: Mapping[str, Subscription], counts:
         while _balance(assigned, subscriptions, may_move):
             pass
     return {
-        member: [each for each in partitions if owners.get(each, member) == member]
+        member: [partition for partition in partitions if owners.get(partition, member) == member]
         for member, partitions in assigned.items()
     }
 

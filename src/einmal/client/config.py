@@ -252,9 +252,9 @@ def _to_text(field: dataclasses.Field[Any], value: Any) -> str:
     text = str(value) if field.name in _NAMES else str(value).strip()
     choices = field.metadata["choices"]
     if choices:
-        text = next((each for each in choices if each.lower() == text.lower()), text)
+        text = next((choice for choice in choices if choice.lower() == text.lower()), text)
         if text not in choices:
-            known = ", ".join(each or "empty" for each in choices)
+            known = ", ".join(choice or "empty" for choice in choices)
             raise ConfigError(meaning=f"{name} cannot be {text!r}", what_to_do=f"choose one of {known}")
     return text
 

@@ -49,8 +49,10 @@ class ConsumerCore:
         """Exactly these from now on; those that stay keep their positions and fetched records."""
         before = dict(self._partitions)
         self._partitions.clear()
-        for each in partitions:
-            self._partitions[each] = before.get(each) or PartitionReading(generation=self.fetches.next_generation())
+        for partition in partitions:
+            self._partitions[partition] = before.get(partition) or PartitionReading(
+                generation=self.fetches.next_generation()
+            )
         for left in [each for each in before if each not in self._partitions]:
             self._held.pop(left, None)
             self.lookup_errors.pop(left, None)
@@ -69,12 +71,12 @@ class ConsumerCore:
         return partition
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        for each in partitions:
-            self._get(each).is_paused = True
+        for partition in partitions:
+            self._get(partition).is_paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        for each in partitions:
-            self._get(each).is_paused = False
+        for partition in partitions:
+            self._get(partition).is_paused = False
 
     @property
     def paused(self) -> list[TopicPartition]:

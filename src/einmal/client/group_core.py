@@ -174,8 +174,8 @@ class GroupCore:
     def subscribed_by_all(self, response: JoinGroupResponse) -> list[str]:
         """Topics whose partition counts the leader needs."""
         topics: dict[str, None] = {}
-        for each in response.members:
-            topics.update(dict.fromkeys(self._subscription_of(each).topics))
+        for member in response.members:
+            topics.update(dict.fromkeys(self._subscription_of(member).topics))
         return sorted(topics)
 
     def _subscription_of(self, member: JoinGroupResponseMember) -> Subscription:

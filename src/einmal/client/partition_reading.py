@@ -103,7 +103,7 @@ class PartitionReading:
                 piece.batches.popleft()
                 self.records_batch = batch.header
                 # A batch may begin before the position: the broker gives whole batches only.
-                self.records.extend(each for each in records if each.offset >= self.position)
+                self.records.extend(record for record in records if record.offset >= self.position)
                 if self.records:
                     return True
             self._skip_to_next()

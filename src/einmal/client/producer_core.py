@@ -332,12 +332,12 @@ class ProducerCore:
         for topic_partition in self._busy:
             head, *_ = batches = self._partitions[topic_partition].batches
             times = [head.deadline_ms]
-            waiting = next((each for each in batches if each.state is not BatchState.IN_FLIGHT), None)
+            waiting = next((batch for batch in batches if batch.state is not BatchState.IN_FLIGHT), None)
             if waiting is not None and waiting.state is BatchState.OPEN and not waiting.is_full:
                 times.append(waiting.created_ms + self.limits.linger_ms)
             elif waiting is not None:
                 times.append(waiting.retry_at_ms)
-            due = min((each for each in times if each > now), default=None)
+            due = min((time for time in times if time > now), default=None)
             if due is not None and (earliest is None or due < earliest):
                 earliest = due
         return earliest

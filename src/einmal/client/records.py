@@ -94,7 +94,7 @@ def headers_of(headers: HeadersLike) -> tuple[Header, ...]:
     """A mapping, or pairs of a name and a value; ``str`` is taken as UTF-8. Raises LocalError."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        return tuple(_header(each.key, each.value) if isinstance(each, Header) else _header(*each) for each in pairs)
+        return tuple(_header(pair.key, pair.value) if isinstance(pair, Header) else _header(*pair) for pair in pairs)
     except (TypeError, ValueError) as error:
         raise LocalError(
             meaning=f"headers cannot be {headers!r}",

@@ -268,9 +268,9 @@ class TransactionCore:
         return list(self._to_add)
 
     def added(self, partitions: Iterable[TopicPartition]) -> None:
-        for each in partitions:
-            self._to_add.pop(each, None)
-            self._added[each] = None
+        for partition in partitions:
+            self._to_add.pop(partition, None)
+            self._added[partition] = None
 
     def must_add_group(self, group_id: str) -> bool:
         """Whether AddOffsetsToTxn comes before TxnOffsetCommit."""

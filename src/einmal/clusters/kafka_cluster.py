@@ -113,7 +113,7 @@ class _Asker(Admin):
                     raise error_for(code, f"topic {name!r}")
                 continue
             partitions = tuple(TopicPartition(name, index) for index in sorted(topic.partitions))
-            leaderless = frozenset(each for each in partitions if metadata.leader(each) is None)
+            leaderless = frozenset(partition for partition in partitions if metadata.leader(partition) is None)
             topic_id = None if topic.topic_id == NO_TOPIC_ID else _as_text(topic.topic_id)
             found[name] = TopicSeen(topic_id, partitions, leaderless)
         return Seen(metadata.cluster_id, found)
@@ -216,15 +216,15 @@ class KafkaCluster:
     def existing(self, position: SourcePosition) -> list[TopicPartition]:
         """The partitions of a position that can be asked for their ends: topics that are gone, or that were created
         again, and partitions without a leader are left out. Does not wait for any."""
-        topics = dict.fromkeys(each.topic for each in position.offsets)
+        topics = dict.fromkeys(offset.topic for offset in position.offsets)
         seen = self.look(topics, topics)
         return [
-            each
-            for each in position.offsets
-            if (topic := seen.topics.get(each.topic)) is not None
-            and each in topic.partitions
-            and each not in topic.leaderless
-            and topic.topic_id in (None, position.topic_ids.get(each.topic, topic.topic_id))
+            offset
+            for offset in position.offsets
+            if (topic := seen.topics.get(offset.topic)) is not None
+            and offset in topic.partitions
+            and offset not in topic.leaderless
+            and topic.topic_id in (None, position.topic_ids.get(offset.topic, topic.topic_id))
         ]
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -271,14 +271,14 @@ class KafkaCluster:
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         # A record behind the last stable offset is none yet: to begin there would look like data that has vanished.
         found = self._offsets(times, isolation)
-        lacking = [each for each in times if found[each] < 0]
+        lacking = [time for time in times if found[time] < 0]
         if lacking and not may_lack:
             raise OptionError(
                 f"no record at or after {times[lacking[0]]} ms in {', '.join(map(str, lacking))}\n"
                 'hint: .option("startingOffsetsByTimestampStrategy", "latest") begins at the end there'
             )
         ends = self.latest(lacking, committed=committed)
-        return {each: found[each] if found[each] >= 0 else ends[each] for each in times}
+        return {time: found[time] if found[time] >= 0 else ends[time] for time in times}
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, Offset]:
         if not wanted:

@@ -75,7 +75,7 @@ def first_offsets(begin: SourcePosition, end: SourcePosition) -> Positions:
 
     A partition that is new in ``end`` is missing where an older version planned the batch.
     """
-    return {each: begin.offsets[each] for each in end.offsets if each in begin.offsets} | end.starts
+    return {offset: begin.offsets[offset] for offset in end.offsets if offset in begin.offsets} | end.starts
 
 
 def limited(start: Positions, available: Positions, most: int) -> Positions:
@@ -113,7 +113,7 @@ def ranges(
 def shared_max(pieces: Sequence[PlannedRange]) -> int:
     """How many offsets a task may have that reads several partitions: starting a task costs more than 1,000 records do,
     and more than eight of them are many."""
-    total = sum(each.end - each.start for each in pieces)
+    total = sum(piece.end - piece.start for piece in pieces)
     return min(max(_SHARED_MAX, total // _TASKS), _SHARED_BY_MANY_MAX)
 
 

@@ -168,7 +168,7 @@ def _declare(
     if tables["views"] and not needs_origin:
         problems.append("views are a declaration's in TOML: here the function makes the rows")
     views = [_view(name, value, problems) for name, value in tables["views"].items()]
-    known = [*(each.name for each in sources), *(each.name for each in views)]
+    known = [*(source.name for source in sources), *(view.name for view in views)]
     problems += [
         f"{name!r} is the name of two sources or views" for name in sorted(set(known)) if known.count(name) > 1
     ]
@@ -255,7 +255,7 @@ def _view(name: str, value: Any, problems: list[str]) -> View:
 def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[str]) -> DeclaredSink:
     where = f"sinks.{name}"
     options = {key: as_text(value) for key, value in _table(where, table, problems).items()}
-    if any(each.startswith("kafka.") for each in options):
+    if any(option.startswith("kafka.") for option in options):
         problems.append(
             f"{where}: kafka.* belongs to the whole pipeline: all its output is one transaction in one cluster\n"
             "hint: set it at the top; a source that reads elsewhere has kafka.* of its own"

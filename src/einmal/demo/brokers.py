@@ -142,17 +142,17 @@ def is_whole(expected: Mapping[str, int], topics: Mapping[str, TopicMetadata]) -
     """Whether every replica is in sync. ``expected``: how many partitions the topics have that must be there: a broker
     that has just started may know none, which is no proof."""
     found = {name: len(topic.partitions) for name, topic in topics.items()}
-    partitions = [each for topic in topics.values() for each in topic.partitions.values()]
+    partitions = [partition for topic in topics.values() for partition in topic.partitions.values()]
     return (
         bool(expected)
         and all(found.get(name) == count for name, count in expected.items())
-        and all(each.replicas and sorted(each.isr) == sorted(each.replicas) for each in partitions)
+        and all(partition.replicas and sorted(partition.isr) == sorted(partition.replicas) for partition in partitions)
     )
 
 
 def leaders(admin: Admin, topic: str) -> Counter[int]:
     """How many partitions each broker leads; -1: nobody. Raises UnknownTopic, also where the broker is behind."""
-    return Counter(each.leader for each in admin.describe_topics([topic])[topic].partitions.values())
+    return Counter(partition.leader for partition in admin.describe_topics([topic])[topic].partitions.values())
 
 
 def coordinator(admin: Admin, transactional_id: str) -> int:

@@ -122,9 +122,9 @@ class GroupCoordinator:
         types = {group_type.lower() for group_type in types_filter}
         entries = (self._view(group_id).entry() for group_id in self._group_ids())
         groups = tuple(
-            each
-            for each in entries
-            if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
+            entry
+            for entry in entries
+            if (not states or entry.group_state.lower() in states) and (not types or entry.group_type in types)
         )
         return Decision(response=ListGroupsResponse(groups=groups))
 

@@ -74,5 +74,5 @@ class SparkAppender:
 
 
 def _rows(part: RecordPart) -> Iterator[PartRow]:
-    for each in part.records():
-        yield PartRow(each.topic, each.value, each.key, each.headers, each.partition, each.timestamp)
+    for record in part.records():
+        yield PartRow(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp)

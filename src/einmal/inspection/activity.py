@@ -74,11 +74,11 @@ def watch(admin: AdminCalls, reader: RangeReader, before: ClusterView | None, no
     returned. ``reader``: one that reads uncommitted records. Raises KafkaError."""
     view = look(admin, now)
     lags: dict[str, GroupLag | str] = {}
-    for each in view.groups or ():
+    for group in view.groups or ():
         try:
-            lags[each.group_id] = lag_of(admin, reader, each.group_id, COUNTED_EACH_LOOK)
+            lags[group.group_id] = lag_of(admin, reader, group.group_id, COUNTED_EACH_LOOK)
         except KafkaError as error:
-            lags[each.group_id] = reason(error)
+            lags[group.group_id] = reason(error)
     return activity(view, lags, before), view
 
 
@@ -86,8 +86,8 @@ def activity(view: ClusterView, lags: Mapping[str, GroupLag | str], before: Clus
     """``lags``: of each group, or why it is not known."""
     leaders = [each.leader for each in view.partitions]
     topics: dict[str, list[PartitionView]] = {}
-    for each in view.partitions:
-        topics.setdefault(each.topic, []).append(each)
+    for partition in view.partitions:
+        topics.setdefault(partition.topic, []).append(partition)
     ends = {} if before is None else {(each.topic, each.partition): each.high_watermark for each in before.partitions}
     seconds = 0.0 if before is None else (view.time - before.time) / 1000
     transactions = view.transactions
@@ -96,13 +96,19 @@ def activity(view: ClusterView, lags: Mapping[str, GroupLag | str], before: Clus
         view.cluster_id,
         tuple(
             BrokerActivity(
-                each.node_id, each.host, each.port, each.node_id == view.controller, leaders.count(each.node_id)
+                broker.node_id,
+                broker.host,
+                broker.port,
+                broker.node_id == view.controller,
+                leaders.count(broker.node_id),
             )
-            for each in view.brokers
+            for broker in view.brokers
         ),
         tuple(_topic(name, partitions, ends, seconds) for name, partitions in topics.items()),
-        None if view.groups is None else tuple(_group(each, lags[each.group_id]) for each in view.groups),
-        None if transactions is None else tuple(each for each in transactions if each.age_ms is not None),
+        None if view.groups is None else tuple(_group(group, lags[group.group_id]) for group in view.groups),
+        None
+        if transactions is None
+        else tuple(transaction for transaction in transactions if transaction.age_ms is not None),
         {_FIELDS.get(name, name): why for name, why in view.unknown.items()},
     )
 
@@ -117,13 +123,13 @@ def _topic(
     under_replicated = sum(len(each.isr) < len(each.replicas) for each in partitions)
     grown, held_back = 0, 0
     unknown: dict[str, str] = {}
-    for each in partitions:
-        high, stable = each.high_watermark, each.last_stable_offset
+    for partition in partitions:
+        high, stable = partition.high_watermark, partition.last_stable_offset
         if high is None or stable is None:
-            unknown |= dict.fromkeys(("offsets_per_s", "held_back"), each.unknown["high_watermark"])
+            unknown |= dict.fromkeys(("offsets_per_s", "held_back"), partition.unknown["high_watermark"])
             continue
         held_back += high - stable
-        before = ends.get((each.topic, each.partition))
+        before = ends.get((partition.topic, partition.partition))
         if before is None or seconds <= 0:
             unknown.setdefault("offsets_per_s", _NO_TIME)
         else:
@@ -146,6 +152,6 @@ def _group(view: GroupView, lag: GroupLag | str) -> GroupActivity:
         unknown |= dict.fromkeys(("unread", "behind"), lag)
         return GroupActivity(view.group_id, view.state, members, None, None, False, unknown)
     if lag.unread is None or lag.behind is None:
-        why = next(each.unknown["unread"] for each in lag.partitions if each.unread is None)
+        why = next(partition.unknown["unread"] for partition in lag.partitions if partition.unread is None)
         unknown |= dict.fromkeys(("unread", "behind"), why)
     return GroupActivity(view.group_id, view.state, members, lag.unread, lag.behind, lag.is_upper_bound, unknown)

@@ -30,13 +30,13 @@ def look(admin: AdminCalls, now: int) -> ClusterView:
     described = admin.describe_cluster()
     unknown: dict[str, str] = {}
     partitions = partitions_of(admin)
-    bounds = {TopicPartition(each.topic, each.partition): each for each in partitions}
+    bounds = {TopicPartition(partition.topic, partition.partition): partition for partition in partitions}
     return ClusterView(
         now,
         described.cluster_id,
         described.controller_id if described.controller_id >= 0 else None,
         described.transaction_version,
-        tuple(BrokerView(each.node_id, each.host, each.port, each.rack) for each in described.brokers),
+        tuple(BrokerView(broker.node_id, broker.host, broker.port, broker.rack) for broker in described.brokers),
         partitions,
         _transactions(admin, now, unknown),
         _groups(admin, bounds, unknown),
@@ -48,9 +48,9 @@ def partitions_of(admin: AdminCalls, topics: Iterable[str] | None = None) -> tup
     """The partitions of these topics, or of all, with offsets and producers. Raises KafkaError."""
     described = admin.describe_topics(topics)
     metadata = {
-        TopicPartition(name, index): each
+        TopicPartition(name, index): partition
         for name, topic in described.items()
-        for index, each in topic.partitions.items()
+        for index, partition in topic.partitions.items()
     }
     bounds, no_bounds = bounds_of(admin, metadata)
     log_ends, no_log_ends = log_ends_of(admin, metadata)
@@ -121,7 +121,7 @@ def _groups(
     admin: AdminCalls, partitions: Mapping[TopicPartition, PartitionView], unknown: dict[str, str]
 ) -> tuple[GroupView, ...] | None:
     try:
-        return tuple(_group(admin, each, partitions) for each in admin.list_groups())
+        return tuple(_group(admin, group, partitions) for group in admin.list_groups())
     except KafkaError as error:
         unknown["groups"] = reason(error)
         return None

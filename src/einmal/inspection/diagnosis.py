@@ -129,7 +129,7 @@ class Diagnosis:
 def owner_of(found: Open) -> TransactionView | None:
     """The transaction of the coordinators that this is, or the transactional id that it was written under."""
     at = str(found.partition)
-    managed = [each for each in found.owners if each.state in ("Ongoing", *_ENDING)]
+    managed = [owner for owner in found.owners if owner.state in ("Ongoing", *_ENDING)]
     having = [each for each in managed if each.partitions is None or at in each.partitions]
     return next(iter([*having, *managed, *found.owners]), None)
 

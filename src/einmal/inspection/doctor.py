@@ -77,7 +77,7 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
         found = _open_in(at, producers.get(at, ()), again.get(at, ()), transactions, unclear.get(at))
         if found or bounds.stable == before[at].stable:
             held += _findings(found or [Open(at, None, (), unclear.get(at))], _waiting(reader, at, bounds, groups))
-    overdue = tuple(each.transactional_id for each in transactions if each.is_overdue)
+    overdue = tuple(transaction.transactional_id for transaction in transactions if transaction.is_overdue)
     names = {str(each): text for each, text in unseen.items()}
     names |= {name: reason(error) for name, error in missing.items()}
     return Diagnosis(verdict(held, overdue, names), now, tuple(held), overdue, names)
@@ -92,9 +92,12 @@ def _transactions(
         each.producer_id for some in producers.values() for each in some if each.transaction_start_offset is not None
     }
     try:
-        listed = {each.transactional_id: each for each in admin.list_managed_transactions(())}
+        listed = {transaction.transactional_id: transaction for transaction in admin.list_managed_transactions(())}
         if ids:
-            listed |= {each.transactional_id: each for each in admin.list_transactions(producer_ids=sorted(ids))}
+            listed |= {
+                transaction.transactional_id: transaction
+                for transaction in admin.list_transactions(producer_ids=sorted(ids))
+            }
         return transactions_of(admin, listed.values(), now), None
     except KafkaError as error:
         return (), reason(error)
@@ -121,7 +124,7 @@ def _positions(admin: AdminCalls) -> _Positions:
     offsets: dict[str, Mapping[TopicPartition, int]] = {}
     failures: dict[str, str] = {}
     try:
-        groups = [each.group_id for each in admin.list_groups()]
+        groups = [group.group_id for group in admin.list_groups()]
     except KafkaError as error:
         return _Positions(None, f"groups could not be asked: {reason(error)}")
     for group in groups:

@@ -12,7 +12,7 @@ from typing import Any
 def document(value: Any) -> Any:
     """A value of this package, or a list or mapping of them, for ``json.dumps``."""
     if dataclasses.is_dataclass(value):
-        return {each.name: document(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {field.name: document(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):

@@ -28,8 +28,10 @@ class ClusterHealth:
 
 def health_of(cluster: ClusterDescription, topics: Iterable[TopicMetadata]) -> ClusterHealth:
     """Check the metadata."""
-    partitions = [(f"{topic.name}-{index}", each) for topic in topics for index, each in topic.partitions.items()]
-    present = {each.node_id for each in cluster.brokers}
+    partitions = [
+        (f"{topic.name}-{index}", partition) for topic in topics for index, partition in topic.partitions.items()
+    ]
+    present = {broker.node_id for broker in cluster.brokers}
     missing = tuple(sorted({replica for _, each in partitions for replica in each.replicas} - present))
     leaderless = tuple(name for name, each in partitions if each.leader < 0)
     under = tuple(name for name, each in partitions if len(each.isr) < len(each.replicas))

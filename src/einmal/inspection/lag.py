@@ -67,9 +67,9 @@ def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str, most: int = CO
         partitions.append(_lag(at, offset, bounds.get(at), content, unknown.get(at), most))
     return GroupLag(
         group_id,
-        _sum([each.unread for each in partitions]),
-        _sum([each.behind for each in partitions]),
-        any(each.is_upper_bound for each in partitions),
+        _sum([partition.unread for partition in partitions]),
+        _sum([partition.behind for partition in partitions]),
+        any(partition.is_upper_bound for partition in partitions),
         tuple(partitions),
     )
 
@@ -93,5 +93,5 @@ def _lag(
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [each for each in counts if each is not None]
+    known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -46,7 +46,7 @@ def show(admin: AdminCalls, reader: RangeReader, transactional_id: str, now: int
     """``now`` in ms since 1970; ``reader``: one that reads uncommitted records. Raises RequestRefused for an id that no
     coordinator knows."""
     transaction = transaction_of(admin, transactional_id, now)
-    partitions = [_partition(each) for each in transaction.partitions or ()]
+    partitions = [_partition(partition) for partition in transaction.partitions or ()]
     bounds, unknown = bounds_of(admin, partitions)
     producers, no_producers = producers_of(admin, bounds)
     unknown |= no_producers
@@ -73,7 +73,7 @@ def _part(
         content, why = None, reason(error)
     if content is None:
         return RecordsInPartition(*at, start, None, None, dict.fromkeys(("last_offset", "records"), why))
-    mine = [each for each in content.open_ranges if each.producer_id == producer_id]
+    mine = [open_range for open_range in content.open_ranges if open_range.producer_id == producer_id]
     return RecordsInPartition(
         *at, start, max((each.last_offset for each in mine), default=None), sum(each.records for each in mine)
     )

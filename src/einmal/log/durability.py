@@ -301,7 +301,7 @@ class Durability:
             index_writes=tuple(writes),
             files=tuple(files),
             summary=self._summary(summaries, Stored.of(epochs), self.snapshots.known),
-            snapshots=tuple((offset, self.snapshots.path(offset), each) for offset, each in snapshots.items()),
+            snapshots=tuple((offset, self.snapshots.path(offset), snapshot) for offset, snapshot in snapshots.items()),
             retired=tuple(self._retired),
         )
 

@@ -55,7 +55,9 @@ METADATA_TOPIC_ID: Final = UUID(int=1)
 """Kafka's fixed id of the metadata topic."""
 INTERNAL_TOPICS: Final = (CONSUMER_OFFSETS, TRANSACTION_STATE)
 
-_INHERITED: Final = {each.broker_key: name for name, each in TOPIC_SETTINGS.items() if each.broker_key is not None}
+_INHERITED: Final = {
+    setting.broker_key: name for name, setting in TOPIC_SETTINGS.items() if setting.broker_key is not None
+}
 """Settings of topics by the brokers' setting that applies where a topic has none."""
 
 
@@ -153,7 +155,7 @@ class BrokerImage:
 
     def end_point(self, listener: str) -> BrokerEndpoint | None:
         """Its address on the listener of this name; None: it has no such listener."""
-        return next((each for each in self.end_points if each.name == listener), None)
+        return next((point for point in self.end_points if point.name == listener), None)
 
     def record(self) -> RegisterBrokerRecord:
         """The record that builds this image."""

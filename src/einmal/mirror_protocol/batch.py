@@ -161,7 +161,7 @@ def advance(progress: MirrorProgress, cut: Cut, position: RecordedPosition, stag
 
 
 def _current(progress: MirrorProgress) -> list[MapKey]:
-    return [progress.key(each) for each in progress.scans if progress.is_copied(each)]
+    return [progress.key(scan) for scan in progress.scans if progress.is_copied(scan)]
 
 
 def _outputs(progress: MirrorProgress, partition: TopicPartition, runs: tuple[OffsetRun, ...]) -> list[Output]:
@@ -217,7 +217,9 @@ def _shortened(
 ) -> OffsetMap:
     """Without what no group can need: offsets below all known groups and the log start offset, below which no other
     group can begin. Where too many runs are left, a group that is still unknown is not waited for."""
-    known = min((each.source for each in groups.values() if each.source != UNKNOWN), default=offset_map.runs[-1].source)
+    known = min(
+        (group.source for group in groups.values() if group.source != UNKNOWN), default=offset_map.runs[-1].source
+    )
     shortened = offset_map.dropped(min(known, progress.starts.get(key.partition, 0)))
     return shortened if len(shortened.runs) <= flow.runs_max else shortened.dropped(known)
 

@@ -290,9 +290,9 @@ class MirrorMachine:
         except _Again:
             # What is outside of transactions need not wait for them.
             self._are_transactions_known = False
-        offsets = tuple(each for each in progress.scans if each.topic == OFFSETS_TOPIC)
+        offsets = tuple(scan for scan in progress.scans if scan.topic == OFFSETS_TOPIC)
         after = dict((yield from self._ends(offsets)))
-        after |= yield from self._ends(tuple(each for each in progress.scans if each.topic != OFFSETS_TOPIC))
+        after |= yield from self._ends(tuple(scan for scan in progress.scans if scan.topic != OFFSETS_TOPIC))
         if (yield from self._survey()):
             return False
         self._compare(after)
@@ -434,7 +434,7 @@ class MirrorMachine:
         if not isinstance(header, DataHeader) or not header.commits:
             return header
         return replace(
-            header, commits=tuple(each for each in header.commits if self._is_relevant(each, scanned, header))
+            header, commits=tuple(commit for commit in header.commits if self._is_relevant(commit, scanned, header))
         )
 
     def _is_relevant(self, commit: GroupCommit, scanned: TopicPartition, header: DataHeader) -> bool:

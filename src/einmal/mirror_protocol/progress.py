@@ -211,7 +211,7 @@ class MirrorProgress:
         """Nothing is read again for topics any more once all that was passed is."""
         if all(each in self.scans and self.scans[each].position >= end for each, end in self.passed.items()):
             self.passed.clear()
-            if any(each.topic == OFFSETS_TOPIC for each in self.scans):
+            if any(scan.topic == OFFSETS_TOPIC for scan in self.scans):
                 self.returned.clear()
 
     def read_on(self, group: str, cut: Cut) -> RefusedAt:
@@ -243,7 +243,7 @@ class MirrorProgress:
 
     def _is_gone(self, partition: TopicPartition) -> bool:
         """Whether it was one of another ``__consumer_offsets``, which was deleted."""
-        return partition not in self.scans and any(each.topic == OFFSETS_TOPIC for each in self.scans)
+        return partition not in self.scans and any(scan.topic == OFFSETS_TOPIC for scan in self.scans)
 
     def position_after(self, cut: Cut, aside: Mapping[str, str], refused: Mapping[str, RefusedAt]) -> RecordedPosition:
         """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their

@@ -46,8 +46,8 @@ class CopiedStream:
         records = batch.records(bounds)
         if not records:
             return None
-        for each in records:
-            self._note(each.offset, 1)
+        for record in records:
+            self._note(record.offset, 1)
         plain = [NewRecord(each.key, each.value, each.timestamp, each.headers) for each in records]
         return self.batches.encode(self.target, plain, header.compression)
 

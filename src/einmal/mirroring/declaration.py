@@ -122,7 +122,7 @@ def _no_flow(names: Sequence[str]) -> str:
 
 def _aliases(keys: Mapping[str, Any], problems: list[str]) -> list[str]:
     aliases = _names(keys.get("clusters", ()))
-    problems += [f"clusters: {each!r} is no alias: letters, digits and _" for each in aliases if not _is_alias(each)]
+    problems += [f"clusters: {alias!r} is no alias: letters, digits and _" for alias in aliases if not _is_alias(alias)]
     if len(set(aliases)) < 2:
         problems.append('clusters names two clusters or more\nhint: clusters = ["A", "B"]')
     return list(dict.fromkeys(filter(_is_alias, aliases)))

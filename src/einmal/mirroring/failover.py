@@ -32,7 +32,7 @@ def fail_over(
     MirrorStopped where a group has members at the source, KafkaError."""
     reader = SourceReader(source)
     try:
-        _refuse_active(reader, groups or {each.group for each in _status(flow, reader, target).groups})
+        _refuse_active(reader, groups or {group.group for group in _status(flow, reader, target).groups})
         process = MirrorProcess(flow, source, target, notify=notify, committed=committed, ends_when_idle=True)
         incomplete = ""
         try:
@@ -43,7 +43,7 @@ def fail_over(
             process.close()
         status = _status(flow, reader, target)
         # A group may have begun meanwhile.
-        _refuse_active(reader, groups or {each.group for each in status.groups})
+        _refuse_active(reader, groups or {group.group for group in status.groups})
         return _of_groups(replace(status, partitions=_since(flow, status, process), incomplete=incomplete), groups)
     finally:
         reader.close()
@@ -82,17 +82,18 @@ def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Coll
 def unready(status: MirrorStatus, groups: Collection[str]) -> list[str]:
     """Return what keeps the groups from resuming at the target where they stand at the source; without groups, what
     keeps the target from replacing the source."""
-    found = [f"group {each!r} has no offset in the flow's topics" for each in sorted(set(groups) - _names(status))]
+    found = [f"group {group!r} has no offset in the flow's topics" for group in sorted(set(groups) - _names(status))]
     found += [
-        f"group {each.group!r} in {each.partition} is {each.state.value}" + (f": {each.reason}" if each.reason else "")
-        for each in status.groups
-        if each.state is not FailoverState.READY
+        f"group {group.group!r} in {group.partition} is {group.state.value}"
+        + (f": {group.reason}" if group.reason else "")
+        for group in status.groups
+        if group.state is not FailoverState.READY
     ]
-    topics = {each.partition.topic for each in status.groups} if groups else None
+    topics = {group.partition.topic for group in status.groups} if groups else None
     found += [
-        f"{each.partition} is copied up to offset {each.position} of {each.end}"
-        for each in status.partitions
-        if each.lag and (topics is None or each.partition.topic in topics)
+        f"{partition.partition} is copied up to offset {partition.position} of {partition.end}"
+        for partition in status.partitions
+        if partition.lag and (topics is None or partition.partition.topic in topics)
     ]
     found += [
         f"topic {each.topic!r} is left out: {each.reason}"
@@ -115,11 +116,11 @@ def unknown_at_target(status: MirrorStatus, groups: Collection[str]) -> list[str
     """Return what an operator who has lost the source must know: whether there is anything to resume from."""
     if status.batch_id is None:
         return ["nothing was copied"]
-    return [f"group {each!r} has no translated offset" for each in sorted(set(groups) - _names(status))]
+    return [f"group {group!r} has no translated offset" for group in sorted(set(groups) - _names(status))]
 
 
 def _names(status: MirrorStatus) -> set[str]:
-    return {each.group for each in status.groups}
+    return {group.group for group in status.groups}
 
 
 def _status(flow: Flow, reader: SourceReader, target: Mapping[str, str]) -> MirrorStatus:
@@ -131,5 +132,5 @@ def _status(flow: Flow, reader: SourceReader, target: Mapping[str, str]) -> Mirr
 
 
 def _of_groups(status: MirrorStatus, groups: Collection[str]) -> MirrorStatus:
-    found = [each for each in status.groups if not groups or each.group in groups]
+    found = [group for group in status.groups if not groups or group.group in groups]
     return replace(status, groups=found)

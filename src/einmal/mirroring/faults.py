@@ -127,7 +127,9 @@ def _lasts(error: Exception) -> bool:
 
 def _named(text: str, sources: dict[TopicPartition, TopicPartition]) -> str:
     """The source topic of the partition that the text names."""
-    found = (each for name, each in sources.items() if re.search(rf"(?<![\w.-]){re.escape(str(name))}(?![\w-])", text))
+    found = (
+        source for name, source in sources.items() if re.search(rf"(?<![\w.-]){re.escape(str(name))}(?![\w-])", text)
+    )
     return next((each.topic for each in found), "")
 
 
@@ -174,7 +176,7 @@ class SetAside:
     def unanswered(self, kind: type, topics: Iterable[str], now_s: float) -> list[str]:
         """Return which of the topics, for which a step of this kind fails now, it has failed for long: it fails at once
         for one that was left out and is tried again."""
-        since = {each: self._unanswered.setdefault((kind, each), now_s) for each in topics}
+        since = {topic: self._unanswered.setdefault((kind, topic), now_s) for topic in topics}
         return [each for each, since_s in since.items() if each not in self.reasons and now_s - since_s >= LASTS_S]
 
     def answered(self, kind: type, topics: Collection[str] | None = None, *, without: Collection[str] = ()) -> None:

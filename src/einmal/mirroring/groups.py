@@ -14,13 +14,13 @@ _NO_MEMBERS: Final = ("Empty", "Dead")
 def active_groups(cluster: KafkaCluster, groups: Iterable[str]) -> frozenset[str]:
     """Those with members. Raises KafkaError."""
     # DescribeGroups knows no groups of the newer protocol (KIP-848).
-    states = {each.group_id: each.state for each in cluster.admin.list_groups()}
-    return frozenset(each for each in groups if each in states and states[each] not in _NO_MEMBERS)
+    states = {group.group_id: group.state for group in cluster.admin.list_groups()}
+    return frozenset(group for group in groups if group in states and states[group] not in _NO_MEMBERS)
 
 
 def group_names(cluster: KafkaCluster) -> list[str]:
     """Raises KafkaError."""
-    return [each.group_id for each in cluster.admin.list_groups()]
+    return [group.group_id for group in cluster.admin.list_groups()]
 
 
 def committed_offsets(

@@ -63,6 +63,6 @@ def _reason(name: str, given: Mapping[str, str]) -> str | None:
     """Why a key has no effect, whether it is that of a flow, of a cluster or of all."""
     aliases = [each.strip() for each in given.get("clusters", "").split(",")]
     flow = _FLOW.fullmatch(name)
-    prefix = next((each for each in aliases if each and name.startswith(f"{each}.")), None)
+    prefix = next((alias for alias in aliases if alias and name.startswith(f"{alias}.")), None)
     bare = flow[2] if flow is not None else name if prefix is None else name.removeprefix(f"{prefix}.")
     return next((reason for names, reason in _WITHOUT_EFFECT if names.fullmatch(bare)), None)

@@ -298,7 +298,7 @@ class MirrorProcess:
     def _note_answered(self, effect: MirrorEffect) -> None:
         match effect:
             case effects.TakeEnds(partitions):
-                self._aside.answered(effects.TakeEnds, {each.topic for each in partitions})
+                self._aside.answered(effects.TakeEnds, {partition.topic for partition in partitions})
             case effects.ScanHeaders(ranges) | effects.CopyRecords(_, ranges):
                 self._aside.answered(type(effect), {each.topic for each in ranges})
             case effects.ListTopics():

@@ -50,8 +50,8 @@ class SparkCopier:
         except JobFailed as error:
             raise SourceUnreadable(str(error)) from error
         return HeadersScanned(
-            {partition: headers for each in answers for partition, headers in each.headers.items()},
-            {partition: reached for each in answers for partition, reached in each.reached.items()},
+            {partition: headers for answer in answers for partition, headers in answer.headers.items()},
+            {partition: reached for answer in answers for partition, reached in answer.reached.items()},
         )
 
     def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied:

@@ -81,7 +81,9 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
     """``source``: None where it cannot be reached. Raises KafkaError, UnreadableCommitRecord, UnreadableMap."""
     record = target.target.look()
     recorded = RecordedPosition.of(record)
-    listed = None if source is None else {name: each for name, each in source.topics().items() if _accepts(flow, name)}
+    listed = (
+        None if source is None else {name: topic for name, topic in source.topics().items() if _accepts(flow, name)}
+    )
     copied = {each: offset for each, offset in recorded.offsets.items() if each.topic != OFFSETS_TOPIC}
     ends, unanswered = ({}, {}) if source is None else source.stable_ends(copied)
     partitions = [
@@ -131,12 +133,12 @@ def _groups(
     names = {group for saved in maps.values() for group in saved.groups}
     committed: dict[str, dict[TopicPartition, int]] = {}
     if source is not None:
-        accepted = {each for each in group_names(source.cluster) if flow.groups.accepts(each)}
+        accepted = {name for name in group_names(source.cluster) if flow.groups.accepts(name)}
         committed = committed_offsets(source.cluster, dict.fromkeys(sorted(names | accepted)))
         names |= accepted
     # Offsets in what is not copied yet are not translated either.
     mapped = {key.partition for key in maps}
-    for partition in {each for offsets in committed.values() for each in offsets} - mapped:
+    for partition in {offset for offsets in committed.values() for offset in offsets} - mapped:
         if partition.topic in listed:
             maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)

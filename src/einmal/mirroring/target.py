@@ -72,13 +72,15 @@ class TargetWriter:
         """The copies with their ends; without those where a partition has no leader, and of the ``unasked``. Raises
         FaultyLeaders with the names of copies."""
         asked = {name for name, topic in found.items() if name not in unasked and not topic.leaderless}
-        ends, reasons = offsets_each(self.cluster, (each for name in asked for each in found[name].partitions), LATEST)
+        ends, reasons = offsets_each(
+            self.cluster, (partition for name in asked for partition in found[name].partitions), LATEST
+        )
         if reasons:
             raise FaultyLeaders(reasons)
         return {
             name: TargetTopic(
                 topic.topic_id,
-                tuple(ends[each] for each in topic.partitions) if name in asked else (),
+                tuple(ends[partition] for partition in topic.partitions) if name in asked else (),
                 tuple(sorted(each.partition for each in topic.leaderless)),
             )
             for name, topic in found.items()

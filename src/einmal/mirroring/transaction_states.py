@@ -50,7 +50,10 @@ class TransactionStates:
         partitions = topic.partitions
         ends = self._cluster.latest(partitions, committed=False)
         starts = self._cluster.earliest(partitions)
-        ranges = {each: OffsetRange(max(starts[each], self._positions.get(each, 0)), ends[each]) for each in partitions}
+        ranges = {
+            partition: OffsetRange(max(starts[partition], self._positions.get(partition, 0)), ends[partition])
+            for partition in partitions
+        }
         unread = {each: bounds for each, bounds in ranges.items() if bounds.start < bounds.end}
         try:
             if unread:

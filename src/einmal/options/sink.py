@@ -143,12 +143,14 @@ def query_without_effect(
     """Accepted options that neither the sink nor a source of a query uses. ``has_letters``: dead letters are written,
     with the producer's settings among those of the sources."""
     sink = options if isinstance(options, SinkOptions) else None
-    used = {name for each in sources for name in each.set_for_client} | (set() if sink is None else set(sink.client))
+    used = {name for source in sources for name in source.set_for_client} | (
+        set() if sink is None else set(sink.client)
+    )
     if has_letters:
         used |= PRODUCER_NAMES
     names = [
         *(() if sink is None else sink.without_effect),
-        *(name for each in sources for name in each.without_effect),
+        *(name for source in sources for name in source.without_effect),
     ]
     return tuple(dict.fromkeys(name for name in names if name.removeprefix("kafka.") not in used))
 

@@ -108,7 +108,7 @@ def dead_letter(
     record: FailedRecord, failure: RowFailure, topic: str, *, context_headers: bool = True
 ) -> dict[str, Any]:
     """A row for the dead-letter ``topic``: the columns topic, key, value, headers and timestamp of the sink."""
-    headers = [{"key": each.key, "value": each.value} for each in record.headers]
+    headers = [{"key": header.key, "value": header.value} for header in record.headers]
     if context_headers:
         headers += [{"key": name, "value": text.encode()} for name, text in context(record, failure).items()]
     return {
@@ -138,9 +138,13 @@ def context(record: FailedRecord, failure: RowFailure) -> dict[str, str]:
 
 def context_of(headers: Iterable[Header]) -> Mapping[str, str]:
     """The context headers of a dead letter. A record that failed twice has two of each: the last ones count."""
-    return {each.key: (each.value or b"").decode("utf-8", "replace") for each in headers if each.key.startswith(PREFIX)}
+    return {
+        header.key: (header.value or b"").decode("utf-8", "replace")
+        for header in headers
+        if header.key.startswith(PREFIX)
+    }
 
 
 def original_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
     """Those that the record had when it failed."""
-    return tuple(each for each in headers if not each.key.startswith(PREFIX))
+    return tuple(header for header in headers if not header.key.startswith(PREFIX))

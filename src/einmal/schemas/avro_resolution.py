@@ -116,7 +116,7 @@ def _check_names(schema: Mapping[str, Any]) -> None:
     for what in (schema, *schema.get("fields", ())):
         for kind in ("aliases", "symbols"):
             names = what.get(kind, [])
-            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise SchemaError(f"the {kind} of an Avro type are no names")
 
 
@@ -192,9 +192,9 @@ def _declared_union(writer: Node, reader: Node, path: str, as_json: bool) -> Rea
 
 def _matching(writer: Node, branches: Sequence[Node]) -> Node | None:
     """The branch as Avro's Java implementation chooses it: by name, else by structure, else by promotion."""
-    same = [each for each in branches if each["type"] == writer["type"]]
+    same = [branch for branch in branches if branch["type"] == writer["type"]]
     if writer["type"] not in ("record", "enum", "fixed"):
-        wider = (each for each in branches if each["type"] in _PROMOTED.get(writer["type"], ()))
+        wider = (branch for branch in branches if branch["type"] in _PROMOTED.get(writer["type"], ()))
         return next(iter(same), None) or next(wider, None)
     for fits in (
         lambda each: each["name"] == writer["name"],

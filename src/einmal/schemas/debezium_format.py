@@ -52,9 +52,9 @@ class DebeziumDecoder:
         """``schema``: the row's columns in Spark's DDL. Raises SchemaError."""
         self._limits = limits or Limits()
         columns = parsed_columns(schema)
-        if any(each.name.lower() == DELETED for each in columns):
+        if any(column.name.lower() == DELETED for column in columns):
             raise SchemaError(f"{DELETED} is the column of deleted rows, not one of the table's")
-        types = [(each, _type(each)) for each in columns]
+        types = [(column, _type(column)) for column in columns]
         self._after = _Row("$.after", types, requires=True)
         # A deleted row has its key only, unless its table has replica identity full.
         self._before = _Row("$.before", types, requires=False)

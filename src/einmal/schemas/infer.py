@@ -101,9 +101,9 @@ def proposed(samples: Iterable[bytes]) -> Proposal:
     """From the samples that are JSON."""
     shape, count = Shape(), 0
     refused: dict[str, int] = {}
-    for each in samples:
+    for sample in samples:
         try:
-            shape.add(parsed(each, Limits()))
+            shape.add(parsed(sample, Limits()))
             count += 1
         except BadRow as error:
             reason = type(error).__name__

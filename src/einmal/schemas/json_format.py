@@ -168,13 +168,13 @@ def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], dept
         return _column(document, _referred(document, reference), (*above, reference), depth + 1)
     alternatives = next((node[name] for name in ("oneOf", "anyOf") if isinstance(node.get(name), list)), None)
     if alternatives is not None:
-        others = [each for each in alternatives if not _is_null(each)]
+        others = [alternative for alternative in alternatives if not _is_null(alternative)]
         return _column(document, others[0], above, depth + 1) if len(others) == 1 else JSON_TEXT
     kinds = node.get("type")
-    named = [each for each in (kinds if isinstance(kinds, list) else [kinds]) if each not in ("null", None)]
+    named = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind not in ("null", None)]
     if len(named) != 1:
         values = node.get("enum", [node["const"]] if "const" in node else [])
-        return STRING if values and all(isinstance(each, str | None) for each in values) else JSON_TEXT
+        return STRING if values and all(isinstance(value, str | None) for value in values) else JSON_TEXT
     return _typed(document, node, named[0], above, depth)
 
 

@@ -69,9 +69,9 @@ class ProtobufDecoder:
         pool, wide_pool = descriptor_pool.DescriptorPool(), descriptor_pool.DescriptorPool()
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
-            for each in files:
-                pool.Add(each)
-                wide_pool.Add(_widened(each))
+            for file in files:
+                pool.Add(file)
+                wide_pool.Add(_widened(file))
             name = message or _only_message(files)
             descriptor = pool.FindMessageTypeByName(name)
         except KeyError as error:
@@ -143,7 +143,7 @@ def _widened(file: Any) -> Any:
 
 
 def _only_message(files: Any) -> str:
-    names = [f"{each.package}.{message.name}".lstrip(".") for each in files[-1:] for message in each.message_type]
+    names = [f"{file.package}.{message.name}".lstrip(".") for file in files[-1:] for message in file.message_type]
     if len(names) != 1:
         raise SchemaError(
             f"the descriptors have {len(names)} messages: {', '.join(names)[:200]}", "choose one by its full name"
@@ -154,7 +154,7 @@ def _only_message(files: Any) -> str:
 def _indexes(descriptor: Any) -> tuple[int, ...]:
     found: list[int] = []
     while descriptor.containing_type is not None:
-        found.insert(0, [each.name for each in descriptor.containing_type.nested_types].index(descriptor.name))
+        found.insert(0, [nested.name for nested in descriptor.containing_type.nested_types].index(descriptor.name))
         descriptor = descriptor.containing_type
     found.insert(0, list(descriptor.file.message_types_by_name).index(descriptor.name))
     return tuple(found)
@@ -211,11 +211,11 @@ def _unknown_fields(fields: Any) -> dict[str, Any]:
     """As the wire has them: a number, bytes, or the fields of a group; of a field that comes again, a list. Raises
     MalformedValue."""
     found: dict[str, list[Any]] = {}
-    for each in fields:
-        if each.field_number == 0:
+    for field in fields:
+        if field.field_number == 0:
             raise MalformedValue("a field with the number 0")
-        is_plain = isinstance(each.data, int | bytes)
-        found.setdefault(str(each.field_number), []).append(each.data if is_plain else _unknown_fields(each.data))
+        is_plain = isinstance(field.data, int | bytes)
+        found.setdefault(str(field.field_number), []).append(field.data if is_plain else _unknown_fields(field.data))
     return {number: values[0] if len(values) == 1 else values for number, values in found.items()}
 
 

@@ -79,7 +79,7 @@ class KeySet:
         if header.get("crit") is not None:
             raise TokenError("the token has critical extensions, which are not supported", may_pass=False)
         key_id, algorithm = header.get("kid"), header.get("alg")
-        named = [each for each in self._keys if key_id is None or each.key_id == key_id]
+        named = [key for key in self._keys if key_id is None or key.key_id == key_id]
         if not named:
             raise UnknownKey("the token is signed by a key that the identity provider does not publish", may_pass=True)
         fitting = [each for each in named if algorithm in each.algorithms]

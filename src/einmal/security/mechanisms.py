@@ -57,7 +57,10 @@ class OAuthBearerExchange:
         self.refusal = ""
 
     def first(self) -> bytes:
-        pairs = [f"auth=Bearer {self._token.reveal()}", *(f"{name}={each}" for name, each in self._extensions.items())]
+        pairs = [
+            f"auth=Bearer {self._token.reveal()}",
+            *(f"{name}={extension}" for name, extension in self._extensions.items()),
+        ]
         return (_SEPARATOR.join(["n,,", *pairs]) + _SEPARATOR * 2).encode()
 
     def next(self, answer: bytes) -> bytes | None:

@@ -63,10 +63,10 @@ class SaslServerSettings:
 def sasl_server_settings(find: Lookup) -> SaslServerSettings:
     """Raises SecuritySettingError, whose text never quotes a secret."""
     mechanisms = tuple(dict.fromkeys(_list(find("sasl.enabled.mechanisms"))))
-    for each in mechanisms:
-        if each not in MECHANISMS:
+    for mechanism in mechanisms:
+        if mechanism not in MECHANISMS:
             raise SecuritySettingError(
-                f"sasl.enabled.mechanisms: {each} is not supported", f"supported are {', '.join(MECHANISMS)}"
+                f"sasl.enabled.mechanisms: {mechanism} is not supported", f"supported are {', '.join(MECHANISMS)}"
             )
     warnings: list[str] = []
     modules = {each: _module(find, each, warnings) for each in mechanisms}

@@ -246,7 +246,7 @@ class SimulatedIngest:
     def written_keys(self, window: KeyWindow, recorded: RecordedWindow) -> dict[int, Keys]:
         """Return the keys of the committed records that were recorded."""
         kafka = self._world.kafka
-        keys: dict[int, Keys] = {each.number: {} for each in recorded.spans}
+        keys: dict[int, Keys] = {span.number: {} for span in recorded.spans}
         for partition, start in recorded.start().items():
             entries = kafka.log(f"{partition.topic}-{partition.partition}").entries
             for offset in range(start, recorded.reached[partition]):
@@ -342,10 +342,10 @@ def check(kafka: KafkaModel, records: list[int]) -> list[str]:
     anomalies = []
     for index, partition in enumerate(PARTITIONS):
         values = [entry.value for entry in kafka.log(partition).entries if kafka.decided.get(entry.transaction)]
-        wanted = [each for each in records if each % len(PARTITIONS) == index]
+        wanted = [record for record in records if record % len(PARTITIONS) == index]
         anomalies += [f"lost: {each}" for each in wanted if each not in values]
-        anomalies += [f"duplicated: {each}" for each in sorted(set(values)) if values.count(each) > 1]
-        anomalies += [f"not to be written: {each}" for each in sorted(set(values) - set(wanted))]
+        anomalies += [f"duplicated: {value}" for value in sorted(set(values)) if values.count(value) > 1]
+        anomalies += [f"not to be written: {value}" for value in sorted(set(values) - set(wanted))]
         if not anomalies and values != wanted:
             anomalies.append(f"order: {partition} has {values}")
     return anomalies

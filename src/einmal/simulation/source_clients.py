@@ -49,7 +49,7 @@ class SourceClients:
     @property
     def is_quiet(self) -> bool:
         """Nothing more will be written."""
-        return not self.busy and all(each.state is SourceState.AT_REST for each in self.cluster.producers)
+        return not self.busy and all(producer.state is SourceState.AT_REST for producer in self.cluster.producers)
 
     def start(self) -> None:
         rng = self.world.rng
@@ -124,7 +124,7 @@ class SourceClients:
             partition = rng.choice(sorted(offsets))
             found = self._unprocessed(partition, offsets)[: rng.randint(1, 4)]
             if not found:
-                if self.busy == 1 and not any(self._unprocessed(each, offsets) for each in offsets):
+                if self.busy == 1 and not any(self._unprocessed(offset, offsets) for offset in offsets):
                     return
                 continue
             end = found[-1].offset + 1

@@ -51,7 +51,7 @@ class SourceBatch:
         if self.committed is not None:
             assert self.producer is not None
             return MarkerHeader(self.first, self.producer, self.committed)
-        commits = tuple(each.value for each in self.records if isinstance(each.value, GroupCommit))
+        commits = tuple(record.value for record in self.records if isinstance(record.value, GroupCommit))
         return DataHeader(self.first, self.last, self.producer, commits)
 
 

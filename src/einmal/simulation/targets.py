@@ -187,8 +187,8 @@ def outside_a_ring(world: World, source: random.Random) -> list[Link]:
     names = _shuffled(world, source)
     count = len(names)
     apart = [
-        (each, other)
-        for index, each in enumerate(names)
+        (name, other)
+        for index, name in enumerate(names)
         for distance, other in enumerate(names[index + 1 :], start=1)
         if distance not in (1, count - 1)
     ]

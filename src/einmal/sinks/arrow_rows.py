@@ -42,7 +42,7 @@ class ArrowRows(BatchRows):
             write(TaskAttempt(number, secrets.randbits(48)), iter(part.to_batches(_ROWS)))
             for number, part in enumerate(self._parts)
         ]
-        return [each for each in reports if each is not None]
+        return [report for report in reports if report is not None]
 
 
 def _selected(table: Any, columns: Sequence[Selected]) -> Any:
@@ -50,11 +50,11 @@ def _selected(table: Any, columns: Sequence[Selected]) -> Any:
     from pyarrow import compute
 
     found = []
-    for each in columns:
-        values = table.column(each.column)
-        if each.field is not None:
-            values = compute.struct_field(values, each.field)
-        if each.as_json:
+    for column in columns:
+        values = table.column(column.column)
+        if column.field is not None:
+            values = compute.struct_field(values, column.field)
+        if column.as_json:
             texts = [None if value is None else _json(value, values.type) for value in values.to_pylist()]
             values = pyarrow.chunked_array([texts], pyarrow.string())
         found.append(values)
@@ -113,7 +113,7 @@ def type_of(kind: Any) -> RowType:
     if types.is_timestamp(kind) and kind.tz is not None and kind.unit == "us":
         return RowType("timestamp")
     same = {"large_string": "string", "large_binary": "binary", "null": "void"}
-    names = {each: name for name, each in _scalars().items()}
+    names = {scalar: name for name, scalar in _scalars().items()}
     return RowType(names.get(kind) or same.get(str(kind), str(kind)))
 
 

@@ -46,16 +46,16 @@ def statistics(path: Path, count: int, columns: int = COLUMNS_DEFAULT) -> str:
             if types.is_nested(kind):
                 continue
             groups = [footer.row_group(each).column(leaf).statistics for each in range(footer.num_row_groups)]
-            if not all(each is not None and each.has_null_count for each in groups):
+            if not all(group is not None and group.has_null_count for group in groups):
                 continue
-            nulls[names] = str(sum(each.null_count for each in groups))
-            with_values = [each for each in groups if each.num_values]
-            if not with_values or not all(each.has_min_max for each in with_values) or names in unbounded:
+            nulls[names] = str(sum(group.null_count for group in groups))
+            with_values = [group for group in groups if group.num_values]
+            if not with_values or not all(statistics.has_min_max for statistics in with_values) or names in unbounded:
                 continue
             bound = _bound(kind)
             is_decimal = types.is_decimal(kind)
-            least = min(each.min if is_decimal else each.min_raw for each in with_values)
-            most = max(each.max if is_decimal else each.max_raw for each in with_values)
+            least = min(statistics.min if is_decimal else statistics.min_raw for statistics in with_values)
+            most = max(statistics.max if is_decimal else statistics.max_raw for statistics in with_values)
             for bounds, value, is_upper in ((lower, least, False), (upper, most, True)):
                 if (text := bound(value, is_upper)) is not None:
                     bounds[names] = text

@@ -365,7 +365,7 @@ def _unwritable(schema: RowSchema) -> list[tuple[str, str]]:
     names = [field.name for field in schema]
     if not names:
         return [("the rows have no columns", "select some")]
-    twice = sorted({each for each in names if names.count(each) > 1})
+    twice = sorted({name for name in names if names.count(name) > 1})
     problems = [(f"there are two columns {each!r}", "rename one") for each in twice]
     for field in schema:
         if "\0" in field.name or not field.name:

@@ -193,6 +193,5 @@ def record_problems(
 def as_columns(rows: Iterable[RejectedRow]) -> list[tuple[int, str, int, int, str, str]]:
     """For the outbox: number, topic, partition, offset, exception, message."""
     return [
-        (number, each.topic, each.partition, each.offset, each.exception, each.message)
-        for number, each in enumerate(rows)
+        (number, row.topic, row.partition, row.offset, row.exception, row.message) for number, row in enumerate(rows)
     ]

@@ -104,10 +104,10 @@ class StagedFiles:
             raise SinkFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
         reports = rows.write(partial(_stage, directory, strict=self._strict))
         self._reported[identity] = tuple(
-            StagedFile(directory / _file_name(each.part, each.attempt), each.rows, each.size, each.crc)
-            for each in reports
+            StagedFile(directory / _file_name(report.part, report.attempt), report.rows, report.size, report.crc)
+            for report in reports
         )
-        return tuple(Output(table, each.part, 0, each.rows - 1, each.rows, each.crc) for each in reports)
+        return tuple(Output(table, report.part, 0, report.rows - 1, report.rows, report.crc) for report in reports)
 
     def compared(self, identity: Identity) -> tuple[StagedFile, ...]:
         """Return what the tasks reported under an identity, compared with the files: size and number of rows. Raises

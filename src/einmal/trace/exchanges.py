@@ -125,9 +125,9 @@ def _add_partitions(request: Any, answer: Any, _names: Names) -> dict[str, Any] 
     if not getattr(request, "v3_and_below_transactional_id", None):
         return None
     errors = {
-        (topic.name, each.partition_index): _named(each.partition_error_code)
+        (topic.name, result.partition_index): _named(result.partition_error_code)
         for topic in (answer.results_by_topic_v3_and_below if answer is not None else ())
-        for each in topic.results_by_partition
+        for result in topic.results_by_partition
     }
     return {
         "transactional_id": request.v3_and_below_transactional_id,
@@ -151,19 +151,19 @@ def _add_offsets(request: Any, _answer: Any, _names: Names) -> dict[str, Any]:
 
 def _offsets(request: Any, answer: Any, names: Names) -> dict[str, Any]:
     errors = {
-        (names.topic(topic), each.partition_index): _named(each.error_code)
+        (names.topic(topic), partition.partition_index): _named(partition.error_code)
         for topic in (answer.topics if answer is not None else ())
-        for each in topic.partitions
+        for partition in topic.partitions
     }
     return {
         "transactional_id": request.transactional_id,
         "group": request.group_id,
         **_identity(request),
         "parts": tuple(
-            ExchangePart(name, each.partition_index, error=errors.get((name, each.partition_index)))
+            ExchangePart(name, partition.partition_index, error=errors.get((name, partition.partition_index)))
             for topic in request.topics
             for name in (names.topic(topic),)
-            for each in topic.partitions
+            for partition in topic.partitions
         ),
     }
 
@@ -172,9 +172,9 @@ def _produce(request: Any, answer: Any, names: Names) -> dict[str, Any] | None:
     if not request.transactional_id:
         return None
     written = {
-        (names.topic(topic), each.index): each
+        (names.topic(topic), response.index): response
         for topic in (answer.responses if answer is not None else ())
-        for each in topic.partition_responses
+        for response in topic.partition_responses
     }
     parts, identity = [], {}
     for topic in request.topic_data:
@@ -202,13 +202,13 @@ def _fetch(request: Any, answer: Any, names: Names) -> dict[str, Any] | None:
         "parts": tuple(
             ExchangePart(
                 names.topic(topic),
-                each.partition_index,
-                last_stable_offset=None if each.error_code else each.last_stable_offset,
-                markers=tuple(_markers(each.records or b"")),
-                error=_named(each.error_code),
+                partition.partition_index,
+                last_stable_offset=None if partition.error_code else partition.last_stable_offset,
+                markers=tuple(_markers(partition.records or b"")),
+                error=_named(partition.error_code),
             )
             for topic in answer.responses
-            for each in topic.partitions
+            for partition in topic.partitions
         )
     }
 
@@ -223,7 +223,7 @@ def _markers(records: bytes) -> Iterator[SeenMarker]:
 def topics_of(answer: AnswerFrame) -> dict[UUID, str]:
     """The names in an answer to Metadata, by id."""
     try:
-        return {each.topic_id: each.name for each in answer.message.topics if getattr(each, "topic_id", None)}
+        return {topic.topic_id: topic.name for topic in answer.message.topics if getattr(topic, "topic_id", None)}
     except WireError:
         return {}
 
@@ -235,7 +235,7 @@ def software_of(request: RequestFrame) -> str:
     except WireError:
         return ""
     words = (getattr(named, "client_software_name", ""), getattr(named, "client_software_version", ""))
-    return " ".join(each for each in words if each)
+    return " ".join(word for word in words if word)
 
 
 _MAKERS: Final = {

@@ -78,12 +78,12 @@ def _window(seen: Sequence[ReaderView], asked: float | None) -> tuple[float | No
 
 def views(traced: Traced, exchanges: Sequence[Exchange]) -> dict[str, list[ReaderView]]:
     """Find the answers about the transaction's partitions of each committed reader, by its client id."""
-    fetches = [each for each in exchanges if each.api == "Fetch" and each.answered_at is not None]
+    fetches = [exchange for exchange in exchanges if exchange.api == "Fetch" and exchange.answered_at is not None]
     fetches.sort(key=lambda each: each.answered_at or 0)
     written = traced.written()
     found: dict[str, list[ReaderView]] = {}
-    for reader in dict.fromkeys(each.client_id for each in fetches):
-        own = [each for each in fetches if each.client_id == reader]
+    for reader in dict.fromkeys(fetch.client_id for fetch in fetches):
+        own = [fetch for fetch in fetches if fetch.client_id == reader]
         seen = [_seen(each, traced, own) for each in written.values()]
         seen = [each for each in seen if each.held is not None or each.moved is not None]
         if seen:
@@ -103,13 +103,13 @@ def _seen(written: WrittenPart, traced: Traced, fetches: Sequence[Exchange]) -> 
         held = each
     if moved is not None:
         (marks,) = (part.markers for part in moved.parts if part.name == written.name)
-        own = (each for each in marks if each.producer_id == traced.producer_id)
+        own = (mark for mark in marks if mark.producer_id == traced.producer_id)
         marker = next((each for each in own if each.offset > written.last_offset), None)
     return ReaderView(written, held, moved, marker)
 
 
 def _stable_offsets(name: str, fetches: Sequence[Exchange]) -> Iterator[tuple[Exchange, int]]:
-    for each in fetches:
-        for part in each.parts:
+    for fetch in fetches:
+        for part in fetch.parts:
             if part.name == name and part.last_stable_offset is not None:
-                yield each, part.last_stable_offset
+                yield fetch, part.last_stable_offset

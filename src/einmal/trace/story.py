@@ -22,7 +22,7 @@ def story(traced: Traced, exchanges: Sequence[Exchange]) -> Diagram:
     known = moments(traced, seen)
     lanes = _Lanes(traced, seen)
     events = sorted(_events(traced, seen, lanes), key=lambda each: each.at)
-    rows = [Arrow(_ms(each.at, traced), each.source, each.target, each.label, each.tone) for each in events]
+    rows = [Arrow(_ms(event.at, traced), event.source, event.target, event.label, event.tone) for event in events]
     rows += [Arrow(None, lanes.producer, target, label, Tone.WRONG) for target, label in _missing(traced, lanes)]
     return Diagram(
         traced.transactional_id,
@@ -96,7 +96,9 @@ class _Lanes:
     def _subtitle(self, role: str, broker: str | int | None) -> str:
         if role != "leader":
             return role
-        asked = (each for each in self.traced.exchanges if each.api == "Produce" and each.broker == broker)
+        asked = (
+            exchange for exchange in self.traced.exchanges if exchange.api == "Produce" and exchange.broker == broker
+        )
         names = sorted({part.name for each in asked for part in each.parts})
         return _leader_of(names)
 
@@ -114,7 +116,7 @@ def _role(each: Exchange) -> str:
 
 
 def _software(exchanges: Iterable[Exchange]) -> str:
-    found = ", ".join(dict.fromkeys(each.software for each in exchanges if each.software))
+    found = ", ".join(dict.fromkeys(exchange.software for exchange in exchanges if exchange.software))
     return f", {found}" if found else ""
 
 
@@ -142,9 +144,9 @@ def _events(traced: Traced, seen: dict[str, list[ReaderView]], lanes: _Lanes) ->
 
 def _missing(traced: Traced, lanes: _Lanes) -> Iterator[tuple[int, str]]:
     """Find requests and answers that the proxy did not see."""
-    for each in traced.exchanges:
-        if each.answered_at is None:
-            yield lanes.of(each), f"no answer to {each.api}"
+    for exchange in traced.exchanges:
+        if exchange.answered_at is None:
+            yield lanes.of(exchange), f"no answer to {exchange.api}"
     if traced.outcome is LearntOutcome.NOT_ENDED and traced.successor is None:
         yield lanes.of_coordinator(), "no EndTxn"
 
@@ -157,13 +159,15 @@ def _bars(
     for broker in dict.fromkeys(each.broker for each in written):
         own = [each for each in written if each.broker == broker]
         begun = min(each.acknowledged_at for each in own)
-        first = next(index for index, each in enumerate(events) if each.at == begun and each.exchange.api == "Produce")
+        first = next(
+            index for index, event in enumerate(events) if event.at == begun and event.exchange.api == "Produce"
+        )
         released = [_released_at(each.name, seen) for each in own]
         ends = [at for at in released if at is not None]
         is_released = len(ends) == len(released)
         last = rows - 1
         if is_released:
-            last = max(index for index, each in enumerate(events) if each.at == max(ends))
+            last = max(index for index, event in enumerate(events) if event.at == max(ends))
         yield Bar(lanes.of(events[first].exchange), first, last, is_released)
 
 

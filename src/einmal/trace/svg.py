@@ -82,7 +82,7 @@ class _Page:
         return tops, y + 16
 
     def _lanes_from(self) -> int:
-        return _TOP + _LINE * (1 + max(len(_subtitles(each)) for each in self.diagram.lanes))
+        return _TOP + _LINE * (1 + max(len(_subtitles(lane)) for lane in self.diagram.lanes))
 
     def _heads(self, bottom: int) -> Iterator[str]:
         for index, lane in enumerate(self.diagram.lanes):
@@ -94,10 +94,10 @@ class _Page:
         yield _text("ms", 62, self._lanes_from(), "s", "end")
 
     def _bars(self, tops: list[int], bottom: int) -> Iterator[str]:
-        for each in self.diagram.bars:
-            first, last = tops[each.first], tops[each.last] if each.is_released else bottom
+        for bar in self.diagram.bars:
+            first, last = tops[bar.first], tops[bar.last] if bar.is_released else bottom
             yield (
-                f'<rect class="held" x="{self._x(each.lane) - 3}" y="{first}" width="6" height="{last - first}" rx="2">'
+                f'<rect class="held" x="{self._x(bar.lane) - 3}" y="{first}" width="6" height="{last - first}" rx="2">'
                 "<title>last stable offset held, as far as readers show</title></rect>"
             )
 
@@ -125,12 +125,12 @@ class _Page:
     def _below(self, y: int) -> tuple[list[str], int]:
         """Who knows when, what was not seen, and the legend."""
         lines = [_text("Who knows when", 20, y, "b")]
-        for each in self.diagram.moments:
-            seen = each.latest is not None
+        for moment in self.diagram.moments:
+            seen = moment.latest is not None
             colour = self._outcome if seen else "--gone"
             y += _LINE + 6
             lines.append(f'<circle cx="25" cy="{y - 4}" r="5" style="fill: var({colour})"/>')
-            found = _paragraph(f"{each.who} {each.what}: {each.words}", 38, y, self.width, "")
+            found = _paragraph(f"{moment.who} {moment.what}: {moment.words}", 38, y, self.width, "")
             lines += found
             y += _LINE * (len(found) - 1)
         y += 8
@@ -154,7 +154,7 @@ def _subtitles(lane: Lane) -> list[str]:
 def _paragraph(words: str, x: int, y: int, width: int, style: str) -> list[str]:
     size = 1.35 if style == "h" else 1
     lines = textwrap.wrap(words, int((width - x - 20) / _CHARACTER / size))
-    return [_text(each, x, y + _LINE * number, style) for number, each in enumerate(lines)]
+    return [_text(line, x, y + _LINE * number, style) for number, line in enumerate(lines)]
 
 
 def _escaped(words: str) -> str:

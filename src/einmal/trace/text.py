@@ -14,12 +14,12 @@ _SIGNS: Final = {Tone.REQUEST: " ", Tone.ANSWER: " ", Tone.KNOWS: "●", Tone.WR
 def drawn(diagram: Diagram) -> str:
     lanes = diagram.lanes
     lines = [diagram.verdict, ""]
-    lines += [_key(chr(ord("A") + index), each.title, each.subtitle) for index, each in enumerate(lanes)]
+    lines += [_key(chr(ord("A") + index), lane.title, lane.subtitle) for index, lane in enumerate(lanes)]
     head = "".join(chr(ord("A") + index).ljust(_LANE) for index in range(len(lanes))).rstrip()
     lines += ["", f"{'ms':>{_TIME}}   {head}"]
-    lines += [_line(diagram, number, each) for number, each in enumerate(diagram.rows)]
+    lines += [_line(diagram, number, row) for number, row in enumerate(diagram.rows)]
     lines += ["", "Who knows when"]
-    lines += [f"  {each.who} {each.what}: {each.words}" for each in diagram.moments]
+    lines += [f"  {moment.who} {moment.what}: {moment.words}" for moment in diagram.moments]
     lines += ["", *diagram.remarks]
     if diagram.bars:
         lines.append("┃ at a leader: the last stable offset is held there, as far as readers show. ●: somebody knows.")
@@ -32,7 +32,7 @@ def _key(letter: str, title: str, subtitle: str) -> str:
 
 def _line(diagram: Diagram, number: int, row: Arrow) -> str:
     at = "" if row.at is None else f"{row.at:,.1f}"
-    held = {each.lane for each in diagram.bars if each.first <= number <= each.last}
+    held = {bar.lane for bar in diagram.bars if bar.first <= number <= bar.last}
     line = "".join(("┃" if lane in held else "│").ljust(_LANE) for lane in range(len(diagram.lanes))).rstrip()
     left, right = sorted((row.source * _LANE, row.target * _LANE))
     shaft = ("╌" if row.at is None else "─") * (right - left - 2)

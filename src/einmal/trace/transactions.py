@@ -46,7 +46,7 @@ class Traced:
     @property
     def end(self) -> Exchange | None:
         """The EndTxn that had an answer without an error; else the last that was asked."""
-        asked = [each for each in self.exchanges if each.api == "EndTxn"]
+        asked = [exchange for exchange in self.exchanges if exchange.api == "EndTxn"]
         done = [each for each in asked if each.is_done]
         return done[0] if done else asked[-1] if asked else None
 
@@ -66,22 +66,22 @@ class Traced:
         """
         if self.end is None or not self.end.is_done:
             return None
-        return min(each.sent_at for each in self.exchanges if each.api == "EndTxn")
+        return min(exchange.sent_at for exchange in self.exchanges if exchange.api == "EndTxn")
 
     @property
     def producer_id(self) -> int | None:
-        known = [each.producer_id for each in self.exchanges if each.producer_id is not None]
+        known = [exchange.producer_id for exchange in self.exchanges if exchange.producer_id is not None]
         return known[-1] if known else None
 
     @property
     def producer_epoch(self) -> int | None:
-        known = [each.producer_epoch for each in self.exchanges if each.producer_epoch is not None]
+        known = [exchange.producer_epoch for exchange in self.exchanges if exchange.producer_epoch is not None]
         return known[-1] if known else None
 
     @property
     def topics(self) -> frozenset[str]:
         """Those that it wrote to."""
-        asked = (each for each in self.exchanges if each.api in ("AddPartitionsToTxn", "Produce"))
+        asked = (exchange for exchange in self.exchanges if exchange.api in ("AddPartitionsToTxn", "Produce"))
         return frozenset(part.topic for each in asked for part in each.parts)
 
     @property
@@ -91,14 +91,14 @@ class Traced:
     def written(self) -> dict[str, WrittenPart]:
         """By the partition's name."""
         found: dict[str, WrittenPart] = {}
-        for each in self.exchanges:
-            if each.api != "Produce" or each.answered_at is None:
+        for exchange in self.exchanges:
+            if exchange.api != "Produce" or exchange.answered_at is None:
                 continue
-            for part in each.parts:
+            for part in exchange.parts:
                 if part.first_offset is None or part.last_offset is None:
                     continue
                 new = WrittenPart(
-                    part.name, each.broker, part.first_offset, part.last_offset, part.records, each.answered_at
+                    part.name, exchange.broker, part.first_offset, part.last_offset, part.records, exchange.answered_at
                 )
                 found[part.name] = _joined(found[part.name], new) if part.name in found else new
         return found
@@ -122,16 +122,16 @@ def transactions(exchanges: Sequence[Exchange]) -> list[Traced]:
     """
     finished: list[Traced] = []
     current: dict[str, list[Exchange]] = {}
-    for each in exchanges:
-        name = each.transactional_id
+    for exchange in exchanges:
+        name = exchange.transactional_id
         if name is None:
             continue
         known = current.setdefault(name, [])
-        if _begins(known, each) and _is_transaction(known):
-            is_replaced = each.api == "InitProducerId" and not any(other.api == "EndTxn" for other in known)
-            finished.append(Traced(name, tuple(known), each if is_replaced else None))
+        if _begins(known, exchange) and _is_transaction(known):
+            is_replaced = exchange.api == "InitProducerId" and not any(other.api == "EndTxn" for other in known)
+            finished.append(Traced(name, tuple(known), exchange if is_replaced else None))
             known.clear()
-        known.append(each)
+        known.append(exchange)
     rest = [Traced(name, tuple(known)) for name, known in current.items() if _is_transaction(known)]
     return sorted(
         [*finished, *rest], key=lambda each: (each.outcome is LearntOutcome.NOT_ENDED, each.exchanges[-1].sent_at)

@@ -24,7 +24,7 @@ def verdict(traced: Traced, known: Sequence[LearningMoment]) -> str:
     """One sentence: how it ended, who learnt it when."""
     name = traced.transactional_id
     readers = [each.latest for each in known if each.side is Side.READER]
-    seen = [each for each in readers if each is not None]
+    seen = [reader for reader in readers if reader is not None]
     match traced.outcome:
         case LearntOutcome.NOT_ENDED if traced.successor is not None:
             return f"Transaction of {name}: not ended by its producer, but by the next one with this id."
@@ -81,12 +81,12 @@ def remarks(traced: Traced, views: dict[str, list[ReaderView]]) -> Iterator[str]
     unread = sorted(set(traced.written()) - {view.written.name for seen in views.values() for view in seen})
     if views and unread:
         yield f"No read_committed reader showed the last stable offset of {', '.join(unread)}."
-    if any(each.api == "TxnOffsetCommit" for each in traced.exchanges):
+    if any(exchange.api == "TxnOffsetCommit" for exchange in traced.exchanges):
         yield "Offsets of a group become valid with the same decision; no Fetch shows when."
 
 
 def _added(traced: Traced) -> set[str]:
-    asked = (each for each in traced.exchanges if each.api == "AddPartitionsToTxn")
+    asked = (exchange for exchange in traced.exchanges if exchange.api == "AddPartitionsToTxn")
     return {part.name for each in asked for part in each.parts}
 
 

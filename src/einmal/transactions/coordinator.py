@@ -284,7 +284,10 @@ class TransactionCoordinator:
             return Decision(response=dict.fromkeys(partitions, error))
         known = frozenset(self._transactions[transactional_id].partitions)
         return Decision(
-            response={each: ErrorCode.none if each in known else ErrorCode.transaction_abortable for each in partitions}
+            response={
+                partition: ErrorCode.none if partition in known else ErrorCode.transaction_abortable
+                for partition in partitions
+            }
         )
 
     def _verification_error(self, transactional_id: str, producer: ProducerIdAndEpoch) -> ErrorCode:
@@ -465,9 +468,9 @@ class TransactionCoordinator:
         self._next_expiry_sweep = now.monotonic_ms + self._config.id_expiration_interval_ms
         oldest = now.monotonic_ms - self._config.id_expiration_ms
         idle = [
-            TransactionRecord(each.transactional_id, None)
-            for each in self._transactions.values()
-            if each.state in AT_REST and each.updated_at is not None and each.updated_at <= oldest
+            TransactionRecord(transaction.transactional_id, None)
+            for transaction in self._transactions.values()
+            if transaction.state in AT_REST and transaction.updated_at is not None and transaction.updated_at <= oldest
         ]
         for start in range(0, len(idle), TOMBSTONES_PER_BATCH):
             yield Decision(records=tuple(idle[start : start + TOMBSTONES_PER_BATCH]), response=None)

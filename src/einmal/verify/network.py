@@ -75,8 +75,8 @@ class ConnectionFaults:
             self._note(noted, note)
 
     def _note(self, noted: int, note: Callable[[str], None]) -> int:
-        for each in self._proxy.faults[noted:]:
-            note(_text(each))
+        for fault in self._proxy.faults[noted:]:
+            note(_text(fault))
             noted += 1
         return noted
 

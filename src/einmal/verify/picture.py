@@ -65,5 +65,5 @@ def _fault(number: int, fault: NotedFault, x: float, bottom: int) -> str:
 
 
 def _label(seconds: Sequence[Second], faults: Sequence[NotedFault]) -> str:
-    total = sum(each.acknowledged for each in seconds)
+    total = sum(second.acknowledged for second in seconds)
     return f"{total} records acknowledged in {len(seconds)} seconds, and {len(faults)} faults"

@@ -74,12 +74,12 @@ class Scratch:
                     if attempt == _ATTEMPTS - 1:
                         raise
                     await asyncio.sleep(_PAUSE_S)
-        replicas = {len(each.replicas) for topic in described.values() for each in topic.partitions.values()}
+        replicas = {len(partition.replicas) for topic in described.values() for partition in topic.partitions.values()}
         found = {"acks": "all", "replication factor": ", ".join(map(str, sorted(replicas)))}
         for name in _DURABILITY:
             values = {str(config[name].value) for config in configs.values() if name in config}
             if values:
-                found[name] = ", ".join(_NEVER if each == _INT64_MAX else each for each in sorted(values))
+                found[name] = ", ".join(_NEVER if value == _INT64_MAX else value for value in sorted(values))
         return found
 
     async def remove(self) -> list[str]:

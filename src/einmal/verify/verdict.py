@@ -66,7 +66,7 @@ def decide(anomalies: Sequence[Anomaly], gaps: Sequence[str], holds: str = HOLDS
     ``holds``: the sentence where there is neither.
     """
     if anomalies:
-        kinds = Counter(each.kind for each in anomalies)
+        kinds = Counter(anomaly.kind for anomaly in anomalies)
         return RunVerdict.ANOMALY, "Anomalies: " + ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) + "."
     if gaps:
         return RunVerdict.UNKNOWN, "The evidence is not sufficient: " + "; ".join(gaps) + "."

@@ -45,7 +45,7 @@ def message_reader(schema: Any, message: Any) -> Reader:
     """
     flexible = bool(schema.__flexible__)
     fields, tagged = _fields(schema, message)
-    plain = [(each.slot, each.reader) for each in fields]
+    plain = [(field.slot, field.reader) for field in fields]
     defaults = list(message())
     make = partial(tuple.__new__, message)
 
@@ -65,7 +65,9 @@ def message_steps(schema: Any, message: Any) -> StepsReader:
     """As ``message_reader`` does, but in steps of some milliseconds, between which others may have their turn."""
     flexible = bool(schema.__flexible__)
     fields, tagged = _fields(schema, message)
-    in_order = [(each.slot, each.reader, _array_steps(each, flexible) if each.is_array else None) for each in fields]
+    in_order = [
+        (field.slot, field.reader, _array_steps(field, flexible) if field.is_array else None) for field in fields
+    ]
     defaults = list(message())
     make = partial(tuple.__new__, message)
 
@@ -157,7 +159,7 @@ def _element_reader(field: dataclasses.Field[Any], flexible: bool, message: Any)
 def _array_steps(array: _Field, flexible: bool) -> StepsReader:
     inner, is_nullable, _is_array = unwrap(array.field.type)
     one = _element_reader(array.field, flexible, array.message)
-    has_arrays = dataclasses.is_dataclass(inner) and any(unwrap(each.type)[2] for each in dataclasses.fields(inner))
+    has_arrays = dataclasses.is_dataclass(inner) and any(unwrap(field.type)[2] for field in dataclasses.fields(inner))
     one_in_steps = message_steps(cast(Any, inner), array.message) if has_arrays else None
 
     def read(frame: Message, position: int) -> Generator[None, None, tuple[Any, int]]:

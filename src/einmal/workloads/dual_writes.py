@@ -102,7 +102,7 @@ class DualWrites:
         await producer.close()
         found: list[str] = []
         await read_to_the_end(
-            process, self.keys, self.recorder, seen=lambda records: found.extend(_value(each) for each in records)
+            process, self.keys, self.recorder, seen=lambda records: found.extend(_value(record) for record in records)
         )
         self._final = found
 

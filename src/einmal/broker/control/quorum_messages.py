@@ -59,7 +59,7 @@ def begin_request(
         METADATA_PARTITION.partition, leader_id=leader_id, leader_epoch=begin.epoch
     )
     topic = begin_quorum_epoch.RequestTopicData(METADATA_PARTITION.topic, (partition,))
-    endpoints = tuple(begin_quorum_epoch.LeaderEndpoint(*each) for each in _leader_endpoints(endpoint))
+    endpoints = tuple(begin_quorum_epoch.LeaderEndpoint(*address) for address in _leader_endpoints(endpoint))
     return begin_quorum_epoch.BeginQuorumEpochRequest(cluster_id, begin.to, (topic,), endpoints)
 
 
@@ -73,7 +73,7 @@ def end_request(
         preferred_candidates=tuple(end_quorum_epoch.ReplicaInfo(candidate) for candidate in end.successors),
     )
     topic = end_quorum_epoch.RequestTopicData(METADATA_PARTITION.topic, (partition,))
-    endpoints = tuple(end_quorum_epoch.LeaderEndpoint(*each) for each in _leader_endpoints(endpoint))
+    endpoints = tuple(end_quorum_epoch.LeaderEndpoint(*address) for address in _leader_endpoints(endpoint))
     return end_quorum_epoch.EndQuorumEpochRequest(cluster_id, (topic,), endpoints)
 
 

@@ -47,7 +47,7 @@ class HangingTransactions:
         open_before: dict[tuple[TransactionEnd, TopicPartition], _Open | None] = {}
         async for end, partitions in context.paced(asked):
             if not end.committed:
-                open_before |= {(end, each): self._open_transaction(end, each) for each in partitions}
+                open_before |= {(end, partition): self._open_transaction(end, partition) for partition in partitions}
         wanted = [end.producer.producer_id for (end, _partition), found in open_before.items() if found is not None]
         managed = await self._managed_producers(list(dict.fromkeys(wanted))) if wanted else ()
         results: list[PartitionErrors] = []
@@ -58,7 +58,9 @@ class HangingTransactions:
             is_managed = not isinstance(managed, ErrorCode) and end.producer.producer_id in managed
             if is_managed:
                 refuse("WriteTxnMarkers for a transaction that its coordinator manages")
-            open_now = {each: found for each in partitions if (found := open_before[end, each]) is not None}
+            open_now = {
+                partition: found for partition in partitions if (found := open_before[end, partition]) is not None
+            }
             errors = dict.fromkeys(partitions, ErrorCode.invalid_txn_state)
             if isinstance(managed, ErrorCode):
                 errors |= dict.fromkeys(open_now, managed)
@@ -100,5 +102,7 @@ class HangingTransactions:
                 return ErrorCode.coordinator_not_available
             if answer.error_code is not ErrorCode.none:
                 return answer.error_code
-            managed |= dict.fromkeys(ProducerId(each.producer_id) for each in answer.transaction_states)
+            managed |= dict.fromkeys(
+                ProducerId(transaction_state.producer_id) for transaction_state in answer.transaction_states
+            )
         return managed

@@ -115,13 +115,13 @@ def _add_offsets(
 ) -> Iterator[None]:
     for topic, partitions in groupby(sorted(offsets), key=lambda each: each.topic):
         current_sum = lag_sum = 0
-        for each in partitions:
-            committed = offsets[each]
-            own = labels(consumergroup=group_id, topic=topic, partition=each.partition)
+        for partition in partitions:
+            committed = offsets[partition]
+            own = labels(consumergroup=group_id, topic=topic, partition=partition.partition)
             page.add("kafka_consumergroup_current_offset", committed, own)
             current_sum += committed
-            if each in ends:
-                high_watermark, stable = ends[each]
+            if partition in ends:
+                high_watermark, stable = ends[partition]
                 lag = max(0, high_watermark - committed)
                 lag_sum += lag
                 page.add("kafka_consumergroup_lag", lag, own)

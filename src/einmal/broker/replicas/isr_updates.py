@@ -142,7 +142,7 @@ class IsrUpdates:
             log.warning("isr_updates_refused", refused, error=response.error_code.name)
             return True
         by_id: dict[tuple[UUID | None, int], Partition] = {
-            (each.topic_id, each.topic_partition.partition): each for each in proposals
+            (proposal.topic_id, proposal.topic_partition.partition): proposal for proposal in proposals
         }
         undecided = False
         for topic in response.topics:

@@ -140,14 +140,14 @@ class RequestCounts:
     def by_api(self) -> list[tuple[int, int, float]]:
         """API keys, how many, and their milliseconds in all."""
         return [
-            (api_key, sum(each.count for each in versions), sum(each.total_ms for each in versions))
+            (api_key, sum(version.count for version in versions), sum(version.total_ms for version in versions))
             for api_key, versions in self._versions()
         ]
 
     def quantiles(self, wanted: Sequence[float]) -> Iterator[tuple[int, float, float]]:
         """API key, quantile and milliseconds, of the last minute or two."""
         for api_key, versions in self._versions():
-            windows = [window for each in versions for window in (each.buckets, each.earlier)]
+            windows = [window for version in versions for window in (version.buckets, version.earlier)]
             counts = [sum(bucket) for bucket in zip(*windows, strict=True)]
             if any(counts):
                 yield from ((api_key, quantile, _quantile(counts, quantile)) for quantile in wanted)

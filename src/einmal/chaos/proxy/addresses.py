@@ -51,10 +51,10 @@ def encode_answer(header: Any, message: Any) -> bytes:
 def _with_known_versions(answer: AnswerFrame) -> bytes:
     message = answer.message
     keys = tuple(
-        dataclasses.replace(each, max_version=min(each.max_version, _newest(each.api_key)))
-        if each.api_key in _NAMING
-        else each
-        for each in message.api_keys
+        dataclasses.replace(key, max_version=min(key.max_version, _newest(key.api_key)))
+        if key.api_key in _NAMING
+        else key
+        for key in message.api_keys
     )
     if keys == message.api_keys:
         return answer.frame

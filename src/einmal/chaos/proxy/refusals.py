@@ -73,7 +73,7 @@ def _entries(schema: Any, asked: Any, code: ErrorCode) -> tuple[Any, ...]:
     """One entry for each entry of the first array of the request that fits."""
     for entries in _arrays(asked):
         if entries and _fits(schema, entries[0]):
-            return tuple(_answered(schema, each, code) for each in entries)
+            return tuple(_answered(schema, entry, code) for entry in entries)
     return ()
 
 
@@ -87,7 +87,7 @@ def _arrays(asked: Any) -> list[tuple[Any, ...]]:
     if not dataclasses.is_dataclass(asked):
         return []
     values = [getattr(asked, field.name) for field in dataclasses.fields(asked)]
-    return [each for each in values if isinstance(each, tuple)]
+    return [value for value in values if isinstance(value, tuple)]
 
 
 def _fits(schema: Any, entry: Any) -> bool:

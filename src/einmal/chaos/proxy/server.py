@@ -121,12 +121,12 @@ class KafkaProxy:
     @property
     def bootstrap_servers(self) -> str:
         """Where clients connect to."""
-        return ",".join(f"{self._host}:{each.port}" for each in self._listeners[: len(self._bootstrap)])
+        return ",".join(f"{self._host}:{listener.port}" for listener in self._listeners[: len(self._bootstrap)])
 
     @property
     def brokers(self) -> list[int]:
         """The ids that clients have received in metadata."""
-        return sorted(each.broker for each in list(self._listeners) if each.broker is not None)
+        return sorted(listener.broker for listener in list(self._listeners) if listener.broker is not None)
 
     @property
     def faults(self) -> list[FaultRecord]:
@@ -214,9 +214,12 @@ class KafkaProxy:
 
     def _route(self, broker: int, address: Address) -> Address:
         """The proxy's address for a broker; a broker that has moved keeps its port."""
-        found = next((each for each in self._listeners if each.broker == broker), None)
+        found = next((listener for listener in self._listeners if listener.broker == broker), None)
         if found is None:
-            found = next((each for each in self._listeners if (each.broker, each.address) == (None, address)), None)
+            found = next(
+                (listener for listener in self._listeners if (listener.broker, listener.address) == (None, address)),
+                None,
+            )
         if found is None:
             found = self._listen(address)
         found.broker, found.address = broker, address

@@ -54,13 +54,13 @@ class AclCalls:
                 ResourceType(resource.resource_type),
                 resource.resource_name,
                 PatternType(resource.pattern_type),
-                each.principal,
-                each.host,
-                AclOperation(each.operation),
-                Permission(each.permission_type),
+                acl.principal,
+                acl.host,
+                AclOperation(acl.operation),
+                Permission(acl.permission_type),
             )
             for resource in response.resources
-            for each in resource.acls
+            for acl in resource.acls
         ]
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:

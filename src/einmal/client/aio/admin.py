@@ -144,7 +144,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     async def describe_cluster(self) -> ClusterDescription:
         await self._refresh([])
         metadata = self._cluster.metadata
-        brokers = tuple(metadata.brokers[each] for each in sorted(metadata.brokers))
+        brokers = tuple(metadata.brokers[broker] for broker in sorted(metadata.brokers))
         return ClusterDescription(
             metadata.cluster_id, metadata.controller_id, brokers, self._cluster.transaction_version
         )
@@ -228,8 +228,8 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         found = {}
         for result in response.results:
             check(result, f"settings of topic {result.resource_name!r}")
-            found[result.resource_name] = {each.name: _config_entry(each) for each in result.configs}
-        for missing in (each.resource_name for each in resources if each.resource_name not in found):
+            found[result.resource_name] = {config.name: _config_entry(config) for config in result.configs}
+        for missing in (resource.resource_name for resource in resources if resource.resource_name not in found):
             raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
         return found
 
@@ -249,7 +249,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             api,
             request,
             deadline=self._cluster.deadline(),
-            error_of=lambda response: _retriable_of([each.error_code for each in results(response)]),
+            error_of=lambda response: _retriable_of([result.error_code for result in results(response)]),
         )
 
     # --- offsets and producers of partitions ----------------------------------------------------------------------
@@ -319,9 +319,9 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
                     meaning="the broker does not know this transaction state",
                     what_to_do="use Kafka's words, as Empty, Ongoing, PrepareCommit or CompleteAbort",
                 )
-            for each in response.transaction_states:
+            for state in response.transaction_states:
                 found.append(
-                    TransactionListing(each.transactional_id, each.producer_id, each.transaction_state, node_id)
+                    TransactionListing(state.transactional_id, state.producer_id, state.transaction_state, node_id)
                 )
         return sorted(found, key=lambda each: each.transactional_id)
 
@@ -392,13 +392,13 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
         producers, unseen = await self.describe_producers_each(partitions)
         suspects = [
-            each
-            for each in producers
-            if each.current_transaction_start_offset >= 0 and each.last_timestamp < last_timestamp_before
+            producer
+            for producer in producers
+            if producer.current_transaction_start_offset >= 0 and producer.last_timestamp < last_timestamp_before
         ]
         if not suspects:
             return HangingProducers([], unseen)
-        listed = await self.list_managed_transactions(sorted({each.producer_id for each in suspects}))
+        listed = await self.list_managed_transactions(sorted({suspect.producer_id for suspect in suspects}))
         owned: dict[tuple[int, TopicPartition], None] = {}
         ended: dict[int, None] = {}
         for each in listed:
@@ -413,9 +413,9 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
                 transaction = transactions[each.transactional_id]
                 owned |= dict.fromkeys((transaction.producer_id, at) for at in transaction.partitions)
         found = [
-            each
-            for each in suspects
-            if each.producer_id not in ended and (each.producer_id, each.topic_partition) not in owned
+            suspect
+            for suspect in suspects
+            if suspect.producer_id not in ended and (suspect.producer_id, suspect.topic_partition) not in owned
         ]
         return HangingProducers(found, unseen)
 
@@ -436,10 +436,10 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             response: WriteTxnMarkersResponse,
         ) -> list[tuple[TopicPartition, WritableTxnMarkerPartitionResult]]:
             return [
-                (TopicPartition(topic.name, each.partition_index), each)
+                (TopicPartition(topic.name, partition.partition_index), partition)
                 for written in response.markers
                 for topic in written.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
 
         request = LeaderRequest(
@@ -452,8 +452,8 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     async def list_groups(self) -> list[GroupListing]:
         found = []
         for _node_id, response in await self._call_all(LIST_GROUPS, ListGroupsRequest(), error_code):
-            for each in response.groups:
-                found.append(GroupListing(each.group_id, each.protocol_type, each.group_state))
+            for group in response.groups:
+                found.append(GroupListing(group.group_id, group.protocol_type, group.group_state))
         return sorted(found, key=lambda each: each.group_id)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
@@ -470,7 +470,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             if group.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
                 raise error_for(group.error_code, f"group {group_id!r}")
             node_id = await self._cluster.coordinators.find(GROUP, group_id, deadline=self._cluster.deadline())
-            members = tuple(_member(each, group.protocol_type) for each in group.members)
+            members = tuple(_member(member, group.protocol_type) for member in group.members)
             found[group_id] = GroupDescription(
                 group_id, group.group_state, group.protocol_type, group.protocol_data, members, node_id
             )
@@ -553,10 +553,10 @@ async def _coordinators(admin: Admin) -> dict[int, tuple[int, int] | None]:
         # There has been no transaction yet.
         return {}
     brokers = (await admin.describe_cluster()).brokers
-    known = {each.node_id for each in brokers}
+    known = {broker.node_id for broker in brokers}
     return {
-        index: (each.leader, each.leader_epoch) if each.leader in known else None
-        for index, each in topic.partitions.items()
+        index: (partition.leader, partition.leader_epoch) if partition.leader in known else None
+        for index, partition in topic.partitions.items()
     }
 
 

@@ -45,8 +45,12 @@ class BrokerCalls:
         (result,) = response.results
         check(result, f"settings of broker {node_id}")
         return {
-            each.name: ConfigEntry(
-                each.name, each.value, each.config_source == _DEFAULT_CONFIG, each.read_only, each.is_sensitive
+            config.name: ConfigEntry(
+                config.name,
+                config.value,
+                config.config_source == _DEFAULT_CONFIG,
+                config.read_only,
+                config.is_sensitive,
             )
-            for each in result.configs
+            for config in result.configs
         }

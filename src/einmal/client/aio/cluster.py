@@ -150,7 +150,7 @@ class Cluster:
             addresses += [each for each in self._bootstrap if each not in known]
         lanes = (DATA_LANE, COORDINATOR_LANE)
         return await self._connections.connect_any(
-            [LaneEndpoint(*each, lane) for lane in lanes for each in addresses], avoid
+            [LaneEndpoint(*address, lane) for lane in lanes for address in addresses], avoid
         )
 
     def _silent(self, _connection: Connection) -> None:
@@ -282,9 +282,12 @@ class Cluster:
         if response.error_code is not ErrorCode.none:
             raise error_for(response.error_code, "Metadata")
         brokers = {
-            each.node_id: BrokerAddress(each.node_id, each.host, each.port, each.rack) for each in response.brokers
+            broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
         }
-        described = {each.name: _topic_metadata(each.name, each) for each in response.topics if each.name is not None}
+        described = {
+            topic.name: _topic_metadata(topic.name, topic) for topic in response.topics if topic.name is not None
+        }
         if names is None:
             for name in [name for name in self.metadata.topics if name not in described]:
                 del self.metadata.topics[name]
@@ -430,15 +433,15 @@ class Cluster:
 
 def _topic_metadata(name: str, topic: MetadataResponseTopic) -> TopicMetadata:
     partitions = {
-        each.partition_index: PartitionMetadata(
-            each.partition_index,
-            each.leader_id,
-            each.leader_epoch,
-            tuple(each.replica_nodes),
-            tuple(each.isr_nodes),
-            each.error_code,
+        partition.partition_index: PartitionMetadata(
+            partition.partition_index,
+            partition.leader_id,
+            partition.leader_epoch,
+            tuple(partition.replica_nodes),
+            tuple(partition.isr_nodes),
+            partition.error_code,
         )
-        for each in topic.partitions
+        for partition in topic.partitions
     }
     topic_id = topic.topic_id or NO_TOPIC_ID
     return TopicMetadata(name, topic_id, dict(sorted(partitions.items())), topic.is_internal, topic.error_code)
@@ -450,12 +453,12 @@ def by_leader(
     """Partitions by the node that leads them, and those without a leader."""
     led: dict[int, list[TopicPartition]] = {}
     leaderless = []
-    for each in partitions:
-        leader = metadata.leader(each)
+    for partition in partitions:
+        leader = metadata.leader(partition)
         if leader is None:
-            leaderless.append(each)
+            leaderless.append(partition)
         else:
-            led.setdefault(leader.leader, []).append(each)
+            led.setdefault(leader.leader, []).append(partition)
     return led, leaderless
 
 

@@ -176,7 +176,7 @@ class Connections:
 
     def last_failures(self) -> str:
         """The connection error of each address."""
-        return "; ".join(each.last.detail for each in self._failures.values() if each.last is not None)
+        return "; ".join(failure.last.detail for failure in self._failures.values() if failure.last is not None)
 
     def _opened(self, endpoint: LaneEndpoint, done: asyncio.Task[Connection]) -> None:
         self._opening.pop(endpoint, None)
@@ -316,7 +316,7 @@ class Connections:
         response = decode(connection, API_VERSIONS, version, answer)
         if response.error_code is not ErrorCode.none:
             raise error_for(response.error_code, f"ApiVersions at {connection.name}")
-        connection.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        connection.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
         for feature in response.finalized_features:
             connection.features[feature.name] = feature.max_version_level
         # A broker that has just started knows no features yet, one that lags has old ones.

@@ -112,7 +112,7 @@ class Consumer:
         """Read exactly these partitions, without a group's rebalances. The group id, if any, only keeps offsets."""
         if self._rebalancing is not None and self._rebalancing.is_subscribed:
             raise InvalidState(meaning="topics are subscribed to", what_to_do="use either subscribe() or assign()")
-        wanted = [TopicPartition(*each) for each in partitions]
+        wanted = [TopicPartition(*partition) for partition in partitions]
         for each in wanted:
             self._cluster.want_topic(each.topic, may_create=self.settings.allow_auto_create_topics)
         self._core.assign(wanted)
@@ -246,7 +246,7 @@ class Consumer:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's offsets of these partitions, by default of the assigned ones; None where there is none."""
-        wanted = [TopicPartition(*each) for each in partitions] or self.assignment()
+        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment()
         return await self._grouped().membership.committed(wanted, deadline=self._cluster.deadline())
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -262,7 +262,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where all records are older."""
         found = await self._offsets(times)
-        return {each: None if found[each].offset < 0 else found[each] for each in times}
+        return {time: None if found[time].offset < 0 else found[time] for time in times}
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._check_open()
@@ -311,7 +311,7 @@ def _raise_if_hopeless(cluster: Cluster) -> None:
 
 
 def _each_at(partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    return {TopicPartition(*each): timestamp for each in partitions}
+    return {TopicPartition(*partition): timestamp for partition in partitions}
 
 
 def _ends(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:

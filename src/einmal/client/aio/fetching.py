@@ -80,6 +80,8 @@ async def fetch(
         # Before Kafka 3.1 a broker answers for whatever has the name. An id is never used again, so what has it now had
         # it when the broker answered.
         await cluster.refresh_metadata(ids, node_id=node_id)
-        results = [each for each in results if cluster.metadata.is_topic(each[0].topic, wanted.get(each[0].topic))]
+        results = [
+            result for result in results if cluster.metadata.is_topic(result[0].topic, wanted.get(result[0].topic))
+        ]
     cluster.update_leaders([(each, partition.current_leader) for each, partition in results], response.node_endpoints)
     return results

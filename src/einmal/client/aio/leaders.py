@@ -143,7 +143,9 @@ def _is_lost(error: KafkaError) -> bool:
 
 async def _learn(cluster: Cluster, partitions: Iterable[TopicPartition], deadline: int) -> None:
     """Ask once for the topics that have a partition without a known leader."""
-    names = list(dict.fromkeys(each.topic for each in partitions if cluster.metadata.leader(each) is None))
+    names = list(
+        dict.fromkeys(partition.topic for partition in partitions if cluster.metadata.leader(partition) is None)
+    )
     if not names:
         return
     for name in names:
@@ -210,13 +212,13 @@ async def ask_leader(
     except KafkaError as error:
         return Answers(errors=dict.fromkeys(partitions, error))
     results = dict(request.results(response))
-    for each in partitions:
-        result = results.get(each)
+    for partition in partitions:
+        result = results.get(partition)
         if result is None:
-            detail = f"{request.name}: the answer of broker {node_id} lacks {each}"
-            answers.errors[each] = RetriableError(ErrorCode.unknown_server_error, detail)
+            detail = f"{request.name}: the answer of broker {node_id} lacks {partition}"
+            answers.errors[partition] = RetriableError(ErrorCode.unknown_server_error, detail)
         elif result.error_code is ErrorCode.none:
-            answers.found[each] = result
+            answers.found[partition] = result
         else:
-            answers.errors[each] = request.error(result.error_code, each)
+            answers.errors[partition] = request.error(result.error_code, partition)
     return answers

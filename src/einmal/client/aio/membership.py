@@ -280,14 +280,14 @@ async def fetch_committed_each(
         raise error_for(code, f"OffsetFetch of group {group_id!r}")
     found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = dict.fromkeys(partitions or ())
     for topic in _offset_fetch_group(answer.response).topics:
-        for each in topic.partitions:
-            topic_partition = TopicPartition(topic.name, each.partition_index)
-            if each.error_code is not ErrorCode.none:
+        for partition in topic.partitions:
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
+            if partition.error_code is not ErrorCode.none:
                 what = f"OffsetFetch of {topic_partition} for group {group_id!r}"
-                found[topic_partition] = error_for(each.error_code, what)
-            elif each.committed_offset >= 0:
-                epoch = each.committed_leader_epoch
-                found[topic_partition] = OffsetAndMetadata(each.committed_offset, epoch, each.metadata or "")
+                found[topic_partition] = error_for(partition.error_code, what)
+            elif partition.committed_offset >= 0:
+                epoch = partition.committed_leader_epoch
+                found[topic_partition] = OffsetAndMetadata(partition.committed_offset, epoch, partition.metadata or "")
     return found
 
 
@@ -311,5 +311,5 @@ def _offset_fetch_group(response: OffsetFetchResponse) -> OffsetFetchResponse | 
 def _offset_fetch_error(response: OffsetFetchResponse) -> ErrorCode:
     """The group's error. A coordinator that has moved may report it for each partition."""
     group = _offset_fetch_group(response)
-    codes = [group.error_code, *(each.error_code for topic in group.topics for each in topic.partitions)]
+    codes = [group.error_code, *(partition.error_code for topic in group.topics for partition in topic.partitions)]
     return next((code for code in codes if code in _OF_THE_COORDINATOR), ErrorCode(group.error_code))

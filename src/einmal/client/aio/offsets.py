@@ -67,10 +67,12 @@ def offsets_request(
 
     def request_of(partitions: Sequence[TopicPartition]) -> ListOffsetsRequest:
         topics: dict[str, list[ListOffsetsPartition]] = {}
-        for each in partitions:
-            leader = cluster.metadata.leader(each)
+        for partition in partitions:
+            leader = cluster.metadata.leader(partition)
             epoch = -1 if leader is None else leader.leader_epoch
-            topics.setdefault(each.topic, []).append(ListOffsetsPartition(each.partition, epoch, wanted[each]))
+            topics.setdefault(partition.topic, []).append(
+                ListOffsetsPartition(partition.partition, epoch, wanted[partition])
+            )
         asked = tuple(ListOffsetsTopic(topic, tuple(each)) for topic, each in topics.items())
         return ListOffsetsRequest(-1, int(isolation), asked)
 
@@ -107,9 +109,9 @@ async def log_end_offsets_each(
 
     def results(response: OffsetForLeaderEpochResponse) -> Iterable[tuple[TopicPartition, EpochEndOffset]]:
         return [
-            (TopicPartition(topic.topic, each.partition), each)
+            (TopicPartition(topic.topic, partition.partition), partition)
             for topic in response.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         ]
 
     request = LeaderRequest(OFFSET_FOR_LEADER_EPOCH, request_of, results)

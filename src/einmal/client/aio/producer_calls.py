@@ -26,9 +26,9 @@ def _producers_request(partitions: Sequence[TopicPartition]) -> DescribeProducer
 
 def _producers_results(response: DescribeProducersResponse) -> list[tuple[TopicPartition, PartitionResponse]]:
     return [
-        (TopicPartition(topic.name, each.partition_index), each)
+        (TopicPartition(topic.name, partition.partition_index), partition)
         for topic in response.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
 
 
@@ -39,15 +39,15 @@ def _producers(found: Mapping[TopicPartition, PartitionResponse]) -> list[Produc
     return [
         ProducerDescription(
             topic_partition,
-            each.producer_id,
-            each.producer_epoch,
-            each.last_sequence,
-            each.last_timestamp,
-            each.coordinator_epoch,
-            each.current_txn_start_offset,
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_timestamp,
+            producer.coordinator_epoch,
+            producer.current_txn_start_offset,
         )
         for topic_partition, partition in found.items()
-        for each in partition.active_producers
+        for producer in partition.active_producers
     ]
 
 

@@ -42,7 +42,7 @@ class QuotaCalls:
         return [
             ClientQuota(
                 {part.entity_type: part.entity_name for part in entry.entity},
-                {each.key: each.value for each in entry.values},
+                {value.key: value.value for value in entry.values},
             )
             for entry in response.entries or ()
         ]

@@ -367,7 +367,7 @@ class RangeReader:
             before = dict(positions)
             code = ErrorCode.offset_not_available
             for node_id, partitions in led.items():
-                asked = [(each, self._asked(each, positions[each])) for each in partitions]
+                asked = [(partition, self._asked(partition, positions[partition])) for partition in partitions]
                 try:
                     answer = await fetch(self._cluster, node_id, asked, self._limits(), topic_ids=topic_ids)
                 except Disconnected as error:

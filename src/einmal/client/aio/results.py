@@ -36,6 +36,6 @@ async def ask_for(cluster: Cluster, api: Api[Q, R], request: Q, results: Callabl
     """A request for any broker, retried while any of its results has a retriable error."""
 
     def retriable(response: R) -> ErrorCode:
-        return next((each.error_code for each in results(response) if each.error_code.retriable), ErrorCode.none)
+        return next((result.error_code for result in results(response) if result.error_code.retriable), ErrorCode.none)
 
     return await cluster.call_any(api, request, deadline=cluster.deadline(), error_of=retriable)

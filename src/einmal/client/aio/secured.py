@@ -221,7 +221,7 @@ def _handshake_refused(connection: Connection, mechanism: str, refused: SaslRefu
 
 
 def _offered(refused: SaslRefused) -> str:
-    return ", ".join(_readable(each) for each in (refused.mechanisms or ())[:10]) or "none"
+    return ", ".join(_readable(mechanism) for mechanism in (refused.mechanisms or ())[:10]) or "none"
 
 
 def _refused(connection: Connection, sasl: SaslSettings, refused: SaslRefused, refusal: str) -> KafkaError:

@@ -47,7 +47,7 @@ class UserCalls:
         for result in response.results:
             check(result, f"user {result.user!r}")
             found[result.user] = {
-                _NAMES.get(each.mechanism, str(each.mechanism)): each.iterations for each in result.credential_infos
+                _NAMES.get(info.mechanism, str(info.mechanism)): info.iterations for info in result.credential_infos
             }
         return dict(sorted(found.items()))
 

@@ -54,7 +54,7 @@ def key_of(declared: Deduplicate) -> KeyOf:
     if declared.key.startswith(_FIELD):
         return lambda key, value, headers: _field(value, name)
     # Kafka's own clients return the last of several headers with one name, too.
-    return lambda key, value, headers: next((each.value for each in reversed(headers) if each.key == name), None)
+    return lambda key, value, headers: next((header.value for header in reversed(headers) if header.key == name), None)
 
 
 class _Number(str):

@@ -47,10 +47,10 @@ class Deduplicator:
         """Return what the commit record keeps of the window, once the batch is written. Raises SourceRefused for a
         topic that does not keep its records, SourceFailed, KafkaError."""
         assert self._batch is not None, "a batch is staged once"
-        if any(min(each.first_offset, each.last_offset) < 0 for each in outputs):
+        if any(min(output.first_offset, output.last_offset) < 0 for output in outputs):
             # The broker has recognised a repeated request, but does not remember the offsets.
             raise SourceFailed("the offsets of written records are not known")
-        for topic in dict.fromkeys(each.topic for each in outputs):
+        for topic in dict.fromkeys(output.topic for output in outputs):
             self._check_topic(topic)
         return self._window.stage(self._batch, outputs, producer_id).recorded.encode()
 

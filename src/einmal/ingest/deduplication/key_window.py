@@ -78,7 +78,7 @@ class KeyWindow:
         assert staged is not None, "a batch is committed once"
         merge(self._keys.setdefault(self.recorded.spans[-1].number, {}), staged.keys)
         self.recorded = staged.recorded
-        self._keys = {each.number: self._keys.get(each.number, {}) for each in self.recorded.spans}
+        self._keys = {span.number: self._keys.get(span.number, {}) for span in self.recorded.spans}
         return staged
 
     def restore(

@@ -70,7 +70,7 @@ class RecordedWindow:
         first = {partition: output.first_offset for partition, output in written.items()} | dict(last.first)
         producers = dict.fromkeys((*last.producers, producer_id)) if outputs else last.producers
         # The time of day may have been set back, and the clock with it.
-        spans = [replace(each, since=min(each.since, clock)) for each in self.spans]
+        spans = [replace(span, since=min(span.since, clock)) for span in self.spans]
         spans[-1] = replace(spans[-1], first=first, producers=tuple(producers))
         if clock - spans[-1].since >= self.window_ms:
             spans.append(WindowSpan(last.number + 1, clock))
@@ -81,7 +81,7 @@ class RecordedWindow:
             self.window_ms,
             clock,
             tuple(spans),
-            {partition: end for partition, end in reached.items() if any(partition in each.first for each in spans)},
+            {partition: end for partition, end in reached.items() if any(partition in span.first for span in spans)},
             counts,
             self.total + counts,
         )
@@ -89,13 +89,13 @@ class RecordedWindow:
     def start(self) -> dict[TopicPartition, int]:
         """The offset of the first record that is remembered, by partition."""
         found: dict[TopicPartition, int] = {}
-        for each in reversed(self.spans):
-            found.update(each.first)
+        for span in reversed(self.spans):
+            found.update(span.first)
         return found
 
     def span_of(self, partition: TopicPartition, offset: int) -> int:
         """The number of the span that a remembered record belongs to."""
-        return next(each.number for each in reversed(self.spans) if each.first.get(partition, offset + 1) <= offset)
+        return next(span.number for span in reversed(self.spans) if span.first.get(partition, offset + 1) <= offset)
 
     def encode(self) -> dict[str, Any]:
         """As JSON."""
@@ -104,12 +104,12 @@ class RecordedWindow:
             "clock": self.clock,
             "spans": [
                 {
-                    "number": each.number,
-                    "since": each.since,
-                    "first": _nested(each.first),
-                    "producers": [*each.producers],
+                    "number": span.number,
+                    "since": span.since,
+                    "first": _nested(span.first),
+                    "producers": [*span.producers],
                 }
-                for each in self.spans
+                for span in self.spans
             ],
             "reached": _nested(self.reached),
             "batch": asdict(self.batch),
@@ -138,7 +138,7 @@ def decode_window(value: Any) -> RecordedWindow:
         )
     except (TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"not a window of keys: {error!r:.100}") from error
-    numbers = [each.number for each in window.spans]
+    numbers = [span.number for span in window.spans]
     start = window.start()
     if not numbers or numbers != sorted(set(numbers)):
         raise ValueError("not a window of keys: its spans are in no order")

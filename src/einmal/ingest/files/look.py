@@ -207,9 +207,11 @@ class FileReader:
         """Either nowhere, or only in copies that lack some of what was read."""
         file, look = missing.file, settling.look
         locations = file.locations()
-        is_elsewhere = any(self._is_elsewhere(each, settling) for each in locations)
+        is_elsewhere = any(self._is_elsewhere(location, settling) for location in locations)
         # Each of them is counted.
-        if is_elsewhere or not all([self._is_concluded((file, each), each.path, settling) for each in locations]):  # noqa: C419
+        if is_elsewhere or not all(
+            [self._is_concluded((file, location), location.path, settling) for location in locations]  # noqa: C419
+        ):
             look.tracked.append(file)
             return
         doubtful = [seen for original, seen in matches.doubtful if original == file]

@@ -28,7 +28,7 @@ def encode(tracked: Iterable[TrackedFile]) -> dict[str, Any]:
         )
     return {
         "files": [
-            [f.path, *f.key, f.size, *f.read, f.head, [[each.path, *each.key, *each.mark] for each in f.copies]]
+            [f.path, *f.key, f.size, *f.read, f.head, [[copy.path, *copy.key, *copy.mark] for copy in f.copies]]
             for f in files
         ]
     }
@@ -58,7 +58,7 @@ def _file(entry: list[Any]) -> TrackedFile:
 def _copy(entry: list[Any]) -> FileCopy:
     path, device, inode, generation, offset, fingerprint = entry
     texts, numbers = (path, fingerprint), (device, inode, offset)
-    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
+    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
         raise ValueError(entry)
     if generation is not None and type(generation) is not int:
         raise ValueError(entry)

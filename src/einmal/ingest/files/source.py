@@ -107,5 +107,5 @@ class FilesSource(RecordSource):
 def _recorded(tracked: list[TrackedFile]) -> set[tuple[str, FileKey, Mark, frozenset[tuple[str, FileKey]]]]:
     """Return what a later start has to find. Marks of copies may lag behind."""
     return {
-        (file.path, file.key, file.read, frozenset((each.path, each.key) for each in file.copies)) for file in tracked
+        (file.path, file.key, file.read, frozenset((copy.path, copy.key) for copy in file.copies)) for file in tracked
     }

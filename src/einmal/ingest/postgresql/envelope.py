@@ -78,8 +78,8 @@ def table_shape(
     prefix: str, schema: str, table: str, columns: tuple[RelationColumn, ...], key: Sequence[str]
 ) -> RowShape:
     """``key``: names of columns, all of them the table's."""
-    digest = hashlib.sha256(encoded([[each.name, each.type_id] for each in columns])).hexdigest()[:16]
-    names = [each.name for each in columns]
+    digest = hashlib.sha256(encoded([[column.name, column.type_id] for column in columns])).hexdigest()[:16]
+    names = [column.name for column in columns]
     return RowShape(
         prefix=prefix,
         schema=schema,

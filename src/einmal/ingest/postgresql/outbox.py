@@ -65,15 +65,15 @@ def template_problem(template: str) -> str | None:
 
 def outbox_table(name: str, columns: Sequence[RelationColumn], template: str) -> OutboxTable:
     """Raises SourceRefused."""
-    names = [each.name for each in columns]
-    missing = [each for each in COLUMNS if each not in names]
+    names = [column.name for column in columns]
+    missing = [column for column in COLUMNS if column not in names]
     if missing:
         raise SourceRefused(
             f"the outbox {name} has no column {', '.join(missing)}; it has {', '.join(names)}",
             f"an outbox has the columns {', '.join(COLUMNS)}, and the publication's column list must have them; "
             "or leave the table out of the outbox tables: its changes are ingested then",
         )
-    indexes = tuple(names.index(each) for each in COLUMNS)
+    indexes = tuple(names.index(column) for column in COLUMNS)
     return OutboxTable(name, template, indexes, columns[indexes[-1]].type_id)
 
 

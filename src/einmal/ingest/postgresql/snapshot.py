@@ -84,7 +84,7 @@ class PublishedTable:
         return sql.SQL("{}").format(name) if self.is_partitioned else sql.SQL("ONLY {}").format(name)
 
     def query(self) -> sql.Composed:
-        columns = sql.SQL(", ").join(sql.Identifier(each.name) for each in self.columns)
+        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
         query = sql.SQL("SELECT {} FROM {}").format(columns, self.identifier())
         # The server's own text of the publication's row filter.
         return query if self.row_filter is None else query + sql.SQL(f" WHERE {self.row_filter}")
@@ -128,10 +128,10 @@ class CatalogKeys(NamedTuple):
 def catalog_keys(session: SourceSession, publication: str, tables: AnnouncedTables) -> CatalogKeys:
     """Return the keys of the published tables whose key is not in the log, as they are now, by OID."""
     keys = {
-        each.relation_id: known_key(each.columns, each.key)
-        for each in published_tables(session, publication)
+        table.relation_id: known_key(table.columns, table.key)
+        for table in published_tables(session, publication)
         if tables.needs_catalog(
-            each.schema, each.table, each.replica_identity, [column.name for column in each.columns]
+            table.schema, table.table, table.replica_identity, [column.name for column in table.columns]
         )
     }
     ((lsn,),) = session.rows("reading the publication", "SELECT pg_current_wal_insert_lsn()::text")
@@ -179,7 +179,7 @@ class TableSnapshot:
     def records(self) -> Iterator[IngestRecord]:
         """Raises UnreadableValue, too."""
         for published in self._published:
-            names = [each.name for each in published.columns]
+            names = [column.name for column in published.columns]
             declared = self._tables.declared_key(f"{published.schema}.{published.table}", names)
             key = published.key if declared is None else declared
             shape = self._tables.shape(published.schema, published.table, published.columns, key)

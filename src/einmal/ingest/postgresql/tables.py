@@ -154,12 +154,12 @@ class AnnouncedTables:
         if f"{message.schema}.{message.table}" in self.routing.outbox:
             # The key of an event is a column of its own.
             return ()
-        names = [each.name for each in message.columns]
+        names = [column.name for column in message.columns]
         try:
             if (declared := self._declared(message, names)) is not None:
                 return declared
             if message.replica_identity not in KEY_FROM_CATALOG:
-                return [each.name for each in message.columns if each.in_identity]
+                return [column.name for column in message.columns if column.in_identity]
             key = self._explained(message, names)
         except SourceRefused as error:
             self._unknown[message.relation_id] = error
@@ -179,7 +179,7 @@ class AnnouncedTables:
             )
             self.note(SourceNotice("declared key", table, text))
             return None
-        identity = {each.name for each in message.columns if each.in_identity}
+        identity = {column.name for column in message.columns if column.in_identity}
         if message.replica_identity not in KEY_FROM_CATALOG and not identity.issuperset(declared):
             raise SourceRefused(
                 f"message.key.columns declares {', '.join(declared)} of {table}, which the log lacks of deleted "
@@ -197,7 +197,7 @@ class AnnouncedTables:
         now = self.catalog(message.relation_id)
         if now is not None and now.explains(names):
             return now.key
-        types = _digest(each.type_id for each in message.columns)
+        types = _digest(column.type_id for column in message.columns)
         for each in (known, None if now is None else now.known_key()):
             if each is not None and set(each.key_names).issubset(names):
                 return each.key_names
@@ -227,8 +227,8 @@ def _alternatives(keys: Iterable[Sequence[str]]) -> str:
 
 def known_key(columns: Sequence[RelationColumn], key: Sequence[str]) -> KnownKey:
     """The key of a table while it has these columns."""
-    types = tuple(each.type_id for each in columns)
-    return CatalogTable(tuple(each.name for each in columns), types, tuple(key)).known_key()
+    types = tuple(column.type_id for column in columns)
+    return CatalogTable(tuple(column.name for column in columns), types, tuple(key)).known_key()
 
 
 def _digest(values: Iterable[str | int]) -> str:
@@ -257,4 +257,4 @@ def _notice(last: RelationMessage, now: RelationMessage) -> SourceNotice:
 
 
 def _described(message: RelationMessage) -> Mapping[str, str]:
-    return {each.name: f"(type {each.type_id})" for each in message.columns}
+    return {column.name: f"(type {column.type_id})" for column in message.columns}

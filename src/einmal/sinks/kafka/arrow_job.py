@@ -54,7 +54,7 @@ class ArrowJob:
             return PartReport(*attempt, sum(each.count for each in outputs), 0, 0) if outputs else None
 
         reports = rows.write(write)
-        return [output for each in reports for output in written[TaskAttempt(each.part, each.attempt)]]
+        return [output for report in reports for output in written[TaskAttempt(report.part, report.attempt)]]
 
 
 def prepared_rows(rows: Any) -> Any:

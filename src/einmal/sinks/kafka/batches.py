@@ -84,9 +84,9 @@ def _pieces(batches: Iterable[tuple[TopicPartition, bytes]]) -> Iterator[list[tu
     """Lists of some bytes each: a step of the writer's thread costs more than a small batch."""
     piece: list[tuple[TopicPartition, bytes]] = []
     size = 0
-    for each in batches:
-        piece.append(each)
-        size += len(each[1])
+    for batch in batches:
+        piece.append(batch)
+        size += len(batch[1])
         if size >= _PIECE_BYTES:
             yield piece
             piece, size = [], 0

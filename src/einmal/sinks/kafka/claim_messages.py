@@ -95,7 +95,7 @@ def decode_question(line: bytes) -> Question:
     match json.loads(line):
         case ["LookUpTopic", attempt, str(topic)]:
             return LookUpTopic(_attempt(attempt), topic)
-        case ["ClaimPartitions", attempt, [*numbers], int(most)] if all(isinstance(each, int) for each in numbers):
+        case ["ClaimPartitions", attempt, [*numbers], int(most)] if all(isinstance(number, int) for number in numbers):
             return ClaimPartitions(_attempt(attempt), tuple(numbers), most)
         case ["ReportOutputs", attempt, [*outputs]]:
             return ReportOutputs(_attempt(attempt), tuple(map(_output, outputs)))

@@ -237,7 +237,7 @@ class Found:
             if undecided is not None and is_commit(batch):
                 self.last = undecided
             return
-        mine = [each for each in self.reader.records(batch) if each.key == key]
+        mine = [record for record in self.reader.records(batch) if record.key == key]
         if not mine:
             return
         value = value_of(mine[-1], batch)

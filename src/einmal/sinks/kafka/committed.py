@@ -51,7 +51,9 @@ def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, 
             if is_commit(batch):
                 found.setdefault(partition, {}).update(undecided)
             continue
-        values = {(each.key or b"").decode(errors="replace"): value_of(each, batch) for each in reader.records(batch)}
+        values = {
+            (record.key or b"").decode(errors="replace"): value_of(record, batch) for record in reader.records(batch)
+        }
         if batch.header.is_transactional:
             open_values.setdefault((partition, batch.header.producer_id), {}).update(values)
         else:
@@ -62,6 +64,6 @@ def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, 
 def _last_of(name: str, by_partition: dict[TopicPartition, Value], partitions: int) -> Value:
     """Where a pipeline would look for it; a record that is nowhere there is no pipeline's, and is shown."""
     return next(
-        (by_partition[each] for each in candidates(name, partitions) if each in by_partition),
+        (by_partition[candidate] for candidate in candidates(name, partitions) if candidate in by_partition),
         next(iter(by_partition.values())),
     )

@@ -199,4 +199,4 @@ def _headers(given: list[dict[str, Any]] | None) -> tuple[Header, ...]:
 def _compressed(compression: Compression, sections: Any) -> Any:
     if not compression:
         return sections
-    return pyarrow.array([compress(compression, each.as_py()) for each in sections], pyarrow.binary())
+    return pyarrow.array([compress(compression, section.as_py()) for section in sections], pyarrow.binary())

@@ -104,8 +104,8 @@ class _Writing:
             free = [number for number in waiting if number in self._claimed]
             if not free:
                 claims = self._claims.claim(waiting, most)
-                self._claimed |= {each.number: _Claimed(each) for each in claims}
-                free = [each.number for each in claims]
+                self._claimed |= {claim.number: _Claimed(claim) for claim in claims}
+                free = [claim.number for claim in claims]
             for number in free:
                 claimed = self._claimed[number]
                 batches = [self._sealed(claimed, section) for section in sections[number]]

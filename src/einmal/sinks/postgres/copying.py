@@ -71,7 +71,7 @@ def copy_rows(rows: BatchRows, staged: Staged, connecting: Connecting, pipeline:
             return Selected(each.source, RECORD, _RECORD[each.name])
         return Selected(each.source, each.source, as_json=is_json(types[each.source]))
 
-    return rows.select([selected(each) for each in staged.columns]).write(partial(_copy, task))
+    return rows.select([selected(column) for column in staged.columns]).write(partial(_copy, task))
 
 
 def _copy(task: _CopyTask, attempt: TaskAttempt, batches: Iterator[Any]) -> PartReport | None:

@@ -127,7 +127,7 @@ def _append(shape: TableShape, rows: StagedRows) -> sql.Composed:
 def _upsert(shape: TableShape, rows: StagedRows, columns: KeyColumns) -> sql.Composed:
     stored = _stored(rows)
     others = [each for each in stored if each not in columns.key]
-    deletes = any(each.name == _DELETES for each in rows.columns)
+    deletes = any(column.name == _DELETES for column in rows.columns)
     matched = [sql.SQL("WHEN MATCHED AND s.{} THEN DELETE").format(sql.Identifier(_DELETES))] if deletes else []
     if others:
         matched.append(
@@ -154,7 +154,7 @@ def versions(options: PostgresOptions, shape: TableShape, rows: StagedRows, numb
     stored, which = _stored(rows), KeyColumns(options, rows)
     assert which.since is not None
     attributes = [each for each in stored if each not in which.key and each is not which.since]
-    deletes = any(each.name == _DELETES for each in rows.columns)
+    deletes = any(column.name == _DELETES for column in rows.columns)
     # Number 0 is the current version in the table, the others are staged. A version that equals the one before it
     # changes nothing, and so does the end of what has ended.
     return sql.SQL(
@@ -260,11 +260,11 @@ def refuse_ambiguity(session: Session, rows: StagedRows, columns: KeyColumns) ->
 
 
 def _of(rows: StagedRows, name: str) -> StagingColumn:
-    return next(each for each in rows.columns if each.source.lower() == name.lower())
+    return next(column for column in rows.columns if column.source.lower() == name.lower())
 
 
 def _stored(rows: StagedRows) -> list[StagingColumn]:
-    return [each for each in rows.columns if each.column is not None]
+    return [column for column in rows.columns if column.column is not None]
 
 
 def _column(each: StagingColumn) -> sql.Identifier:
@@ -274,12 +274,12 @@ def _column(each: StagingColumn) -> sql.Identifier:
 
 def _columns(columns: Iterable[StagingColumn]) -> sql.Composed:
     """In the table."""
-    return _listed(_column(each) for each in columns)
+    return _listed(_column(column) for column in columns)
 
 
 def names_of(columns: Iterable[StagingColumn]) -> sql.Composed:
     """In the staging table."""
-    return _listed(sql.Identifier(each.name) for each in columns)
+    return _listed(sql.Identifier(column.name) for column in columns)
 
 
 def _exact(each: StagingColumn) -> sql.Composable:
@@ -291,7 +291,7 @@ def _exact(each: StagingColumn) -> sql.Composable:
 
 def _descending(columns: Iterable[StagingColumn]) -> sql.Composed:
     # NULL is before every value, so it is last from behind.
-    return _listed(sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(each.name)) for each in columns)
+    return _listed(sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(column.name)) for column in columns)
 
 
 def _same(key: Iterable[StagingColumn], table: str, staged: str) -> sql.Composed:
@@ -308,4 +308,4 @@ def _listed(parts: Iterable[sql.Composable]) -> sql.Composed:
 
 
 def _titles(columns: Iterable[StagingColumn]) -> str:
-    return ", ".join(quoted(each.source) for each in columns)
+    return ", ".join(quoted(column.source) for column in columns)

@@ -39,8 +39,8 @@ def _checked(session: Session, options: PostgresOptions, schema: RowSchema) -> t
     if not options.create_table:
         proposal = "; ".join(each.as_string() for each in statements)
         return None, [(f"table {options.table} does not exist, and createTable is false", proposal)]
-    for each in statements:
-        session.execute("creating the table", each)
+    for statement in statements:
+        session.execute("creating the table", statement)
     return find_table(session, options.table), []
 
 

@@ -132,16 +132,16 @@ class _Rejecting:
 
     def _converted(self, staged: Staged) -> StagedRows:
         """The rows with the types of the table."""
-        if all(each.wide is None for each in staged.columns):
+        if all(column.wide is None for column in staged.columns):
             return staged.rows
         columns = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(each.name), each.definition) for each in staged.columns
+            sql.SQL("{} {}").format(sql.Identifier(column.name), column.definition) for column in staged.columns
         )
         self._session.execute(
             WRITING, sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(_CONVERTED, columns)
         )
         values = sql.SQL(", ").join(
-            sql.Identifier(each.name) if each.wide is None else each.wide.conversion for each in staged.columns
+            sql.Identifier(column.name) if column.wide is None else column.wide.conversion for column in staged.columns
         )
 
         def convert(some: StagedRows) -> list[sql.Composed]:

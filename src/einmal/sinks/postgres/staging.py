@@ -84,7 +84,7 @@ class Staged:
     @property
     def counted(self) -> sql.Composed:
         """The condition for rows of the attempts that Spark counts."""
-        attempts = sql.SQL(", ").join(sql.Literal(each) for each in sorted(self.counts))
+        attempts = sql.SQL(", ").join(sql.Literal(count) for count in sorted(self.counts))
         return sql.SQL("{} = ANY(ARRAY[{}]::bigint[])").format(sql.Identifier(ATTEMPT), attempts)
 
     @property
@@ -94,21 +94,21 @@ class Staged:
     @property
     def copied(self) -> list[str]:
         """The columns that tasks send."""
-        return [*(each.name for each in self.columns), *([REFUSAL] if self.tolerates else [])]
+        return [*(column.name for column in self.columns), *([REFUSAL] if self.tolerates else [])]
 
     @property
     def titles(self) -> dict[str, str]:
         """Names that the columns of the staging table have in messages."""
-        return {each.name: each.source for each in self.columns}
+        return {column.name: column.source for column in self.columns}
 
 
 def create(session: Session, staged: Staged, pipeline: str) -> None:
     """In the open transaction, which has compared the epoch. Raises SinkFailed."""
     columns = [
         sql.SQL("{} {}").format(
-            sql.Identifier(each.name), each.definition if each.wide is None else each.wide.definition
+            sql.Identifier(column.name), column.definition if column.wide is None else column.wide.definition
         )
-        for each in staged.columns
+        for column in staged.columns
     ]
     if staged.tolerates:
         columns.append(sql.SQL("{} text").format(sql.Identifier(REFUSAL)))

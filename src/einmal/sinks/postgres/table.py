@@ -108,8 +108,8 @@ class TableShape:
 
     def find(self, name: str) -> TableColumn | None:
         """The column of this name, else the only one that differs in case alone."""
-        exact = [each for each in self.columns if each.name == name]
-        near = [each for each in self.columns if each.name.lower() == name.lower()]
+        exact = [column for column in self.columns if column.name == name]
+        near = [column for column in self.columns if column.name.lower() == name.lower()]
         return exact[0] if exact else near[0] if len(near) == 1 else None
 
 
@@ -126,21 +126,21 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
         name=TableName(schema, table),
         columns=tuple(
             TableColumn(
-                name=each[0],
-                definition=each[1],
-                base=each[2],
-                category=each[3],
-                element_category=each[4],
-                modifier=each[5],
-                is_required=bool(each[6]),
-                has_default=each[7],
-                identity=each[8],
-                generated=each[9],
-                is_domain=each[10],
-                collation=each[11],
-                is_ordered=each[12],
+                name=column[0],
+                definition=column[1],
+                base=column[2],
+                category=column[3],
+                element_category=column[4],
+                modifier=column[5],
+                is_required=bool(column[6]),
+                has_default=column[7],
+                identity=column[8],
+                generated=column[9],
+                is_domain=column[10],
+                collation=column[11],
+                is_ordered=column[12],
             )
-            for each in columns
+            for column in columns
         ),
         problem=_problem(kind, persistence, has_rules),
         keys=tuple(frozenset(names) for names, is_partial, _, is_whole in keys if is_whole and not is_partial),

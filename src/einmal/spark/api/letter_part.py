@@ -80,7 +80,7 @@ def _named(topic: str | None, frame: DataFrame) -> DataFrame:
 
 
 def _in_one_column(frame: DataFrame) -> DataFrame:
-    return frame.select(F.struct(*(F.col(f"`{each}`") for each in frame.columns)).alias(_ROWS_COLUMN))
+    return frame.select(F.struct(*(F.col(f"`{column}`") for column in frame.columns)).alias(_ROWS_COLUMN))
 
 
 def _beside_letters(frame: DataFrame) -> DataFrame:

@@ -87,7 +87,7 @@ def session_settings(path: Path) -> dict[str, str]:
     """The ``spark`` settings of a declared function, from the text of its file: there may be functions of Spark's in
     it, which cannot be made before there is a session. Raises DeclarationError where they are no literal."""
     decorator = _decorator(path, path.read_text())
-    given = [] if decorator is None else [each.value for each in decorator.keywords if each.arg == "spark"]
+    given = [] if decorator is None else [keyword.value for keyword in decorator.keywords if keyword.arg == "spark"]
     if not given:
         return {}
     try:
@@ -135,7 +135,7 @@ def _decorator(path: Path, text: str) -> ast.Call | None:
         for decorator in node.decorator_list
         if isinstance(decorator, ast.Call)
     )
-    return next((each for each in calls if _name(each.func) == pipeline.__name__), None)
+    return next((call for call in calls if _name(call.func) == pipeline.__name__), None)
 
 
 def _name(called: ast.expr) -> str | None:
@@ -153,7 +153,7 @@ def _module(path: Path) -> Any:
 
 
 def _declared_functions(module: Any) -> list[Function]:
-    return [each for each in vars(module).values() if callable(each) and hasattr(each, _DECLARED)]
+    return [function for function in vars(module).values() if callable(function) and hasattr(function, _DECLARED)]
 
 
 def _check_parameters(function: Function, declaration: Declaration) -> None:
@@ -240,7 +240,7 @@ def _union(parts: list[DataFrame]) -> DataFrame:
 
 def _in_column(frame: DataFrame, name: str) -> DataFrame:
     """The rows of one part as a struct column, beside which the columns of the other parts are null."""
-    return frame.select(F.struct(*(F.col(f"`{each}`") for each in frame.columns)).alias(name))
+    return frame.select(F.struct(*(F.col(f"`{column}`") for column in frame.columns)).alias(name))
 
 
 def _read(source: Source, spark: SparkSession) -> DataFrame:

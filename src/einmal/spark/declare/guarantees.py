@@ -91,12 +91,12 @@ class PipelineFacts:
 def explain(facts: PipelineFacts) -> list[Hop]:
     """Every hop, in the order in which a record takes them."""
     return [
-        *(_source(each) for each in facts.sources),
+        *(_source(source) for source in facts.sources),
         _transformation(facts),
         *(_topic(facts, topic) for topic in facts.topics),
-        *(_sink(each) for each in facts.sinks),
+        *(_sink(sink) for sink in facts.sinks),
         *([_positions(facts), _readers(facts)] if facts.topics else ()),
-        *(hop for each in facts.sinks for hop in _behind(facts, each)),
+        *(hop for sink in facts.sinks for hop in _behind(facts, sink)),
         *_commit_points(facts),
     ]
 

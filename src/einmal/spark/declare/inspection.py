@@ -89,7 +89,7 @@ def inspect(
 class _Inspector(Admin):
     async def inspect(self, topics: list[str], transactional_id: str | None, group_id: str | None) -> ClusterFacts:
         response = await self._metadata(topics)
-        facts = {each.name: _topic(each.name, each) for each in response.topics if each.name is not None}
+        facts = {topic.name: _topic(topic.name, topic) for topic in response.topics if topic.name is not None}
         for name, settings in (
             await self._settings([name for name in topics if facts[name].error is ErrorCode.none])
         ).items():
@@ -125,7 +125,7 @@ class _Inspector(Admin):
                 entries = (await self.describe_configs([name]))[name]
             except KafkaError:
                 continue
-            found[name] = {each.name: each.value for each in entries.values() if each.value is not None}
+            found[name] = {entry.name: entry.value for entry in entries.values() if entry.value is not None}
         return found
 
     async def _refusal(self, kind: int, key: str) -> str | None:
@@ -141,6 +141,6 @@ def _topic(name: str, metadata: MetadataResponseTopic) -> TopicFacts:
         name=name,
         error=metadata.error_code,
         partitions=len(metadata.partitions),
-        replicas=min((len(each.replica_nodes) for each in metadata.partitions), default=0),
+        replicas=min((len(partition.replica_nodes) for partition in metadata.partitions), default=0),
         operations=metadata.topic_authorized_operations,
     )

@@ -164,14 +164,16 @@ def _check_letters(missing: Missing, letters: RejectedLetters) -> None:
     facts = _looked_at(missing, sink.client, wanted, transactional_id=letters.name)
     if facts is not None:
         _check_outputs(missing, sink.cluster, facts, wanted)
-        missing += [each for each in transaction_problems(facts) if each not in missing]
+        missing += [problem for problem in transaction_problems(facts) if problem not in missing]
 
 
 def _check_outputs(missing: Missing, cluster: KafkaCluster, facts: ClusterFacts, wanted: Sequence[str]) -> None:
     for name in wanted:
         if facts.topics[name].exists:
             missing += [
-                each for each in write_problems(facts.topics[name], reads=name == COMMIT_TOPIC) if each not in missing
+                problem
+                for problem in write_problems(facts.topics[name], reads=name == COMMIT_TOPIC)
+                if problem not in missing
             ]
         else:
             _note(missing, partial(_create, cluster, name))
@@ -186,13 +188,13 @@ def _check_sources(missing: Missing, frame: DataFrame, sink: QueryOptions) -> No
             continue
         facts = _looked_at(missing, client_settings(options), topics_of(options))
         for topic in () if facts is None else _looked_for(facts, options):
-            missing += [each for each in read_problems(topic) if each not in missing]
+            missing += [problem for problem in read_problems(topic) if problem not in missing]
 
 
 def _looked_for(facts: ClusterFacts, options: Mapping[str, str]) -> list[TopicFacts]:
     """The topics that a source cannot do without: under failOnDataLoss=false the others continue where one is gone."""
     topics = list(facts.topics.values())
-    existing = [each for each in topics if each.exists]
+    existing = [topic for topic in topics if topic.exists]
     return existing if existing and options.get("failondataloss", "true").lower() == "false" else topics
 
 

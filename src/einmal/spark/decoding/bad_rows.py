@@ -94,7 +94,7 @@ class BadRows:
         result = frame if self._inner is None else self._inner(frame, batch_id)
         if self._shape is not None:
             result = self._shape(result)
-        parts = [part for each in self._sources if (part := self._letters(spark, each, batch_id)) is not None]
+        parts = [part for source in self._sources if (part := self._letters(spark, source, batch_id)) is not None]
         if not parts:
             return result
         result = _as_bytes(result) if self._column is None else _struct_as_bytes(result, self._column)
@@ -105,8 +105,8 @@ class BadRows:
 
     def letters(self, spark: SparkSession, batch_id: int) -> Iterator[DataFrame]:
         """The dead letters of a batch, a frame per source: the columns topic, key, value, headers and timestamp."""
-        for each in self._sources:
-            part = self._letters(spark, each, batch_id)
+        for source in self._sources:
+            part = self._letters(spark, source, batch_id)
             if part is not None:
                 yield part
 
@@ -197,8 +197,8 @@ class BadRows:
         return happened
 
     def _forget(self) -> None:
-        for each in self._sources:
-            each.source.reports.value = {}
+        for source in self._sources:
+            source.source.reports.value = {}
 
 
 def _as_bytes(frame: DataFrame) -> DataFrame:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def schema_of(schema: StructType) -> RowSchema:
     return RowSchema(
         fields=tuple(
-            RowField(each.name, type_of(each.dataType), each.nullable, each.jsonValue()["metadata"])
-            for each in schema.fields
+            RowField(field.name, type_of(field.dataType), field.nullable, field.jsonValue()["metadata"])
+            for field in schema.fields
         )
     )
 

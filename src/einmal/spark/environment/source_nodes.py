@@ -43,7 +43,7 @@ def offset_numbers(frame: DataFrame, count: int) -> list[int]:
     """For each of ``count`` sources, in the order of the plan, the number of its offset."""
     names = _names(frame)
     ordered = sorted(names)
-    return [ordered.index(each) for each in names] if names else list(range(count))
+    return [ordered.index(name) for name in names] if names else list(range(count))
 
 
 def _names(frame: DataFrame) -> list[str]:

@@ -190,8 +190,8 @@ class DeadLetterQueue:
     def _read(self, topic: str) -> Iterator[DeadLetter]:
         partitions = self._cluster.partitions([topic])
         first, last = self._cluster.earliest(partitions), self._cluster.latest(partitions, committed=True)
-        for each in partitions:
-            yield from self._between(each, first[each], last[each])
+        for partition in partitions:
+            yield from self._between(partition, first[partition], last[partition])
 
     def _between(self, at: TopicPartition, first: int, last: int) -> Iterator[DeadLetter]:
         if first >= last:
@@ -291,7 +291,9 @@ class DeadLetterQueue:
         partitions = self._cluster.partitions([REPLAY_TOPIC])
         ends = self._cluster.latest(partitions, committed=False)
         deadline = time.monotonic() + _STABLE_S
-        while any(self._cluster.latest(partitions, committed=True)[each] < ends[each] for each in partitions):
+        while any(
+            self._cluster.latest(partitions, committed=True)[partition] < ends[partition] for partition in partitions
+        ):
             if time.monotonic() > deadline:
                 raise ReplayRefused(
                     f"a transaction of another replay is open in {REPLAY_TOPIC} since {_STABLE_S:.0f} s",

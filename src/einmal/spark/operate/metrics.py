@@ -45,7 +45,7 @@ def served(spark: SparkSession) -> str | None:
 
 
 def _serve(wanted: str, queries: Queries) -> str:
-    watches = [each for each in queries.observers if isinstance(each, Watch)]
+    watches = [observer for observer in queries.observers if isinstance(observer, Watch)]
     registry = CollectorRegistry()
     address = serve(ADDRESS, wanted, registry)
     if not watches:
@@ -88,9 +88,9 @@ def _families(watch: Watch) -> Iterator[Metric]:
     restarts = counter("restarts", "Starts of the query from its checkpoint, after a batch that could not be decided.")
     lag = gauge("lag_records", "Offsets between the last finished batch and the end of a source's topic.", "topic")
     now = time.monotonic()
-    for each in watch.pipelines():
-        progress, name = each.progress, [each.progress.pipeline]
-        is_running.add_metric(name, each.is_running)
+    for pipeline in watch.pipelines():
+        progress, name = pipeline.progress, [pipeline.progress.pipeline]
+        is_running.add_metric(name, pipeline.is_running)
         read.add_metric(name, progress.input)
         lost.add_metric(name, progress.lost)
         written.add_metric(name, progress.output)
@@ -111,7 +111,7 @@ def _families(watch: Watch) -> Iterator[Metric]:
         transactions.add_metric([*name, "abort"], progress.aborted)
         opened.add_metric(name, progress.open_s(now))
         restarts.add_metric(name, progress.restarts)
-        for topic, behind in (each.lag or {}).items():
+        for topic, behind in (pipeline.lag or {}).items():
             lag.add_metric([*name, topic], behind)
     yield from (letters, drifts)
     yield from (is_running, read, lost, written, batches, last, durations, phases, transactions, opened, restarts, lag)

@@ -192,11 +192,11 @@ class Progress:
     def spark_reports(self, batch_id: int, durations_ms: Mapping[str, int], rows: int) -> list[BatchReport]:
         """The reports that need not wait any longer. ``durations_ms``, ``rows``: of Spark's StreamingQueryProgress."""
         found = []
-        for each in sorted(self.waits_for_spark):
-            if each > batch_id:
+        for wait in sorted(self.waits_for_spark):
+            if wait > batch_id:
                 break
-            report = self.waits_for_spark.pop(each)
-            found.append(_completed(report, durations_ms, rows) if each == batch_id else report)
+            report = self.waits_for_spark.pop(wait)
+            found.append(_completed(report, durations_ms, rows) if wait == batch_id else report)
         return self._count(found)
 
     def without_spark(self) -> list[BatchReport]:
@@ -222,7 +222,7 @@ class Progress:
 
     def rates(self, now: float) -> Rates:
         """Return the rates of the last seconds, falling where nothing is finished any more."""
-        recent = [each for each in self._spans if each.finished >= now - _RATE_S] or list(self._spans)[-1:]
+        recent = [span for span in self._spans if span.finished >= now - _RATE_S] or list(self._spans)[-1:]
         if not recent:
             return Rates(0.0, 0.0)
         seconds = max(now - recent[0].began, 0.001)

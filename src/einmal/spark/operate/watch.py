@@ -84,8 +84,8 @@ class Watch:
         """Show the remaining reports, and end."""
         self._events.put(None)
         self._thread.join()
-        for each in self.pipelines():
-            each.ends.close()
+        for pipeline in self.pipelines():
+            pipeline.ends.close()
 
     def pipelines(self) -> list[Watched]:
         return list(self._pipelines.values())
@@ -110,10 +110,10 @@ class Watch:
         while self._waits_for_spark() and time.monotonic() < deadline:
             self._hear()
             self._look()
-        for each in self.pipelines():
+        for pipeline in self.pipelines():
             with self.lock:
-                reports = each.progress.without_spark()
-            self._report(each, reports)
+                reports = pipeline.progress.without_spark()
+            self._report(pipeline, reports)
 
     def _hear(self) -> None:
         """Process all events so far, or wait a moment for the first."""
@@ -133,15 +133,15 @@ class Watch:
             return
 
     def _look(self) -> None:
-        for each in self.pipelines():
-            self._report(each, self._reports_of_spark(each))
-            if each.is_running:
-                self._measure_lag(each, _ENDS_IDLE_S)
+        for pipeline in self.pipelines():
+            self._report(pipeline, self._reports_of_spark(pipeline))
+            if pipeline.is_running:
+                self._measure_lag(pipeline, _ENDS_IDLE_S)
         if self._view is not None:
             self._view.tick(self.pipelines(), time.monotonic())
 
     def _waits_for_spark(self) -> bool:
-        return any(each.progress.waits_for_spark for each in self.pipelines())
+        return any(pipeline.progress.waits_for_spark for pipeline in self.pipelines())
 
     def _reports_of_spark(self, watched: Watched) -> list[BatchReport]:
         waiting = watched.progress.waits_for_spark

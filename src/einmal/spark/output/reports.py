@@ -64,7 +64,7 @@ class BatchReport:
 
 
 def _without_identity(offsets: Offsets | None) -> Offsets | None:
-    return offsets and tuple(topics_in(each) if isinstance(each, dict) else each for each in offsets)
+    return offsets and tuple(topics_in(offset) if isinstance(offset, dict) else offset for offset in offsets)
 
 
 def offsets_between(start: Offsets | None, end: Offsets | None) -> int | None:
@@ -80,7 +80,7 @@ def offsets_between(start: Offsets | None, end: Offsets | None) -> int | None:
         after = SourcePosition.from_json(last)
         starts = first_offsets(SourcePosition.from_json(first), after)
         # Where a partition is read from is unknown where an older version planned it as new.
-        total += sum(after.offsets[each] - starts[each] for each in after.offsets if each in starts)
+        total += sum(after.offsets[offset] - starts[offset] for offset in after.offsets if offset in starts)
     return total
 
 

@@ -88,7 +88,7 @@ class RejectedLetters:
 
     @property
     def topics(self) -> list[str]:
-        return list(dict.fromkeys(str(each.errors.topic) for each in self.sinks.values()))
+        return list(dict.fromkeys(str(sink.errors.topic) for sink in self.sinks.values()))
 
     def frame(
         self, spark: SparkSession, batch_id: int, end: tuple[Any, ...], rejected: Mapping[int, Sequence[RejectedRow]]
@@ -107,7 +107,7 @@ class RejectedLetters:
             if not rows:
                 continue
             sink, topic = self.sinks[number], str(self.sinks[number].errors.topic)
-            counts = Counter((TASK_PUT, each.exception.rpartition(".")[2]) for each in rows)
+            counts = Counter((TASK_PUT, row.exception.rpartition(".")[2]) for row in rows)
             in_words = ", ".join(f"{count:,} {reason}" for (_, reason), count in sorted(counts.items()))
             _logger.warning(
                 "rows_rejected", "%(sink)s: %(counts)s to %(topic)s", sink=sink.name, counts=in_words, topic=topic
@@ -216,7 +216,7 @@ def _without_record(
         record = FailedRecord(
             topic=topic_partition.topic, partition=topic_partition.partition, offset=offset, key=None, value=None
         )
-        yield from (_letter(each, record, number, batch_id) for each in letters)
+        yield from (_letter(letter, record, number, batch_id) for letter in letters)
 
 
 def _letter(letter: _Letter, record: FailedRecord, number: int, batch_id: int) -> dict[str, Any]:

@@ -93,15 +93,17 @@ class RowBuilder:
 
     def _taken(self) -> Any:
         data = b"".join(self._sections)
-        starts, ends = _extents(data, [len(each) for each in self._sections], [each[0] for each in self._batches])
+        starts, ends = _extents(
+            data, [len(section) for section in self._sections], [batch[0] for batch in self._batches]
+        )
         view = np.frombuffer(data, np.uint8)
         since, at = read_varints(view, starts + 1)
         delta, at = read_varints(view, at)
         key_begin, key_end, has_key = _extent(view, at)
         value_begin, value_end, has_value = _extent(view, key_end)
-        counts = np.array([each[0] for each in self._batches])
+        counts = np.array([batch[0] for batch in self._batches])
         base_offsets, base_timestamps, append_times = (
-            np.repeat(np.array([each[column] for each in self._batches], np.int64), counts) for column in (1, 2, 3)
+            np.repeat(np.array([batch[column] for batch in self._batches], np.int64), counts) for column in (1, 2, 3)
         )
         headers = self._headers(data, view, value_end, ends)
         offsets = base_offsets + delta

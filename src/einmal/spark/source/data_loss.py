@@ -66,8 +66,8 @@ def missing_partitions(reached: Positions) -> str:
 
 def expired_records(starts: Positions, earliest: Positions) -> str:
     """Offsets that were not read yet, and are before a log's first one."""
-    count = sum(earliest[each] - starts[each] for each in starts)
-    parts = (f"{each} offsets {starts[each]} to {earliest[each] - 1}" for each in sorted(starts))
+    count = sum(earliest[start] - starts[start] for start in starts)
+    parts = (f"{start} offsets {starts[start]} to {earliest[start] - 1}" for start in sorted(starts))
     return (
         f"{count} offset(s) were deleted before they were read: {_listed(parts)}; retention "
         "(retention.ms, retention.bytes) or DeleteRecords removed them"
@@ -100,7 +100,7 @@ def no_such_topic(option: str, topics: Iterable[str]) -> PositionRefused:
 
 
 def other_cluster(servers: str, position: SourcePosition, cluster_id: str) -> PositionRefused:
-    topics = sorted({each.topic for each in position.offsets})
+    topics = sorted({offset.topic for offset in position.offsets})
     return PositionRefused(
         f"kafka.bootstrap.servers={servers} leads to cluster {cluster_id}, but this query's position in "
         f"{_quoted(topics)} is one in cluster {position.cluster_id}: offsets of one cluster mean nothing in another",
@@ -117,7 +117,7 @@ def of_topic(positions: Mapping[TopicPartition, Offset], topic: str) -> Position
 
 
 def _named(positions: Positions) -> str:
-    return _listed(f"{each}:{positions[each]}" for each in sorted(positions))
+    return _listed(f"{position}:{positions[position]}" for position in sorted(positions))
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -119,7 +119,7 @@ class SourcePlanner:
     def first_offsets(self, begin: SourcePosition, end: SourcePosition) -> Positions:
         """Where a planned batch begins. Partitions that an older version planned as new begin at their first record."""
         known = first_offsets(begin, end)
-        new = [each for each in end.offsets if each not in known]
+        new = [offset for offset in end.offsets if offset not in known]
         return known | self._cluster.earliest(new) if new else known
 
     def check_replay(self, begin: SourcePosition, end: SourcePosition) -> None:
@@ -149,7 +149,9 @@ class SourcePlanner:
         """
         seen = self._seen(list(dict.fromkeys([*self._selected(), *others])))
         partitions = [
-            each for each in self._partitions(seen) if waits or each not in seen.topics[each.topic].leaderless
+            partition
+            for partition in self._partitions(seen)
+            if waits or partition not in seen.topics[partition.topic].leaderless
         ]
         return seen, self._cluster.latest(partitions, committed=self._committed, reached=reached, may_lack=not waits)
 
@@ -185,10 +187,10 @@ class SourcePlanner:
         """The partitions to be read, of the topics that exist."""
         chosen = self._options.assigned
         return [
-            each
+            partition
             for name in sorted(seen.topics)
-            for each in seen.topics[name].partitions
-            if not chosen or each in chosen
+            for partition in seen.topics[name].partitions
+            if not chosen or partition in chosen
         ]
 
     def _seen(self, topics: list[str]) -> Seen:
@@ -268,7 +270,7 @@ class SourcePlanner:
 
     def _begin_again(self, topic: str, seen: Seen, ends: Positions, reading: _Reading) -> None:
         """At the first record of a topic that has taken an old one's name."""
-        partitions = [each for each in seen.topics[topic].partitions if each in ends]
+        partitions = [partition for partition in seen.topics[topic].partitions if partition in ends]
         for each, offset in self._cluster.earliest(partitions).items():
             reading.begin(each, offset)
 
@@ -310,9 +312,9 @@ class SourcePlanner:
     def _add_new(self, begin: SourcePosition, seen: Seen, ends: Positions, reading: _Reading) -> None:
         """Partitions without a position are read from their first record, which becomes part of the position."""
         new = [
-            each
-            for each in self._partitions(seen)
-            if each in ends and each not in reading.first and each not in reading.kept
+            partition
+            for partition in self._partitions(seen)
+            if partition in ends and partition not in reading.first and partition not in reading.kept
         ]
         known = set(_topics(begin.offsets))
         for each, offset in self._cluster.earliest(new).items():
@@ -375,11 +377,14 @@ class SourcePlanner:
         chosen = _for_each(
             partitions, wanted, f"{side}Offsets", "an offset", "\nhint: -2 stands for earliest, -1 for latest"
         )
-        earliest = self._cluster.earliest([each for each in partitions if chosen[each] == EARLIEST])
+        earliest = self._cluster.earliest([partition for partition in partitions if chosen[partition] == EARLIEST])
         latest = self._cluster.latest(
-            [each for each in partitions if chosen[each] == LATEST], committed=self._committed
+            [partition for partition in partitions if chosen[partition] == LATEST], committed=self._committed
         )
-        return {each: earliest.get(each, latest.get(each, Offset(chosen[each]))) for each in partitions}
+        return {
+            partition: earliest.get(partition, latest.get(partition, Offset(chosen[partition])))
+            for partition in partitions
+        }
 
 
 def _for_each(
@@ -395,7 +400,7 @@ def _for_each(
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[str]:
-    return sorted({each.topic for each in partitions})
+    return sorted({partition.topic for partition in partitions})
 
 
 def _changed_id(begin: SourcePosition, seen: Seen, topic: str) -> tuple[str, str] | None:

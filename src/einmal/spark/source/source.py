@@ -173,7 +173,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         pieces = ranges(first, last.offsets, options.min_partitions, options.max_records_per_partition)
         tasks = packed(pieces, 0 if options.divides_partitions else shared_max(pieces))
-        return [Piece(each, last.topic_ids) for each in tasks]
+        return [Piece(task, last.topic_ids) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Piece)
@@ -222,7 +222,7 @@ def _range(options: SourceOptions) -> list[Piece] | str:
         if first.offsets[each] > end:
             return f"{each} would be read from offset {first.offsets[each]} to {end}, which lies before it"
     pieces = ranges(first.offsets, last, options.min_partitions, options.max_records_per_partition)
-    return [Piece([each], first.topic_ids) for each in pieces]
+    return [Piece([piece], first.topic_ids) for piece in pieces]
 
 
 def read_piece(options: SourceOptions, piece: Piece) -> Iterator[Any]:

@@ -69,7 +69,7 @@ class Proof:
 
 def proof_of(batch_id: int, proofs: Sequence[Proof | None]) -> Proof | Denied:
     """Return what all tasks prove together. ``batch_id``: the one that Spark commits. None: a task without a report."""
-    found = [each for each in proofs if each is not None]
+    found = [proof for proof in proofs if proof is not None]
     if not found or len(found) != len(proofs):
         return Denied(f"{len(proofs) - len(found)} of {len(proofs)} tasks have not reported what they wrote")
     if {(each.batch_id, each.token) for each in found} != {(found[0].batch_id, found[0].token)}:

@@ -77,7 +77,7 @@ class Refusal:
         return cls(kind, error.reason, error.hint)
 
     def error(self) -> PipelineError:
-        return {each.__name__: each for each in _KINDS}[self.kind](self.reason, self.hint)
+        return {kind.__name__: kind for kind in _KINDS}[self.kind](self.reason, self.hint)
 
 
 _KINDS: Final[tuple[type[PipelineError], ...]] = (

@@ -107,7 +107,7 @@ def _write(work: Work, columns: list[str], rows: Iterator[Any]) -> TaskMessage:
 
 def _commit(home: Path, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
     """Raises PipelineError."""
-    proof = proof_of(batch_id, [each.proof if isinstance(each, TaskMessage) else None for each in messages])
+    proof = proof_of(batch_id, [message.proof if isinstance(message, TaskMessage) else None for message in messages])
     if isinstance(proof, Denied):
         raise PipelineFailed(proof.reason, "start the query again")
     if proof.token:

@@ -14,7 +14,7 @@ class DescriptionTests(SinkHooks):
     def test_promises_are_known_without_asking_anybody(self, tmp_path: Path) -> None:
         sink = self.sink(tmp_path / "nothing here")
         promises = sink.promises()
-        assert promises and all(isinstance(each, Reason) and each.text for each in promises)
+        assert promises and all(isinstance(promise, Reason) and promise.text for promise in promises)
         assert sink.table
         sink.close()
 

@@ -110,7 +110,7 @@ class AiokafkaConsumer:
         await asyncio.shield(self._started)
 
     def assign(self, partitions: Sequence[TopicPartition], /) -> object:
-        return self._consumer.assign([aiokafka.TopicPartition(*each) for each in partitions])
+        return self._consumer.assign([aiokafka.TopicPartition(*partition) for partition in partitions])
 
     def subscribe(self, topics: Sequence[str], /) -> object:
         return self._consumer.subscribe(list(topics))
@@ -125,9 +125,11 @@ class AiokafkaConsumer:
         await self._start()
         polled = await _translated(self._consumer.getmany(timeout_ms=timeout_ms))
         return [
-            ConsumerRecord(each.topic, each.partition, each.offset, each.timestamp, each.key, each.value, ())
+            ConsumerRecord(
+                record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, ()
+            )
             for records in polled.values()
-            for each in records
+            for record in records
         ]
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata, /) -> object:
@@ -145,14 +147,14 @@ class AiokafkaConsumer:
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         await self._start()
         found = {}
-        for each in partitions:
-            offset = await _translated(self._consumer.committed(aiokafka.TopicPartition(*each)))
-            found[each] = None if offset is None else OffsetAndMetadata(offset)
+        for partition in partitions:
+            offset = await _translated(self._consumer.committed(aiokafka.TopicPartition(*partition)))
+            found[partition] = None if offset is None else OffsetAndMetadata(offset)
         return found
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         await self._start()
-        wanted = [aiokafka.TopicPartition(*each) for each in partitions]
+        wanted = [aiokafka.TopicPartition(*partition) for partition in partitions]
         found = await _translated(self._consumer.end_offsets(wanted))
         return {TopicPartition(each.topic, each.partition): offset for each, offset in found.items()}
 
@@ -172,8 +174,8 @@ def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[Any, Any]:
     return {
-        aiokafka.TopicPartition(*key): aiokafka.structs.OffsetAndMetadata(each.offset, each.metadata)
-        for key, each in positions_of(offsets).items()
+        aiokafka.TopicPartition(*key): aiokafka.structs.OffsetAndMetadata(position.offset, position.metadata)
+        for key, position in positions_of(offsets).items()
     }
 
 

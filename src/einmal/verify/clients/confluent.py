@@ -84,7 +84,7 @@ class ConfluentProducer:
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any, /
     ) -> None:
-        positions = [_position(key, each.offset) for key, each in positions_of(offsets).items()]
+        positions = [_position(key, position.offset) for key, position in positions_of(offsets).items()]
         await self._insist(lambda: self._producer.send_offsets_to_transaction(positions, group, _CALL_S), _CALL_S)
 
     async def commit_transaction(self) -> None:
@@ -132,7 +132,7 @@ class ConfluentConsumer:
 
     def assign(self, partitions: Sequence[TopicPartition], /) -> object:
         self._positions = dict.fromkeys(partitions, 0)
-        wanted = [_position(each, confluent_kafka.OFFSET_BEGINNING) for each in partitions]
+        wanted = [_position(partition, confluent_kafka.OFFSET_BEGINNING) for partition in partitions]
         return self._thread.submit(lambda: self._consumer.assign(wanted))
 
     def subscribe(self, topics: Sequence[str], /) -> object:
@@ -185,11 +185,11 @@ class ConfluentConsumer:
         return self._positions[topic_partition]
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], /) -> None:
-        positions = [_position(key, each.offset) for key, each in positions_of(offsets).items()]
+        positions = [_position(key, position.offset) for key, position in positions_of(offsets).items()]
         await self._thread.submit(lambda: self._consumer.commit(offsets=positions, asynchronous=False))
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        wanted = [_position(each) for each in partitions]
+        wanted = [_position(partition) for partition in partitions]
         found = await self._thread.submit(lambda: self._consumer.committed(wanted, _CALL_S))
         return {
             TopicPartition(each.topic, each.partition): OffsetAndMetadata(each.offset) if each.offset >= 0 else None
@@ -199,8 +199,8 @@ class ConfluentConsumer:
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         def ends() -> dict[TopicPartition, int]:
             return {
-                each: self._consumer.get_watermark_offsets(_position(each), _CALL_S, cached=False)[1]
-                for each in partitions
+                partition: self._consumer.get_watermark_offsets(_position(partition), _CALL_S, cached=False)[1]
+                for partition in partitions
             }
 
         return await self._thread.submit(ends)

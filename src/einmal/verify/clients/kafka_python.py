@@ -110,7 +110,9 @@ class KafkaPythonConsumer:
         self._consumer = kafka.KafkaConsumer(**settings)
 
     def assign(self, partitions: Sequence[TopicPartition], /) -> object:
-        return self._thread.submit(lambda: self._consumer.assign([kafka.TopicPartition(*each) for each in partitions]))
+        return self._thread.submit(
+            lambda: self._consumer.assign([kafka.TopicPartition(*partition) for partition in partitions])
+        )
 
     def subscribe(self, topics: Sequence[str], /) -> object:
         return self._thread.submit(lambda: self._consumer.subscribe(list(topics)))
@@ -132,7 +134,7 @@ class KafkaPythonConsumer:
                 self._consumer.seek(kafka.TopicPartition(*key), offset)
             del self._seeks[key]
         polled = self._consumer.poll(timeout_ms=timeout_ms)
-        return [record_of(each) for records in polled.values() for each in records]
+        return [record_of(record) for records in polled.values() for record in records]
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata, /) -> object:
         self._seeks[topic_partition] = offset if isinstance(offset, int) else offset.offset
@@ -148,14 +150,14 @@ class KafkaPythonConsumer:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         def committed() -> dict[TopicPartition, OffsetAndMetadata | None]:
-            found = {each: self._consumer.committed(kafka.TopicPartition(*each)) for each in partitions}
+            found = {partition: self._consumer.committed(kafka.TopicPartition(*partition)) for partition in partitions}
             return {each: None if offset is None else OffsetAndMetadata(offset) for each, offset in found.items()}
 
         return await self._thread.submit(committed)
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         await self._ready
-        wanted = [kafka.TopicPartition(*each) for each in partitions]
+        wanted = [kafka.TopicPartition(*partition) for partition in partitions]
         found = await self._thread.submit(lambda: self._consumer.end_offsets(wanted))
         return {TopicPartition(each.topic, each.partition): offset for each, offset in found.items()}
 
@@ -171,8 +173,8 @@ def record_of(found: Any) -> ConsumerRecord:
 
 def _offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[Any, Any]:
     return {
-        kafka.TopicPartition(*key): kafka.OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
-        for key, each in positions_of(offsets).items()
+        kafka.TopicPartition(*key): kafka.OffsetAndMetadata(position.offset, position.metadata, position.leader_epoch)
+        for key, position in positions_of(offsets).items()
     }
 
 

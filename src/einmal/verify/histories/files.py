@@ -108,8 +108,10 @@ def _fields(op: Op) -> dict[str, Any]:
     if op.cause:
         fields["cause"] = op.cause
     fields["actions"] = [
-        ["send", *each.key, each.value, each.offset] if isinstance(each, Send) else ["poll", *each.key, each.records]
-        for each in op.actions
+        ["send", *action.key, action.value, action.offset]
+        if isinstance(action, Send)
+        else ["poll", *action.key, action.records]
+        for action in op.actions
     ]
     return fields
 

@@ -26,8 +26,8 @@ class OutputComparison:
     def anomalies(self, outputs: Sequence[Output], *, is_complete: bool = True) -> Iterator[Anomaly]:
         """``is_complete``: nothing more will come, so what is missing is lost."""
         found: dict[str, list[Output]] = defaultdict(list)
-        for each in outputs:
-            found[self._canonical(each[2])].append(each)
+        for output in outputs:
+            found[self._canonical(output[2])].append(output)
         for value, records in found.items():
             sources = self._sources.get(value, [])
             written = dict.fromkeys(text for _, _, text in records)
@@ -37,16 +37,16 @@ class OutputComparison:
             elif len(records) > len(sources):
                 times = f"{len(records)} times instead of {len(sources)}"
                 detail = f"{value} is there {times}, at {at}; it comes from {self._named(sources)}"
-                yield Anomaly("duplicate-output", detail, (*written, *(each.value for each in sources)))
+                yield Anomaly("duplicate-output", detail, (*written, *(source.value for source in sources)))
         for value, sources in self._sources.items() if is_complete else ():
             missing = len(sources) - len(found.get(value, ()))
             if missing > 0:
                 detail = f"{value} is missing {missing} times; it comes from {self._named(sources)}"
-                yield Anomaly("lost-output", detail, (value, *(each.value for each in sources)))
+                yield Anomaly("lost-output", detail, (value, *(source.value for source in sources)))
 
     def is_met(self, outputs: Sequence[Output]) -> bool:
         """Whether nothing is missing."""
-        return not any(each.kind == "lost-output" for each in self.anomalies(outputs))
+        return not any(anomaly.kind == "lost-output" for anomaly in self.anomalies(outputs))
 
     def _named(self, records: Sequence[InputRecord]) -> str:
-        return ", ".join(f"{self._topic}-{each.partition} {each.offset}" for each in records)
+        return ", ".join(f"{self._topic}-{record.partition} {record.offset}" for record in records)

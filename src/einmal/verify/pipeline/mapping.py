@@ -40,7 +40,7 @@ class OutputMapping(NamedTuple):
 
 
 def identity() -> OutputMapping:
-    return OutputMapping("identity", lambda records: [[each.value] for each in records], str)
+    return OutputMapping("identity", lambda records: [[record.value] for record in records], str)
 
 
 def function(name: str) -> OutputMapping:
@@ -56,7 +56,7 @@ def function(name: str) -> OutputMapping:
         sys.path.pop(0)
 
     def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
-        return [_values(found(each.value)) for each in records]
+        return [_values(found(record.value)) for record in records]
 
     return OutputMapping(name, outputs, str)
 
@@ -83,7 +83,7 @@ def query(sql: str) -> OutputMapping:
     lists = ", ".join(f'unnest($column_{index}::{kind}[]) AS "{name}"' for index, (name, kind) in enumerate(_COLUMNS))
 
     def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
-        rows = [(n, *each, *_fields(each.value)) for n, each in enumerate(records)]
+        rows = [(n, *record, *_fields(record.value)) for n, record in enumerate(records)]
         values = {f"column_{index}": [row[index] for row in rows] for index in range(len(_COLUMNS))}
         found: list[list[str]] = [[] for _ in records]
         with duckdb.connect() as connection:

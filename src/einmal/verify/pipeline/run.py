@@ -193,7 +193,7 @@ class PipelineRun:
 
     def _seen(self, records: list[ConsumerRecord]) -> None:
         self.recorder.polled(_READER, records, read_committed=True)
-        self._outputs += [(each.topic_partition, each.offset, text_of(each.value)) for each in records]
+        self._outputs += [(record.topic_partition, record.offset, text_of(record.value)) for record in records]
         self._output_at = asyncio.get_running_loop().time()
 
     @property

@@ -50,7 +50,7 @@ class SaslListeners:
                 keys = PublishedKeys(settings.jwt, disk)
                 self._published.append(keys)
             self.servers[listener.name] = SaslServer(settings, credentials, metadata, identity, clock, keys)
-            unencrypted = [each for each in settings.mechanisms if each in (PLAIN, OAUTHBEARER)]
+            unencrypted = [mechanism for mechanism in settings.mechanisms if mechanism in (PLAIN, OAUTHBEARER)]
             if unencrypted and not listener.is_encrypted:
                 names = " and ".join(unencrypted)
                 log.warning("listener_unencrypted", _UNENCRYPTED, listener=listener.name, mechanisms=names)

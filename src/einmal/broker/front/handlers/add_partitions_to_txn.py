@@ -59,7 +59,7 @@ class AddPartitionsToTxnHandler:
             if refused := self.access.refusal_of_client(context, "AddPartitionsToTxn of a leader"):
                 return AddPartitionsToTxnResponse(error_code=refused)
             transactions = context.paced(request.transactions)
-            results = [await self._transaction(each) async for each in transactions]
+            results = [await self._transaction(transaction) async for transaction in transactions]
             return AddPartitionsToTxnResponse(results_by_transaction=results)
         transactional_id = request.v3_and_below_transactional_id
         producer = ProducerIdAndEpoch(

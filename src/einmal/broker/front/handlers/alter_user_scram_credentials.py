@@ -61,7 +61,7 @@ class AlterUserScramCredentialsHandler:
         async for chunk in context.paced_chunks(changes.values()):
             results += await self._make(chunk)
         return AlterUserScramCredentialsResponse(
-            results=[AlterUserScramCredentialsResult(each.user, each.error, each.message) for each in results]
+            results=[AlterUserScramCredentialsResult(result.user, result.error, result.message) for result in results]
         )
 
     async def _make(self, changes: list[ScramChange]) -> list[ScramResult]:

@@ -47,5 +47,5 @@ class BeginQuorumEpochHandler:
         )
         return BeginQuorumEpochResponse(
             topics=[ResponseTopicData(METADATA_PARTITION.topic, [answer])],
-            node_endpoints=[NodeEndpoint(*each) for each in leader_endpoints(self.quorum, reply.leader_id)],
+            node_endpoints=[NodeEndpoint(*endpoint) for endpoint in leader_endpoints(self.quorum, reply.leader_id)],
         )

@@ -48,7 +48,7 @@ class CreateAclsHandler:
         return CreateAclsResponse(results=results)
 
     async def _create(self, creations: Sequence[AclCreation]) -> list[AclCreationResult]:
-        wanted = [(self.new_uuid(), acl_of(each)) for each in creations]
+        wanted = [(self.new_uuid(), acl_of(creation)) for creation in creations]
         results = await self.controller.submit(_creating(wanted))
         if isinstance(results, ErrorCode):
             results = [AclResult(results)] * len(wanted)

@@ -49,7 +49,7 @@ class DescribeQuorumHandler:
         topics = [
             ResponseTopicData(
                 topic.topic_name,
-                [self._asked(topic.topic_name, each) async for each in context.paced(topic.partitions)],
+                [self._asked(topic.topic_name, partition) async for partition in context.paced(topic.partitions)],
             )
             async for topic in context.paced(request.topics)
         ]

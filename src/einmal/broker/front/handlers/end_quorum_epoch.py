@@ -53,5 +53,5 @@ class EndQuorumEpochHandler:
         )
         return EndQuorumEpochResponse(
             topics=[ResponseTopicData(METADATA_PARTITION.topic, [answer])],
-            node_endpoints=[NodeEndpoint(*each) for each in leader_endpoints(self.quorum, reply.leader_id)],
+            node_endpoints=[NodeEndpoint(*endpoint) for endpoint in leader_endpoints(self.quorum, reply.leader_id)],
         )

@@ -62,7 +62,7 @@ class FetchSnapshotHandler:
             topics.append(ResponseTopicSnapshot(topic.name, partitions))
         return FetchSnapshotResponse(
             topics=topics,
-            node_endpoints=[NodeEndpoint(*each) for each in leader_endpoints(quorum, quorum.leader_id)],
+            node_endpoints=[NodeEndpoint(*endpoint) for endpoint in leader_endpoints(quorum, quorum.leader_id)],
         )
 
     def _partition(self, replica_id: int, asked: RequestPartitionSnapshot, room: int) -> ResponsePartitionSnapshot:

@@ -85,8 +85,8 @@ class OffsetFetchHandler:
         topics = None
         if asked.topics is not None:
             topics = [
-                _Topic(image.name_of(each.topic_id) if by_id else each.name, each.topic_id, each.partition_indexes)
-                async for each in context.paced(asked.topics)
+                _Topic(image.name_of(topic.topic_id) if by_id else topic.name, topic.topic_id, topic.partition_indexes)
+                async for topic in context.paced(asked.topics)
             ]
         group = await self._fetch(context, asked.group_id, topics, request.require_stable)
         return self._with_ids(group) if by_id else group
@@ -145,7 +145,9 @@ class OffsetFetchHandler:
 
 
 def _of_one_group(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(topic.name, [OffsetFetchResponsePartition(*each) for each in topic.partitions])
+    return OffsetFetchResponseTopic(
+        topic.name, [OffsetFetchResponsePartition(*partition) for partition in topic.partitions]
+    )
 
 
 def _failed(topic: _Topic, error: ErrorCode) -> OffsetFetchResponseTopic:

@@ -59,5 +59,5 @@ class VoteHandler:
         )
         return VoteResponse(
             topics=[ResponseTopicData(METADATA_PARTITION.topic, [answer])],
-            node_endpoints=[NodeEndpoint(*each) for each in leader_endpoints(self.quorum, reply.leader_id)],
+            node_endpoints=[NodeEndpoint(*endpoint) for endpoint in leader_endpoints(self.quorum, reply.leader_id)],
         )

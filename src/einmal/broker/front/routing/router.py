@@ -101,14 +101,14 @@ class Router:
         unsupported: Callable[[], Values] | None = None,
     ) -> None:
         routes = tuple(routes)
-        self._routes = {each.key: each for each in routes}
+        self._routes = {route.key: route for route in routes}
         self._turns = turns
         self.listener = listener
         self._forwarding = forwarding
         self._throttles = throttles
         self._counts = counts
         self._unsupported = unsupported
-        self._unread = {(each.key, version) for each in routes if each.has_schema for version in each.versions.all}
+        self._unread = {(route.key, version) for route in routes if route.has_schema for version in route.versions.all}
         """APIs and versions of which no request has come. The first one waits for its turn: the import of a schema
         takes some ten milliseconds, and a client may ask for hundreds of them."""
         self._descriptions = asyncio.Lock()
