@@ -26,7 +26,7 @@ SOURCE ?= einmal
 TARGET ?= einmal
 NODES ?= 1
 CLUSTERS ?= einmal
-TARGETS ?= sqlite duckdb delta iceberg
+TARGETS ?=
 ROWS ?= 1000000
 PAIRS ?= 100000
 FRAMES ?= 1000000
@@ -159,7 +159,7 @@ cdc-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a PostgreSQL server, a b
 bank-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, under a bank whose accounts are in a topic and in PostgreSQL: writer, broker, server
 	$(BIN)/python -W ignore -m tests.system.bank.campaign --kills $(KILLS) --seed $(SEED)
 
-target-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS
+target-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers under a stream into each of TARGETS (default: all)
 	$(BIN)/python -W ignore -m tests.sinks.campaign $(TARGETS:%=--target %) --kills $(KILLS) --seed $(SEED)
 
 mirror-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of a mirror and of the NODES=1 brokers of SOURCE and TARGET (einmal, apache; 3 for leaderless partitions); PEER=1: MirrorMaker 2, too

@@ -129,3 +129,18 @@ def test_settings_that_no_client_takes_are_a_reason_and_block_nothing(directory:
     assert done.returncode == 0, done.stderr
     assert "mirror A->B: exactly_once_v2" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+_INGESTERS_ALONE = (
+    'kafka.bootstrap.servers = "127.0.0.1:1"\n[ingest.logs]\ntype = "files"\npath = "/nowhere/*"\ntopic = "logs"\n'
+)
+
+
+def test_one_file_without_a_pipeline_is_a_chain_of_its_own(directory: Path) -> None:
+    mirror = einmal(directory, "explain", "mirror.toml")
+    assert mirror.returncode == 0, mirror.stderr
+    assert "mirror A->B: exactly_once_v2" in mirror.stdout
+    (directory / "ingest.toml").write_text(_INGESTERS_ALONE)
+    ingesters = einmal(directory, "explain", "ingest.toml")
+    assert ingesters.returncode == 0, ingesters.stderr
+    assert "ingester logs: exactly_once_v2" in ingesters.stdout

@@ -268,3 +268,17 @@ def test_a_sink_of_another_type_has_options_of_its_own() -> None:
 )
 def test_what_is_wrong_with_a_sink_of_another_type_is_reported(text: str, problem: str) -> None:
     assert any(problem in each for each in problems(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('clusters = ["A", "B"]\n["A->B"]\ntopics = "a"', "it declares a mirror, and no pipeline\nhint: einmal mirror"),
+        ('[ingest.a]\ntype = "files"', "it declares ingesters, and no pipeline\nhint: einmal ingest"),
+    ],
+)
+def test_the_declaration_of_something_else_is_one_error_with_its_command(text: str, message: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        declared(text)
+    assert len(caught.value.problems) == 1
+    assert message in caught.value.problems[0]

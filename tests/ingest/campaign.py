@@ -87,6 +87,7 @@ class IngestCampaign(RandomFaults[IngestReport]):
             folder.mkdir()
             self._declare(type="files", path=str(folder / "app.log*"))
             return self.log_writer(folder, seed)
+        assert self.report.source == "table"
         self._server = PostgresServer()
         self._server.start()
         self._server.rows(LateRows.SCHEMA)

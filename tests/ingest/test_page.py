@@ -19,8 +19,8 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "ingest.md"
 _BLOCK: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def block(language: str, number: int = 0) -> str:
-    return [str(text) for found, text in _BLOCK.findall(PAGE.read_text()) if found == language][number]
+def blocks(language: str) -> list[str]:
+    return [str(text) for found, text in _BLOCK.findall(PAGE.read_text()) if found == language]
 
 
 @pytest.mark.system
@@ -30,7 +30,7 @@ def test_the_program_of_the_page_ingests_its_records_once(tmp_path: Path) -> Non
     try:
         with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
             admin.create_topics([NewTopic("squares", num_partitions=1)])
-        program = compile(block("python").replace("127.0.0.1:9092", broker.bootstrap), str(PAGE), "exec")
+        program = compile(blocks("python")[0].replace("127.0.0.1:9092", broker.bootstrap), str(PAGE), "exec")
         exec(program, {})
         exec(program, {})
         assert committed(broker.bootstrap, "squares", 1) == [[b"%d" % number**2 for number in range(10)]]
@@ -39,12 +39,12 @@ def test_the_program_of_the_page_ingests_its_records_once(tmp_path: Path) -> Non
 
 
 def test_a_source_takes_ten_lines() -> None:
-    source = block("python").partition("class ")[2].partition("\n\n\n")[0]
+    source = blocks("python")[0].partition("class ")[2].partition("\n\n\n")[0]
     assert len(source.splitlines()) <= 10
 
 
-def test_the_declaration_of_the_page_is_valid() -> None:
-    found = declaration.declared(block("toml") + block("toml", 1), {"PGPASSWORD": "s3cret"}, lambda path: "")
+def test_the_examples_of_the_page_are_one_valid_declaration() -> None:
+    found = declaration.declared("".join(blocks("toml")), {"PGPASSWORD": "s3cret"}, lambda path: "")
     assert [type(each.source()) for each in found.values()] == [FilesSource, TableSource]
     assert found["orders"].deduplicate == Deduplicate("value.order_id", window_ms=3_600_000)
     assert {each.client["bootstrap.servers"] for each in found.values()} == {"127.0.0.1:9092"}

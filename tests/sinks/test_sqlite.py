@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -136,16 +134,3 @@ def test_path_that_is_no_file_is_refused(path: str) -> None:
 def test_internal_table_is_no_output(table: str) -> None:
     with pytest.raises(OptionError, match="internal"):
         SQLiteSink(Options({"path": "/tmp/rows.db", "table": table}))
-
-
-def test_sink_needs_no_spark() -> None:
-    """`einmal pipeline status` runs where Spark is not installed."""
-    program = (
-        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
-        "from einmal.sinks.kinds import new_sink\n"
-        "for kind, options in {'sqlite': {'path': '/nowhere/x', 'table': 't'}, 'delta': {'path': '/nowhere/y'},"
-        " 'duckdb': {'path': '/nowhere/z', 'table': 't'}, 'iceberg': {'table': 'a.b'}}.items():\n"
-        "    assert new_sink(kind, options).promises()\n"
-        "assert new_sink('sqlite', {'path': '/nowhere/x', 'table': 't'}).committed() == {}\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -88,7 +88,7 @@ def _sections(
     tables = document.get("ingest")
     if isinstance(tables, Mapping):
         yield from ((f"ingest.{name}", partial(ingester, name)) for name in tables)
-    if "sinks" in document or "sources" in document or not tables:
+    if pipelines.declares_pipeline(document):
         yield "pipeline", pipeline
 
 

@@ -40,10 +40,10 @@ def explain(
 ) -> None:
     """Report which guarantee holds on each hop of a declared pipeline, why, and which does not. Starts nothing.
 
-    It names what it cannot check because no broker responds or Java is missing. Several files, also mirror.toml and
-    those of ingesters, are explained as one chain, from end to end.
+    It names what it cannot check because no broker responds or Java is missing. Several files, mirror.toml, and the
+    declaration of ingesters alone are explained as one chain, from end to end.
     """
-    if len(files) > 1 or graph is not None:
+    if len(files) > 1 or graph is not None or _declares_no_pipeline(files[0]):
         from einmal.cli.chain import explain_chain
 
         explain_chain(files, graph, output)
@@ -81,6 +81,18 @@ def explain(
     limit = "" if is_all else ", as far as could be looked at"
     print(f"{facts.name}: asked for {facts.guarantee}; from end to end {holds}{limit}\n")
     _print(hops)
+
+
+def _declares_no_pipeline(file: Path) -> bool:
+    """For a mirror's declaration, and that of ingesters alone. False where that cannot be read, which is reported
+    next."""
+    from einmal.declare.document import DeclarationError, toml_tables
+    from einmal.declare.pipeline import declares_pipeline
+
+    try:
+        return file.suffix == ".toml" and not declares_pipeline(toml_tables(file.read_text()))
+    except (OSError, UnicodeDecodeError, DeclarationError):
+        return False
 
 
 def _session(

@@ -48,6 +48,8 @@ _TOP: Final = (
 _TABLES: Final = ("sources", "views", "sinks")
 _INGESTERS: Final = "ingest"
 """Declared in the same file, and run by a command of their own."""
+_MIRROR: Final = "clusters"
+"""Only the declaration of a mirror has it."""
 _FREE: Final = ("kafka.", "spark.")
 """Names that are passed on unchanged: to the client, which checks them, and to the Spark session."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -126,6 +128,13 @@ class Declaration:
         return self.options.transactional_id or self.sinks[0].name
 
 
+def declares_pipeline(document: Mapping[str, Any]) -> bool:
+    """Whether a file declares a pipeline, and not a mirror or ingesters alone."""
+    if _MIRROR in document:
+        return False
+    return "sources" in document or "sinks" in document or not document.get(_INGESTERS)
+
+
 def parse(
     text: str,
     environment: Mapping[str, str],
@@ -140,6 +149,9 @@ def parse(
     variables = Variables(environment, read or reads_nothing)
     problems: list[str] = []
     tables = toml_tables(text)
+    if not declares_pipeline(tables):
+        declared, command = ("a mirror", "einmal mirror") if _MIRROR in tables else ("ingesters", "einmal ingest")
+        raise DeclarationError([f"it declares {declared}, and no pipeline\nhint: {command} runs what it declares"])
     tables.pop(_INGESTERS, None)
     tables = substituted(tables, variables, problems, "")
     overrides = {name: referenced(name, value, variables, problems) for name, value in overrides.items()}

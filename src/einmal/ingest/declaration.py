@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import ConfigError
@@ -94,7 +94,7 @@ def _declared(name: str, table: Any, common: Mapping[str, Any], problems: list[s
             raise OptionError(
                 f'{_DEDUPLICATE} is a table\nhint: {_DEDUPLICATE} = {{ key = "value.id", window = "1h" }}'
             )
-        source = _KINDS[kind](options)
+        source = _KINDS[kind].source(options)
         deduplicate = _deduplicate(kind, options, deduplicating) if _DEDUPLICATE in table else None
         parse(ProducerSettings, client, {})
     except (OptionError, ConfigError) as error:
@@ -108,10 +108,10 @@ def _deduplicate(kind: str, source: Mapping[str, str], given: Mapping[str, str])
     options.refuse_unknown(DEDUPLICATE_OPTIONS, kafka=False)
     key = options.required("key", "value.order_id")
     if key == "key":
-        owner = "file" if kind == "files" else "row"
         raise OptionError(
-            f'option "{_DEDUPLICATE}.key" is "key", which all records of a {owner} share: they would count as '
-            'duplicates of the first\nhint: "value.FIELD" or "header:NAME" of something that each event has of its own'
+            f'option "{_DEDUPLICATE}.key" is "key", which all records of a {_KINDS[kind].has_one_key} share: '
+            "they would count as duplicates of the first\n"
+            'hint: "value.FIELD" or "header:NAME" of something that each event has of its own'
         )
     if kind == "postgresql" and not source.get("outbox.tables"):
         raise OptionError(
@@ -179,8 +179,15 @@ def _require_psycopg() -> None:
         raise OptionError(f"psycopg is not installed\nhint: {install_command('postgres')}") from error
 
 
-_KINDS: Final[Mapping[str, Callable[[Mapping[str, str]], Callable[[], RecordSource]]]] = {
-    "files": _files,
-    "table": _table,
-    "postgresql": _postgresql,
+class _Kind(NamedTuple):
+    source: Callable[[Mapping[str, str]], Callable[[], RecordSource]]
+    """Makes a source of its options."""
+    has_one_key: str
+    """All records of one have the same key."""
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "files": _Kind(_files, "file"),
+    "table": _Kind(_table, "row"),
+    "postgresql": _Kind(_postgresql, "row"),
 }

@@ -61,9 +61,11 @@ class RecordPart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IngestBatch:
-    """Records that become one Kafka transaction. ``records`` is iterated once, and may stream; ``end``: the position
-    behind them. A source transaction is never split over two batches. ``parts``: all records of the batch instead, in
-    order, from a source that was asked to ``split``."""
+    """Records that become one Kafka transaction. A source transaction is never split over two batches.
+
+    ``records`` is iterated once, and may stream; without any the position alone is committed. ``end``: the position
+    behind them. ``parts``: all records of the batch instead, in order, from a source that was asked to ``split``.
+    """
 
     records: Iterable[IngestRecord]
     end: Position
