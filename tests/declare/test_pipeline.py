@@ -282,3 +282,12 @@ def test_the_declaration_of_something_else_is_one_error_with_its_command(text: s
         declared(text)
     assert len(caught.value.problems) == 1
     assert message in caught.value.problems[0]
+
+
+def test_a_file_without_tables_of_ingesters_is_read_as_a_pipeline() -> None:
+    with pytest.raises(DeclarationError) as caught:
+        declared(f"ingest = 5\n{HEAD}")
+    assert [problem.partition("\n")[0] for problem in caught.value.problems] == [
+        "there is no source",
+        "there is no sink",
+    ]

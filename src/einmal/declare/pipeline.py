@@ -132,7 +132,8 @@ def declares_pipeline(document: Mapping[str, Any]) -> bool:
     """Whether a file declares a pipeline, and not a mirror or ingesters alone."""
     if _MIRROR in document:
         return False
-    return "sources" in document or "sinks" in document or not document.get(_INGESTERS)
+    ingesters = document.get(_INGESTERS)
+    return "sources" in document or "sinks" in document or not (isinstance(ingesters, Mapping) and ingesters)
 
 
 def parse(
