@@ -363,7 +363,7 @@ def _warn_of_impersonation(config: BrokerConfig) -> None:
     authenticate."""
     if config.is_alone:
         return
-    open_to_all = [node.name for node in config.named_listeners.between_nodes if not node.authenticates]
+    open_to_all = [listener.name for listener in config.named_listeners.between_nodes if not listener.authenticates]
     if config.clients_may_act_as_brokers:
         problem = f"clients and brokers share the listener {open_to_all[-1]}, where any client can act as a broker"
     elif open_to_all:

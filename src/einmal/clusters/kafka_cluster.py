@@ -271,14 +271,14 @@ class KafkaCluster:
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         # A record behind the last stable offset is none yet: to begin there would look like data that has vanished.
         found = self._offsets(times, isolation)
-        lacking = [time for time in times if found[time] < 0]
+        lacking = [partition for partition in times if found[partition] < 0]
         if lacking and not may_lack:
             raise OptionError(
                 f"no record at or after {times[lacking[0]]} ms in {', '.join(map(str, lacking))}\n"
                 'hint: .option("startingOffsetsByTimestampStrategy", "latest") begins at the end there'
             )
         ends = self.latest(lacking, committed=committed)
-        return {time: found[time] if found[time] >= 0 else ends[time] for time in times}
+        return {partition: found[partition] if found[partition] >= 0 else ends[partition] for partition in times}
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, Offset]:
         if not wanted:

@@ -138,7 +138,7 @@ def _groups(
         names |= accepted
     # Offsets in what is not copied yet are not translated either.
     mapped = {key.partition for key in maps}
-    for partition in {offset for offsets in committed.values() for offset in offsets} - mapped:
+    for partition in {partition for offsets in committed.values() for partition in offsets} - mapped:
         if partition.topic in listed:
             maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)

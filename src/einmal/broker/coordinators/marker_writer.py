@@ -74,7 +74,7 @@ class MarkerWriter:
 
     def is_late(self, sender: str, connection: int) -> bool:
         """Whether the broker of that client id has used a later connection since."""
-        broker_id = next((broker for broker in self._metadata.image.brokers if client_id(broker) == sender), None)
+        broker_id = next((node_id for node_id in self._metadata.image.brokers if client_id(node_id) == sender), None)
         if broker_id is None:
             return False
         latest = self._connections[broker_id] = max(connection, self._connections.get(broker_id, connection))

@@ -262,7 +262,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where all records are older."""
         found = await self._offsets(times)
-        return {time: None if found[time].offset < 0 else found[time] for time in times}
+        return {partition: None if found[partition].offset < 0 else found[partition] for partition in times}
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._check_open()

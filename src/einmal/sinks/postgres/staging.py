@@ -84,7 +84,7 @@ class Staged:
     @property
     def counted(self) -> sql.Composed:
         """The condition for rows of the attempts that Spark counts."""
-        attempts = sql.SQL(", ").join(sql.Literal(count) for count in sorted(self.counts))
+        attempts = sql.SQL(", ").join(sql.Literal(attempt) for attempt in sorted(self.counts))
         return sql.SQL("{} = ANY(ARRAY[{}]::bigint[])").format(sql.Identifier(ATTEMPT), attempts)
 
     @property

@@ -66,8 +66,8 @@ def missing_partitions(reached: Positions) -> str:
 
 def expired_records(starts: Positions, earliest: Positions) -> str:
     """Offsets that were not read yet, and are before a log's first one."""
-    count = sum(earliest[start] - starts[start] for start in starts)
-    parts = (f"{start} offsets {starts[start]} to {earliest[start] - 1}" for start in sorted(starts))
+    count = sum(earliest[partition] - starts[partition] for partition in starts)
+    parts = (f"{partition} offsets {starts[partition]} to {earliest[partition] - 1}" for partition in sorted(starts))
     return (
         f"{count} offset(s) were deleted before they were read: {_listed(parts)}; retention "
         "(retention.ms, retention.bytes) or DeleteRecords removed them"
@@ -117,7 +117,7 @@ def of_topic(positions: Mapping[TopicPartition, Offset], topic: str) -> Position
 
 
 def _named(positions: Positions) -> str:
-    return _listed(f"{position}:{positions[position]}" for position in sorted(positions))
+    return _listed(f"{partition}:{positions[partition]}" for partition in sorted(positions))
 
 
 def _quoted(names: Iterable[str]) -> str:
