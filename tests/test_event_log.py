@@ -9,7 +9,7 @@ import pytest
 from tools.list_log_events import LEVELS, PLACEHOLDER, SOURCE, events, packages
 from tools.python_source import parse
 
-from einmal.cli.log_formats import JsonFormatter, TextFormatter
+from einmal.cli.printing.log_formats import JsonFormatter, TextFormatter
 from einmal.event_log import LENGTH_MAX, EventLog
 from einmal.types import TopicPartition
 

@@ -49,7 +49,7 @@ def test_a_finalizer_that_parses_does_not_disturb_the_parser() -> None:
 TREE = {
     "tests/log/test_producer_state.py": "",
     "tests/log/test_recovery.py": "",
-    "tests/cli/test_topic.py": "",
+    "tests/cli/commands/test_topic.py": "",
     "tests/spark/test_source.py": "",
     "tests/spark/test_sink.py": "",
     "tests/interop/test_groups.py": "reads pom.xml",
@@ -73,7 +73,7 @@ def test_a_test_is_as_far_as_there_are_imports_between_and_its_mirror_is_nearest
 
 
 def test_a_test_that_reaches_a_module_through_a_process_is_found_by_its_name() -> None:
-    assert distances("src/einmal/cli/topic.py") == {"tests/cli/test_topic.py": 0}
+    assert distances("src/einmal/cli/commands/topic.py") == {"tests/cli/commands/test_topic.py": 0}
 
 
 def test_a_conftest_affects_its_folder_and_a_package_its_mirror() -> None:

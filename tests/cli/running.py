@@ -11,7 +11,7 @@ import typer.testing
 from typer.main import get_command
 
 from einmal.cli.app import app
-from einmal.cli.messages import be_quiet
+from einmal.cli.printing.messages import be_quiet
 
 # It is the same for each run, and keeps the commands that it has imported.
 typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]

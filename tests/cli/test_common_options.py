@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from einmal.cli.messages import be_quiet, note
+from einmal.cli.printing.messages import be_quiet, note
 from tests.cli.running import Cli
 
 UNREACHABLE = ("-b", "127.0.0.1:1", "-X", "bootstrap.timeout.ms=50")

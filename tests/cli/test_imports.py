@@ -63,18 +63,23 @@ def test_hypothesis_can_be_imported_afterwards(tmp_path: Path) -> None:
     ("program", "arguments", "needed", "others"),
     [
         ("import einmal.client", [], "einmal.client.records", ("asyncio", "einmal.wire", "logging", "ssl", "typer")),
-        ("import einmal.cli.app", [], "typer", ("asyncio", "einmal.broker", "einmal.cli.topic", "einmal.client")),
+        (
+            "import einmal.cli.app",
+            [],
+            "typer",
+            ("asyncio", "einmal.broker", "einmal.cli.commands.topic", "einmal.client"),
+        ),
         (
             _MAIN,
             ["topic", "list", *_NOBODY],
             "einmal.client.blocking.admin",
-            ("einmal.client.producer_core", "einmal.cli.verify"),
+            ("einmal.client.producer_core", "einmal.cli.commands.verify"),
         ),
         (
             _MAIN,
             ["start", "--port", "0", "--data-dir", "data", "--stop-with-stdin"],
             "einmal.broker.node",
-            ("einmal.cli.topic", "einmal.cli.verify", "einmal.client"),
+            ("einmal.cli.commands.topic", "einmal.cli.commands.verify", "einmal.client"),
         ),
     ],
     ids=["client", "app", "topic list", "start"],

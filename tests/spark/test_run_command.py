@@ -163,7 +163,7 @@ def _handlers() -> Iterator[None]:
 def test_a_query_that_spark_refuses_ends_with_status_3_and_sparks_error_class(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("einmal.cli.run.new_session", lambda *_: spark)
+    monkeypatch.setattr("einmal.cli.commands.run.new_session", lambda *_: spark)
     file = refused_file(bootstrap, tmp_path)
     assert_refused(*Cli(bootstrap)("run", str(file), "--available-now", status=3)[1:])
 

@@ -6,7 +6,7 @@ command need, and forks for each program that is asked for (``tests.suite.warm_p
 like any other: with its own memory, files, working directory and environment, to be killed, stopped and waited for.
 
 What the interpreter itself does at its start is not repeated: its options, and variables like PYTHONHASHSEED. Tests
-that are about the start of a program start it themselves (``tests/cli/test_start.py``).
+that are about the start of a program start it themselves (``tests/cli/start/test_run.py``).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OWN_PROGRAMS: Final = (
     "einmal.broker.node",
     "einmal.broker.resources.supervision",
     "einmal.cli.app",
-    "einmal.cli.ingest",
-    "einmal.cli.mirror",
-    "einmal.cli.start",
+    "einmal.cli.commands.ingest",
+    "einmal.cli.commands.mirror",
+    "einmal.cli.start.run",
     "einmal.client",
     "einmal.log.disk",
     "encodings.idna",

@@ -21,8 +21,8 @@ from typer.main import get_group
 
 import einmal
 from einmal.cli.common_options import with_common_options
-from einmal.cli.formats import Format, LogFormat
-from einmal.cli.output import TerminalText
+from einmal.cli.printing.formats import Format, LogFormat
+from einmal.cli.printing.output import TerminalText
 from einmal.compiled import execution
 from einmal.extras import missing
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
     # For whoever follows imports, such as import-linter and tools/changed_tests.py: ``_Later`` does the same.
-    from einmal.cli.acl import acl as acl
-    from einmal.cli.bench import bench as bench
-    from einmal.cli.cluster import cluster as cluster
-    from einmal.cli.demo import demo as demo
-    from einmal.cli.dlq import dlq as dlq
-    from einmal.cli.explain import explain as explain
-    from einmal.cli.group import group as group
-    from einmal.cli.ingest import ingest as ingest
-    from einmal.cli.log import log as log
-    from einmal.cli.mirror import mirror as mirror
-    from einmal.cli.pipeline import pipeline as pipeline
-    from einmal.cli.profile import profile as profile
-    from einmal.cli.quota import quota as quota
-    from einmal.cli.run import run as run
-    from einmal.cli.simulate import simulate as simulate
-    from einmal.cli.top import top as top
-    from einmal.cli.topic import topic as topic
-    from einmal.cli.trace import trace as trace
-    from einmal.cli.txn import txn as txn
-    from einmal.cli.user import user as user
-    from einmal.cli.verify import verify as verify
+    from einmal.cli.commands.acl import acl as acl
+    from einmal.cli.commands.bench import bench as bench
+    from einmal.cli.commands.cluster import cluster as cluster
+    from einmal.cli.commands.demo import demo as demo
+    from einmal.cli.commands.dlq import dlq as dlq
+    from einmal.cli.commands.explain import explain as explain
+    from einmal.cli.commands.group import group as group
+    from einmal.cli.commands.ingest import ingest as ingest
+    from einmal.cli.commands.log import log as log
+    from einmal.cli.commands.mirror import mirror as mirror
+    from einmal.cli.commands.pipeline import pipeline as pipeline
+    from einmal.cli.commands.profile import profile as profile
+    from einmal.cli.commands.quota import quota as quota
+    from einmal.cli.commands.run import run as run
+    from einmal.cli.commands.simulate import simulate as simulate
+    from einmal.cli.commands.top import top as top
+    from einmal.cli.commands.topic import topic as topic
+    from einmal.cli.commands.trace import trace as trace
+    from einmal.cli.commands.txn import txn as txn
+    from einmal.cli.commands.user import user as user
+    from einmal.cli.commands.verify import verify as verify
 
 _LATER: Final = (
     "run",
@@ -85,7 +85,7 @@ class _Later(TyperCommand):
     def imported(self) -> Command:
         """Import what this one stands for."""
         name = str(self.name)
-        found = getattr(import_module(f"einmal.cli.{name}"), name)
+        found = getattr(import_module(f"einmal.cli.commands.{name}"), name)
         parent = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
         if isinstance(found, typer.Typer):
             parent.add_typer(found, name=name)
@@ -169,7 +169,7 @@ def start(
     ] = None,
 ) -> None:
     """Start a broker, or a cluster, in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
-    from einmal.cli import start as command
+    from einmal.cli.start import run as command
 
     raise typer.Exit(
         command.run(

@@ -12,8 +12,8 @@ import typer
 
 from einmal.cli.clients import failures_reported
 from einmal.cli.declarations import WRONG_USAGE, parsed, wrong_usage
-from einmal.cli.formats import Format
-from einmal.cli.messages import note
+from einmal.cli.printing.formats import Format
+from einmal.cli.printing.messages import note
 
 if TYPE_CHECKING:
     from einmal.chains.declared import BrokenSection, DeclaredLink

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from einmal.cli.formats import Format
-from einmal.cli.output import print_rows, printable
+from einmal.cli.printing.formats import Format
+from einmal.cli.printing.output import print_rows, printable
 from einmal.cli.profiles import chosen
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def key_and_value(text: str) -> tuple[str, str]:
 
 def print_error(error: KafkaError) -> None:
     """``error:`` and ``hint:`` on stderr, and ``see:`` where there is a page."""
-    from einmal.cli.pages import PAGES
+    from einmal.cli.printing.pages import PAGES
 
     code = error.name if error.code is None else f"{error.name} ({error.code.value})"
     detail = f" [{printable(error.detail)}]" if error.detail else ""

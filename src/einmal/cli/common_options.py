@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from typer.core import TyperGroup, TyperOption
 
-from einmal.cli.messages import be_quiet
+from einmal.cli.printing.messages import be_quiet
 from einmal.cli.profiles import PROFILE_VARIABLE, choose, profile_names
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _log_to_stderr(context: Context, _option: object, count: int) -> None:
     """For the time of the command. ``einmal start`` logs anyway, and takes the level from here."""
     if not count or context.resilient_parsing:
         return
-    from einmal.cli.log_formats import JsonFormatter, TextFormatter
+    from einmal.cli.printing.log_formats import JsonFormatter, TextFormatter
 
     root = logging.getLogger()
     handler, level = logging.StreamHandler(sys.stderr), root.level

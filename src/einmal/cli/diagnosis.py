@@ -6,8 +6,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from einmal.cli.messages import note
-from einmal.cli.output import printable
+from einmal.cli.printing.messages import note
+from einmal.cli.printing.output import printable
 
 if TYPE_CHECKING:
     from einmal.inspection.diagnosis import Diagnosis, HeldPartition

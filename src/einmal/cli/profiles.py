@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import typer
 
-from einmal.cli.output import printable
+from einmal.cli.printing.output import printable
 
 PROFILE_VARIABLE: Final = "EINMAL_PROFILE"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")

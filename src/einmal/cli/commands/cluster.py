@@ -1,0 +1,97 @@
+"""``einmal cluster``: brokers, health and settings. On any Kafka cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from einmal.cli.aliases import WithAliases
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, now_ms
+from einmal.cli.printing.formats import Format, Output
+from einmal.cli.printing.output import print_rows, print_sections
+
+cluster = typer.Typer(cls=WithAliases, help="Clusters: info, health, config.", no_args_is_help=True)
+
+
+@cluster.command()
+def info(
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show a cluster's id, controller and brokers; as JSON everything in it, by the schema of the read model.
+
+    JSON has partitions with offsets and producers, transactions, and groups with positions.
+    """
+    from einmal.client import Admin
+    from einmal.inspection.cluster import look
+    from einmal.inspection.document import document
+
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+        if output is Format.JSON:
+            print(json.dumps(document(look(admin, now_ms()))))
+            return
+        found = admin.describe_cluster()
+    controller = found.controller_id if found.controller_id >= 0 else None
+    summary = {
+        "cluster_id": found.cluster_id,
+        "controller": controller,
+        "transaction_version": found.transaction_version,
+        "brokers": len(found.brokers),
+    }
+    columns = ("node_id", "host", "port", "rack")
+    rows = [{column: getattr(broker, column) for column in columns} for broker in found.brokers]
+    print_sections({"cluster": ([summary], tuple(summary)), "brokers": (rows, columns)}, output)
+
+
+@cluster.command()
+def health(
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Report partitions without a leader or without all their replicas in sync. Status 1 where there are any."""
+    from einmal.client import Admin
+    from einmal.inspection.document import document
+    from einmal.inspection.health import health_of
+
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+        topics = admin.describe_topics()
+        found = health_of(admin.describe_cluster(), topics.values())
+    if output is Format.JSON:
+        print(json.dumps(document(found)))
+    else:
+        print(found.verdict)
+        rows = [{"partition": each, "problem": "no leader"} for each in found.leaderless]
+        rows += [{"partition": each, "problem": "replicas not in sync"} for each in found.under_replicated]
+        if rows:
+            print_rows(rows, ("partition", "problem"), output)
+    if not found.is_healthy:
+        raise typer.Exit(1)
+
+
+@cluster.command()
+def config(
+    broker: Annotated[int | None, typer.Option("--broker", help="Id of the broker. Default: the first one.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Include settings that have their default.")] = False,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show the settings of a broker as it runs: those that are not the default."""
+    from einmal.client import Admin
+
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+        node_id = admin.describe_cluster().brokers[0].node_id if broker is None else broker
+        found = admin.describe_broker_configs(node_id)
+    rows = [
+        {"broker": node_id, "key": each.name, "value": each.value, "default": each.is_default}
+        for each in sorted(found.values(), key=lambda each: each.name)
+        if every or not each.is_default
+    ]
+    print_rows(rows, ("broker", "key", "value", "default"), output)

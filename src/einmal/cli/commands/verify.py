@@ -1,0 +1,381 @@
+"""``einmal verify``: evidence about a cluster. Progress on stderr, the verdict on stdout.
+
+Exit status: 0 it holds, 1 an anomaly, 2 not enough evidence, or wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+import einmal
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, ended_by_sigterm, print_error
+from einmal.cli.printing.formats import Format, Output
+from einmal.cli.printing.messages import note
+from einmal.cli.printing.output import print_rows
+
+if TYPE_CHECKING:
+    from einmal.evidence.environment import RunEnvironment
+    from einmal.verify.evidence import Evidence, WorkloadEvidence
+    from einmal.verify.faults import OwnCluster
+    from einmal.verify.network import ConnectionFaults
+    from einmal.verify.pipeline.run import PipelineOptions
+
+_NO_VERDICT: Final = 2
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+_SEEDS: Final = 2**31
+
+
+class ClientName(StrEnum):
+    EINMAL = "einmal"
+    CONFLUENT = "confluent-kafka"
+    AIOKAFKA = "aiokafka"
+    KAFKA_PYTHON = "kafka-python"
+
+
+class WorkloadName(StrEnum):
+    APPENDS = "appends"
+    BANK = "bank"
+
+
+class ControlName(StrEnum):
+    AT_LEAST_ONCE = "at-least-once"
+    OFFSETS_FIRST = "offsets-first"
+    READ_UNCOMMITTED = "read-uncommitted"
+    TWO_TRANSACTIONS = "two-transactions"
+
+
+class ClusterKind(StrEnum):
+    EINMAL = "einmal"
+    KAFKA = "kafka"
+
+
+class FaultSource(StrEnum):
+    BROKERS = "brokers"
+    NETWORK = "network"
+
+
+def verify(
+    bootstrap_server: Brokers = None,
+    cluster: Annotated[
+        ClusterKind | None,
+        typer.Option(
+            help="Start a cluster, and kill, pause and restart its brokers. Of an existing cluster nothing is killed, "
+            "and the run's own topics and groups are removed afterwards."
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
+    kafka_home: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="--cluster kafka: a downloaded Apache Kafka 4, or a folder with its jars."),
+    ] = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    client: Annotated[ClientName, typer.Option(help="Library of all clients.")] = ClientName.EINMAL,
+    workloads: Annotated[
+        list[WorkloadName] | None, typer.Option("--workload", help="Workload; may be repeated. Default: all.")
+    ] = None,
+    control: Annotated[
+        ControlName | None,
+        typer.Option(help="Negative control: a workload with this mistake, which must end with exit status 1."),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Pipeline under test: a command for the shell, with $BOOTSTRAP_SERVERS, $INPUT_TOPIC and "
+            "$OUTPUT_TOPIC. It is killed and started again, and its output compared with its input.",
+        ),
+    ] = None,
+    input_topic: Annotated[
+        str | None, typer.Option("--input", metavar="TOPIC", help="Topic that --pipeline reads. The run makes it.")
+    ] = None,
+    output_topic: Annotated[
+        str | None, typer.Option("--output", metavar="TOPIC", help="Topic that --pipeline writes. The run makes it.")
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY", help="DuckDB query FROM input: what --pipeline makes of a record. Default: its value."
+        ),
+    ] = None,
+    map_function: Annotated[
+        str | None,
+        typer.Option("--map", metavar="MODULE:FUNCTION", help="Python function: what --pipeline makes of a value."),
+    ] = None,
+    faults: Annotated[
+        list[FaultSource] | None,
+        typer.Option(
+            help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. network: "
+            "drop answers, break and delay connections of this run's clients. Default: both with --cluster, else none."
+        ),
+    ] = None,
+    time: Annotated[str, typer.Option("--time", metavar="TIME", help="Duration, such as 30s, 5m or 1h.")] = "60s",
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of values, faults and pauses. Default: random.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Evidence page; FILE.json and the histories are written beside it."),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Check this history only, without a cluster: FILE.jsonl of an earlier --report, or FILE.edn of "
+            "Jepsen's Kafka workload.",
+        ),
+    ] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show whether exactly-once processing holds on a cluster: run workloads, disturb them, check every history.
+
+    Exit status: 0 it holds; 1 an anomaly; 2 the evidence is not sufficient, or wrong usage.
+    """
+    from einmal.evidence.environment import run_environment
+    from einmal.verify.run import VerifyOptions, VerifyRun
+
+    if history is not None:
+        if bootstrap_server or cluster or control or workloads or pipeline or faults or report:
+            raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
+        _check_history(history, output)
+    _check(bootstrap_server, cluster, control, workloads, pipeline)
+    if (cluster is ClusterKind.KAFKA) != (kafka_home is not None):
+        raise typer.BadParameter("--cluster kafka and --kafka-home FOLDER belong together")
+    kinds = _kinds(faults, cluster)
+    drawn = secrets.randbelow(_SEEDS) if seed is None else seed
+    arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
+    environment = run_environment(arguments, {})
+    with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
+        tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
+        with _own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
+            options = VerifyOptions(
+                client=client.value,
+                workloads=[workload.value for workload in workloads or WorkloadName],
+                control=None if control is None else control.value,
+                pipeline=tested,
+                seconds=_seconds(time),
+                seed=drawn,
+                config=config_of(own.bootstrap_servers if own else bootstrap_server, settings, command_config),
+            )
+            with _network(kinds, options.config) as network:
+                disturbed = own if FaultSource.BROKERS in kinds else None
+                run = VerifyRun(options, secrets.token_hex(4), disturbed, network, note)
+                evidence, left = asyncio.run(run.run())
+    for each in left:
+        print(f"warning: not removed: {each}", file=sys.stderr)
+    fields = evidence.fields(environment, left)
+    if report is not None:
+        # A pipeline's writes are its input, and its reads the output: no history of one log.
+        _write(report, evidence, environment, left, fields, evidence.workloads if tested is None else ())
+    if output is Format.JSON:
+        typer.echo(json.dumps(fields))
+    else:
+        _print(evidence, environment)
+    raise typer.Exit(evidence.verdict.exit_status)
+
+
+def _check_history(path: Path, output: Format) -> NoReturn:
+    from einmal.verify.histories.check import check_history
+
+    with _failures_reported():
+        checked = check_history(path)
+    if output is Format.JSON:
+        typer.echo(json.dumps(checked.fields()))
+    else:
+        _print_workloads([checked.part], checked.began)
+        print(f"verdict: {checked.verdict.value}. {checked.sentence}")
+    raise typer.Exit(checked.verdict.exit_status)
+
+
+def _check(
+    bootstrap_server: str | None,
+    cluster: ClusterKind | None,
+    control: ControlName | None,
+    workloads: list[WorkloadName] | None,
+    pipeline: str | None,
+) -> None:
+    if bootstrap_server is not None and cluster is not None:
+        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
+    if pipeline is not None and (control is not None or workloads):
+        raise typer.BadParameter("--pipeline is what is tested: leave out --workload and --control")
+    if control is not None and workloads:
+        raise typer.BadParameter("--control has a workload of its own: leave out --workload")
+
+
+def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> list[FaultSource]:
+    if cluster is None and FaultSource.BROKERS in (faults or ()):
+        raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
+    return faults or ([] if cluster is None else list(FaultSource))
+
+
+def _pipeline(
+    command: str | None,
+    topics: tuple[str | None, str | None],
+    sql: str | None,
+    map_function: str | None,
+    folder: Path,
+) -> PipelineOptions | None:
+    """Raises MappingWrong."""
+    from einmal.verify.pipeline.mapping import function, identity, query
+    from einmal.verify.pipeline.run import PipelineOptions
+
+    source, target = topics
+    if command is None:
+        if source or target or sql or map_function:
+            raise typer.BadParameter("--input, --output, --sql and --map belong to --pipeline COMMAND")
+        return None
+    if not source or not target:
+        raise typer.BadParameter("--pipeline needs --input TOPIC and --output TOPIC")
+    if sql and map_function:
+        raise typer.BadParameter("name one mapping: --sql or --map")
+    mapping = query(sql) if sql else function(map_function) if map_function else identity()
+    log = folder / "pipeline.log"
+    return PipelineOptions(command=command, input=source, output=target, mapping=mapping, log=log)
+
+
+def _seconds(text: str) -> float:
+    found = _TIME.fullmatch(text.strip())
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"--time: {text!r} is not a duration, such as 30s, 5m or 1h")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+@contextmanager
+def _own_cluster(
+    kind: ClusterKind | None, nodes: int, kafka_home: Path | None, folder: Path
+) -> Iterator[OwnCluster | None]:
+    """Raises KafkaMissing, BrokerFailed."""
+    if kind is None:
+        yield None
+        return
+    own = _einmal(folder, nodes) if kafka_home is None else _apache_kafka(folder, nodes, kafka_home)
+    note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
+    own.start()
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+def _einmal(folder: Path, nodes: int) -> OwnCluster:
+    from einmal.local.processes import LocalCluster
+    from einmal.verify.faults import OwnCluster
+
+    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}")
+
+
+def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
+    """Raises KafkaMissing."""
+    from einmal.local.apache_kafka import ApacheCluster, KafkaJars, KafkaMissing
+    from einmal.spark.environment.java import JavaMissing, use_java
+    from einmal.verify.faults import OwnCluster
+
+    jars = KafkaJars.found(home)
+    try:
+        java = use_java() / "bin" / "java"
+    except JavaMissing as error:
+        raise KafkaMissing(str(error)) from error
+    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, java), f"Apache Kafka {jars.version}")
+
+
+@contextmanager
+def _network(kinds: list[FaultSource], config: Mapping[str, Any]) -> Iterator[ConnectionFaults | None]:
+    if FaultSource.NETWORK not in kinds:
+        yield None
+        return
+    from einmal.verify.network import ConnectionFaults
+
+    network = ConnectionFaults(config)
+    try:
+        yield network
+    finally:
+        network.close()
+
+
+@contextmanager
+def _failures_reported() -> Iterator[None]:
+    """End the command with status 2 after a failure that prevents a verdict."""
+    from einmal.client.errors import KafkaError
+    from einmal.local.apache_kafka import KafkaMissing
+    from einmal.local.processes import BrokerFailed
+    from einmal.verify.clients.processes import ClientMissing
+    from einmal.verify.histories.files import HistoryUnreadable
+    from einmal.verify.pipeline.mapping import MappingWrong
+
+    # Clients warn of what the history has: records without an acknowledgement, connections that broke.
+    logging.disable(logging.WARNING)
+    try:
+        with ended_by_sigterm():
+            yield
+    except ClientMissing as error:
+        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
+    except KafkaError as error:
+        print_error(error)
+    except (BrokerFailed, HistoryUnreadable, KafkaMissing, MappingWrong, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    else:
+        return
+    finally:
+        logging.disable(logging.NOTSET)
+    raise typer.Exit(_NO_VERDICT)
+
+
+def _write(
+    path: Path,
+    evidence: Evidence,
+    environment: RunEnvironment,
+    left: list[str],
+    fields: dict[str, object],
+    with_histories: Sequence[WorkloadEvidence],
+) -> None:
+    from einmal.verify.histories.files import write_edn, write_json
+    from einmal.verify.page import page
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(evidence, environment, left))
+        path.with_suffix(".json").write_text(json.dumps(fields, indent=2) + "\n")
+        for part in with_histories:
+            write_json(part.history, path.with_name(f"{path.stem}-{part.name}.jsonl"))
+            write_edn(part.history, path.with_name(f"{path.stem}-{part.name}.edn"))
+    except OSError as error:
+        print(f"error: --report: {path} cannot be written: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(_NO_VERDICT) from error
+    histories = f", histories: {path.with_name(path.stem)}-*.jsonl and .edn" if with_histories else ""
+    note(f"report: {path} and {path.with_suffix('.json')}{histories}")
+
+
+def _print(evidence: Evidence, environment: RunEnvironment) -> None:
+    _print_workloads(evidence.workloads, evidence.began)
+    print(f"\ndurability: {', '.join(f'{name}={value}' for name, value in evidence.durability.items())}")
+    print(f"not tested: {'; '.join(evidence.not_tested)}")
+    print(f"repeat: {environment.command}")
+    print(f"verdict: {evidence.verdict.value}. {evidence.sentence}")
+
+
+def _print_workloads(workloads: Sequence[WorkloadEvidence], began: float) -> None:
+    from einmal.verify.page import HEADS, rows
+    from einmal.verify.verdict import definition
+
+    print_rows([dict(zip(HEADS, row, strict=True)) for row in rows(workloads)], HEADS, Format.TEXT)
+    for part in workloads:
+        if part.mistake:
+            print(f"\nnegative control: {part.mistake}")
+        for each in part.shown(began, examples_max=1):
+            print(f"\n{each.kind} ({each.count}): {definition(each.kind)}\n  {each.detail}")
+            for line in each.operations:
+                print(f"    {line}")

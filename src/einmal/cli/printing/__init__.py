@@ -1,0 +1,1 @@
+"""Output of the commands: formats, tables, records, messages on stderr, progress."""

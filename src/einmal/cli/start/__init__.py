@@ -1,0 +1,1 @@
+"""``einmal start``: the process of a broker, and of a cluster of them."""
