@@ -67,13 +67,18 @@ def test_quoted_code_in_docstrings_is_skipped() -> None:
     assert not list(in_python("module.py", '"""``says``: the lines that ``tell`` prints."""\n'))
 
 
-@pytest.mark.parametrize("name", ("told", "_told_ms", "leader_told", "place", "places_of", "BatchPlace"))
+@pytest.mark.parametrize(
+    "name", ("told", "_told_ms", "leader_told", "place", "places_of", "BatchPlace", "each", "_found", "Found")
+)
 def test_retired_words_in_identifiers_are_found(name: str) -> None:
-    for source in (f"{name} = 1", f"def {name}(): pass", f"class {name}: pass", f"print(f'{{each.{name}}}')"):
+    for source in (f"{name} = 1", f"def {name}(): pass", f"class {name}: pass", f"print(f'{{row.{name}}}')"):
         assert [each.line for each in in_identifiers("module.py", source)] == [1]
 
 
-@pytest.mark.parametrize("name", ("replace", "placeholder", "in_place", "addInPlace", "placed", "placement", "stoled"))
+@pytest.mark.parametrize(
+    "name",
+    ("replace", "placeholder", "in_place", "addInPlace", "placed", "placement", "stoled", "for_each", "is_not_found"),
+)
 def test_other_words_in_identifiers_are_left_alone(name: str) -> None:
     assert not list(in_identifiers("module.py", f"{name} = 1  # told\n"))
 

@@ -72,7 +72,7 @@ def distances_of(
         for test in tests:
             if (distance := _by_name(test, path, module, text_of)) is not None:
                 distances[test] = min(distance, distances.get(test, distance))
-    for distance, module in _levels({each for each in modules.values() if each}, importers):
+    for distance, module in _levels({name for name in modules.values() if name}, importers):
         folder = module.replace(".", "/").removesuffix("conftest")
         for test in tests:
             if module_of(test) == module:
@@ -96,7 +96,7 @@ def _levels(modules: Collection[str], importers: Importers) -> Iterator[tuple[in
     seen, level, distance = set(modules), sorted(modules), 0
     while level:
         yield from ((distance, module) for module in level)
-        level = sorted({each for module in level for each in importers(module)} - seen)
+        level = sorted({importer for module in level for importer in importers(module)} - seen)
         seen.update(level)
         distance += 1
 
@@ -121,7 +121,7 @@ def mirrors(test: str, module: str) -> bool:
 def within(distances: Mapping[str, int], durations: Durations, seconds: float) -> list[str]:
     """The nearest files that fit into the budget; of equally near ones the short ones first. Never none."""
     chosen: list[str] = []
-    for file in sorted(distances, key=lambda each: (distances[each], durations.of(each), each)):
+    for file in sorted(distances, key=lambda file: (distances[file], durations.of(file), file)):
         needed = durations.of(file) + _COLLECTION_S
         if needed <= seconds or not chosen:
             seconds -= needed

@@ -39,8 +39,8 @@ GENERATED: Final = (
     "docs/states.md",
 )
 HERE: Final = "tools/check_words.py"
-_IN_IDENTIFIERS: Final = re.compile(r"(?<![a-z])(told|(?<!in_)places?)(?![a-z])")
-"""Retired words of a name in snake case; ``in_place`` is right."""
+_IN_IDENTIFIERS: Final = re.compile(r"(?<![a-z])(told|(?<!in_)places?)(?![a-z])|^_*(each|found)$")
+"""Retired words of a name in snake case; ``in_place`` is right, and so are ``for_each`` and ``not_found``."""
 _FRAGMENT: Final = re.compile(r"\s*(Of|What)\b")
 
 
@@ -126,13 +126,13 @@ class Finding(NamedTuple):
 
 def in_text(path: str, text: str, first_line: int = 1, rules: Iterable[Rule] = RULES) -> Iterator[Finding]:
     for rule in rules:
-        for found in rule.wrong.finditer(text):
-            yield Finding(path, first_line + text.count("\n", 0, found.start()), found[0], rule.right)
+        for match in rule.wrong.finditer(text):
+            yield Finding(path, first_line + text.count("\n", 0, match.start()), match[0], rule.right)
 
 
 def _blank(quoted: str, text: str) -> str:
     """Replace what matches ``quoted`` by spaces, so that lines keep their numbers."""
-    return re.sub(quoted, lambda found: re.sub(r"[^\n]", " ", found[0]), text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(quoted, lambda match: re.sub(r"[^\n]", " ", match[0]), text, flags=re.MULTILINE | re.DOTALL)
 
 
 def in_markdown(path: str, text: str) -> Iterator[Finding]:
@@ -156,11 +156,11 @@ def in_python(path: str, text: str) -> Iterator[Finding]:
 def in_identifiers(path: str, text: str) -> Iterator[Finding]:
     """Names that are defined or used; a module's is reported at line 1."""
     names = [(1, path)]
-    if re.search("told|place", text, re.IGNORECASE):  # Searching is faster than parsing.
+    if re.search("told|place|each|found", text, re.IGNORECASE):  # Searching is faster than parsing.
         names += [(getattr(node, "lineno", 1), name) for node in ast.walk(parse(text)) for name in _names(node)]
     for line, name in names:
-        for found in _IN_IDENTIFIERS.finditer(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()):
-            yield Finding(path, line, found[0], f"the field's noun in {name}")
+        for match in _IN_IDENTIFIERS.finditer(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()):
+            yield Finding(path, line, match[0], f"the field's noun in {name}")
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -182,8 +182,10 @@ def in_docstrings(path: str, text: str) -> Iterator[Finding]:
         return  # Searching is faster than parsing.
     for node in ast.walk(parse(text)):
         match node:
-            case ast.Expr(value=ast.Constant(value=str(docstring))) if found := _FRAGMENT.match(docstring):
-                yield Finding(path, node.lineno, found[0], 'a verb or a noun first: "Return the ...", "Number of ..."')
+            case ast.Expr(value=ast.Constant(value=str(docstring))) if fragment := _FRAGMENT.match(docstring):
+                yield Finding(
+                    path, node.lineno, fragment[0], 'a verb or a noun first: "Return the ...", "Number of ..."'
+                )
 
 
 def in_tests(path: str, text: str) -> Iterator[Finding]:
@@ -220,11 +222,11 @@ def findings() -> Iterator[Finding]:
 
 
 def main() -> None:
-    found = list(findings())
-    for each in found:
-        print(each)
-    if found:
-        sys.exit(f"{len(found)} retired words")
+    all_findings = list(findings())
+    for finding in all_findings:
+        print(finding)
+    if all_findings:
+        sys.exit(f"{len(all_findings)} retired words")
 
 
 if __name__ == "__main__":

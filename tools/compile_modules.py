@@ -52,7 +52,7 @@ class _ParallelBuild(build_ext):  # type: ignore[misc]
     def build_extension(self, ext: Extension) -> None:
         with ThreadPoolExecutor(_PROCESSORS) as pool:
             objects = pool.map(partial(self._compile_file, ext), ext.sources)
-            ext.extra_objects = [each for compiled in objects for each in compiled]
+            ext.extra_objects = [object_file for compiled in objects for object_file in compiled]
         ext.sources = []
         super().build_extension(ext)
 
@@ -112,15 +112,15 @@ def sources_of(modules: tuple[str, ...]) -> set[str]:
 
     The compiler takes constants and types out of all of them.
     """
-    found: set[str] = set()
+    sources: set[str] = set()
     waiting = list(modules)
     while waiting:
         path = _path_of(waiting.pop())
         source = path.relative_to(ROOT).as_posix()
-        if source not in found:
-            found.add(source)
+        if source not in sources:
+            sources.add(source)
             waiting += _imported(path)
-    return found
+    return sources
 
 
 def _imported(path: Path) -> Iterator[str]:

@@ -67,23 +67,23 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: Any) -> str:
         uri = _site(str(wanted))
         return os.path.relpath(uri, PurePosixPath(page.file.src_uri).parent) if files.get_file_from_path(uri) else None
 
-    def link(found: re.Match[str]) -> str:
-        if "://" in found["target"]:
-            return found[0]
-        target = site(found["target"])
-        return f"[{found['text']}]({target}{found['anchor'] or ''})" if target else found["text"]
+    def link(match: re.Match[str]) -> str:
+        if "://" in match["target"]:
+            return match[0]
+        target = site(match["target"])
+        return f"[{match['text']}]({target}{match['anchor'] or ''})" if target else match["text"]
 
-    def image(found: re.Match[str]) -> str:
-        return f'{found["name"]}="{site(found["target"]) or found["target"]}"'
+    def image(match: re.Match[str]) -> str:
+        return f'{match["name"]}="{site(match["target"]) or match["target"]}"'
 
     parts = re.split(r"(^ *```.*?^ *```)", markdown, flags=re.MULTILINE | re.DOTALL)
-    parts[::2] = [_IMAGE.sub(image, _LINK.sub(link, part)) for part in parts[::2]]
+    parts[::2] = [_IMAGE.sub(image, _LINK.sub(link, prose)) for prose in parts[::2]]
     return "".join(parts)
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
     """Refuse a page for which a reader's browser would ask anybody else. Raises PluginError."""
-    if foreign := [found["address"] for found in _LOADED.finditer(output)]:
+    if foreign := [match["address"] for match in _LOADED.finditer(output)]:
         raise PluginError(f"{page.file.src_uri} loads {', '.join(foreign)}: serve it with the site")
     return output
 

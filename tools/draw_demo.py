@@ -20,11 +20,11 @@ SCHEMES: Final = {"light": ("#1f2328", "#ffffff"), "dark": ("#d1d7e0", "#0d1117"
 def draw(report: str, scheme: str) -> str:
     """The report's timeline as a file of its own: an image inherits no colour from the page that shows it."""
     ink, paper = SCHEMES[scheme]
-    found = re.search(r"<svg (.*?)>(.*?)</svg>", report, re.DOTALL)
-    if found is None:
+    match = re.search(r"<svg (.*?)>(.*?)</svg>", report, re.DOTALL)
+    if match is None:
         sys.exit("the report has no timeline")
-    shapes = re.sub(r'points="([^"]*)"', lambda points: f'points="{_without_flat(points[1])}"', found[2])
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {found[1]} color="{ink}">'
+    shapes = re.sub(r'points="([^"]*)"', lambda points: f'points="{_without_flat(points[1])}"', match[2])
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {match[1]} color="{ink}">'
     shapes = re.sub(
         r"var\(--([a-z-]+)\)", lambda name: {"page": paper}.get(name[1]) or palette(scheme)[name[1]], shapes
     )
@@ -33,7 +33,7 @@ def draw(report: str, scheme: str) -> str:
 
 def _without_flat(points: str) -> str:
     """The same line without the points inside of its horizontal pieces, which are most of them."""
-    kept = [each.split(",") for each in points.split()]
+    kept = [point.split(",") for point in points.split()]
     for number in range(len(kept) - 2, 0, -1):
         if kept[number - 1][1] == kept[number][1] == kept[number + 1][1]:
             del kept[number]

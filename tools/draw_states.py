@@ -111,7 +111,7 @@ def _committer() -> list[str]:
 
 def _is_common(row: Transition, rows: Iterable[Transition]) -> bool:
     """Whether most of the phases with an effect under way have the same row."""
-    same = [each for each in rows if (each.event, each.action) == (row.event, row.action)]
+    same = [transition for transition in rows if (transition.event, transition.action) == (row.event, row.action)]
     return row.guard is always and 2 * len(same) > len(WAITING)
 
 

@@ -46,11 +46,11 @@ def apis() -> Iterator[ApiAccess]:
     """One for each handler; SystemExit where a docstring has no such line."""
     for path in HANDLERS.glob("[!_]*.py"):
         docstring = ast.get_docstring(parse(path.read_text())) or ""
-        found = _LINES.search(docstring)
-        if found is None:
+        match = _LINES.search(docstring)
+        if match is None:
             sys.exit(f"{path.name}: the docstring has no line 'Access:' after 'API:'")
         name = docstring.partition(":")[0]
-        yield ApiAccess(int(found["key"]), name, " ".join(found["access"].split()).removesuffix("."))
+        yield ApiAccess(int(match["key"]), name, " ".join(match["access"].split()).removesuffix("."))
 
 
 def page() -> str:

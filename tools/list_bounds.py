@@ -182,43 +182,43 @@ def _theirs(facts: Mapping[str, Any]) -> str:
 
 
 def _of_topics(facts: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+    bounds = {}
     for name, setting in TOPIC_SETTINGS.items():
         if setting.only is not None:
-            found[name] = f"`{setting.only[0]}`"
+            bounds[name] = f"`{setting.only[0]}`"
         elif setting.kind in _TYPES and setting.pattern is not None:
-            found[name] = _these(number for number in PROBED if accepts("topic", name, number))
+            bounds[name] = _these(number for number in PROBED if accepts("topic", name, number))
         elif setting.kind in _TYPES:
-            found[name] = _numbers(setting.kind, setting.least, setting.most)
+            bounds[name] = _numbers(setting.kind, setting.least, setting.most)
         elif setting.pattern is not None:
-            found[name] = "`*`, or `partition:broker,...`"
+            bounds[name] = "`*`, or `partition:broker,...`"
         elif setting.kind == "DOUBLE":
-            found[name] = "0 to 1"
+            bounds[name] = "0 to 1"
         elif setting.kind == "BOOLEAN":
-            found[name] = _names(["false", "true"], or_none=False)
+            bounds[name] = _names(["false", "true"], or_none=False)
         else:
-            found[name] = _names(list(setting.one_of), or_none=setting.kind == "LIST")
-    return found
+            bounds[name] = _names(list(setting.one_of), or_none=setting.kind == "LIST")
+    return bounds
 
 
 def _of_brokers(facts: Mapping[str, Any]) -> dict[str, str]:
-    found = {}
+    bounds = {}
     for name, setting in SETTINGS.items():
         one_of = setting.metadata["one_of"]
         if isinstance(setting.default, bool):
-            found[name] = _names(["false", "true"], or_none=False)
+            bounds[name] = _names(["false", "true"], or_none=False)
         elif isinstance(setting.default, int):
             kind = facts[name]["type"] if name in facts else "INT"
-            found[name] = _numbers(kind, setting.metadata["low"], setting.metadata["high"])
+            bounds[name] = _numbers(kind, setting.metadata["low"], setting.metadata["high"])
         elif isinstance(setting.default, float):
-            found[name] = "0 to 1"
+            bounds[name] = "0 to 1"
         elif one_of:
             is_list = name in facts and facts[name]["type"] == "LIST"
-            names = {part for each in one_of if each for part in (each.split(",") if is_list else [each])}
-            found[name] = _names(list(names), or_none="" in one_of)
+            names = {word for choice in one_of if choice for word in (choice.split(",") if is_list else [choice])}
+            bounds[name] = _names(list(names), or_none="" in one_of)
         else:
-            found[name] = "text"
-    return found
+            bounds[name] = "text"
+    return bounds
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

@@ -73,11 +73,13 @@ def page() -> str:
     lines = [HEAD]
     for path, command in _commands("einmal", typer.main.get_command(app)):
         context = command.make_context(path, [], resilient_parsing=True)
-        arguments = [each.make_metavar(context) for each in command.params if each.param_type_name == "argument"]
+        arguments = [
+            parameter.make_metavar(context) for parameter in command.params if parameter.param_type_name == "argument"
+        ]
         lines += [f"## `{' '.join((path, *arguments))}`\n", " ".join(command.help.split()) + "\n"]
         lines += ["| option | default | |", "|---|---|---|"]
-        options = [each for each in command.params if each.param_type_name == "option"]
-        lines += [_row(each) for each in options if each.name not in _IN_EVERY_VERB]
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        lines += [_row(option) for option in options if option.name not in _IN_EVERY_VERB]
         lines.append("")
     return "\n".join(lines)
 
@@ -88,8 +90,8 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield path, command
     else:
-        for name, each in inner.items():
-            yield from _commands(f"{path} {name}", each)
+        for name, subcommand in inner.items():
+            yield from _commands(f"{path} {name}", subcommand)
 
 
 def _row(option: Any) -> str:

@@ -66,10 +66,10 @@ def _event(call: ast.Call, level: str, texts: list[tuple[int, str, str]], at: st
             sentence = before[-1]
         case _:
             raise ValueError(f"{at}: the name and the sentence of an event are literals")
-    if any(each.arg is None for each in call.keywords):
+    if any(keyword.arg is None for keyword in call.keywords):
         raise ValueError(f"{at}: fields are named one by one")
     return LoggedEvent(
-        name, level, tuple(str(each.arg) for each in call.keywords if each.arg != "exc_info"), sentence, at
+        name, level, tuple(str(keyword.arg) for keyword in call.keywords if keyword.arg != "exc_info"), sentence, at
     )
 
 
@@ -81,17 +81,17 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
     """Variables with their values and lines, in the order of lines."""
-    found: list[tuple[str, ast.expr, int]] = []
+    assignments: list[tuple[str, ast.expr, int]] = []
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                found.append((name, value, node.lineno))
+                assignments.append((name, value, node.lineno))
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                found.append((name, value, node.lineno))
+                assignments.append((name, value, node.lineno))
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
                 pairs = zip(names, values, strict=False)
-                found += [(name.id, value, node.lineno) for name, value in pairs if isinstance(name, ast.Name)]
-    yield from sorted(found, key=lambda each: each[2])
+                assignments += [(name.id, value, node.lineno) for name, value in pairs if isinstance(name, ast.Name)]
+    yield from sorted(assignments, key=lambda assignment: assignment[2])
 
 
 def _is_event_log(value: ast.expr) -> bool:
@@ -99,21 +99,21 @@ def _is_event_log(value: ast.expr) -> bool:
 
 
 def packages() -> dict[str, list[LoggedEvent]]:
-    found: dict[str, list[LoggedEvent]] = {}
+    by_package: dict[str, list[LoggedEvent]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         for event in events(path):
-            found.setdefault(path.relative_to(SOURCE).parts[0], []).append(event)
-    return found
+            by_package.setdefault(path.relative_to(SOURCE).parts[0], []).append(event)
+    return by_package
 
 
 def page() -> str:
     lines = [_INTRODUCTION]
     for package, logged in packages().items():
         lines += ["", f"## {package}", "", "| event | level | fields | sentence |", "|---|---|---|---|"]
-        rows = {(each.name, _sentence(each.sentence)): each for each in logged}
-        for (name, sentence), each in sorted(rows.items()):
-            fields = ", ".join(f"`{field}`" for field in each.fields)
-            lines.append(f"| `{name}` | {each.level} | {fields} | {sentence} |")
+        rows = {(event.name, _sentence(event.sentence)): event for event in logged}
+        for (name, sentence), event in sorted(rows.items()):
+            fields = ", ".join(f"`{field}`" for field in event.fields)
+            lines.append(f"| `{name}` | {event.level} | {fields} | {sentence} |")
     return "\n".join(lines) + "\n"
 
 

@@ -80,5 +80,5 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        found = self._paths.get(fullname)
-        return None if found is None else spec_from_file_location(fullname, found)
+        location = self._paths.get(fullname)
+        return None if location is None else spec_from_file_location(fullname, location)

@@ -12,5 +12,5 @@ _SIMILAR_ENOUGH: Final = 0.7
 def nearest_name(given: str, known: Iterable[str]) -> str | None:
     """The known name most like the given one, whatever their case; None where none is like it."""
     by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(given.lower(), by_lower, n=1, cutoff=_SIMILAR_ENOUGH)
-    return by_lower[found[0]] if found else None
+    matches = difflib.get_close_matches(given.lower(), by_lower, n=1, cutoff=_SIMILAR_ENOUGH)
+    return by_lower[matches[0]] if matches else None

@@ -97,7 +97,7 @@ class ApacheKafka(Shareable):
         write_kafka_properties(plan, list(plans.values()), _QUICK | more | dict(settings or {}))
         options = ["--feature", f"transaction.version={transaction_version}"]
         options += [part for user in users for part in ("--add-scram", user)]
-        jars = KafkaJars.found(Path(classpath("broker")).parent)
+        jars = KafkaJars.locate(Path(classpath("broker")).parent)
         self._process = KafkaNode(
             plan, jars, Path(java()), format_options=options, jvm=self.options, cluster_id=cluster_id
         )

@@ -24,7 +24,7 @@ from pathlib import Path
 from einmal.local.apache_kafka import ApacheCluster, KafkaJars
 
 folder = Path(sys.argv[1])
-cluster = ApacheCluster.on_loopback(folder, 1, KafkaJars.found(folder), folder / "java")
+cluster = ApacheCluster.on_loopback(folder, 1, KafkaJars.locate(folder), folder / "java")
 cluster.brokers[1].start()
 print(cluster.brokers[1].pid, flush=True)
 sys.stdin.read()
@@ -37,18 +37,18 @@ def cluster_of(folder: Path, count: int, script: str) -> ApacheCluster:
     java = folder / "java"
     java.write_text(f"#!/bin/sh\n{script}\n")
     java.chmod(0o755)
-    return ApacheCluster.on_loopback(folder, count, KafkaJars.found(folder), java)
+    return ApacheCluster.on_loopback(folder, count, KafkaJars.locate(folder), java)
 
 
 def test_jars_are_found_in_a_distribution_and_in_a_folder_of_jars(tmp_path: Path) -> None:
     (tmp_path / "libs").mkdir()
     with pytest.raises(KafkaMissing, match=r"hint: name the folder of a downloaded Apache Kafka"):
-        KafkaJars.found(tmp_path)
+        KafkaJars.locate(tmp_path)
     (tmp_path / "libs" / "kafka-clients-4.4.0.jar").touch()
     (tmp_path / "libs" / _JAR).touch()
-    found = KafkaJars.found(tmp_path)
+    found = KafkaJars.locate(tmp_path)
     assert (found.folder, found.version) == (tmp_path / "libs", "4.4.0")
-    assert KafkaJars.found(tmp_path / "libs") == found
+    assert KafkaJars.locate(tmp_path / "libs") == found
 
 
 def test_storage_that_cannot_be_formatted_is_reported_with_the_reason(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int) -> TimestampOffset |
             start = search
             continue
         assert search.is_decided or search.decide()
-        if search.found is not None:
-            return search.found
+        if search.position is not None:
+            return search.position
         start = search.next_offset
     return None

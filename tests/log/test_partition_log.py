@@ -371,9 +371,9 @@ def test_a_search_by_time_reads_few_batches_at_once(machine: Machine) -> None:
     while isinstance(search, int):
         places.append(search)
         search = log.search_by_time(START + 15, search)
-    assert search is not None and search.found is not None
+    assert search is not None and search.position is not None
     assert places == [SEARCHED_AT_ONCE * number for number in (1, 2, 3)]
-    assert search.found.offset == 3 * SEARCHED_AT_ONCE + 1
+    assert search.position.offset == 3 * SEARCHED_AT_ONCE + 1
 
 
 def test_a_search_by_time_looks_inside_batches(log: PartitionLog) -> None:

@@ -68,9 +68,9 @@ def load(
         loaded = database.load_others(connection, "t", files, rejections)
         connection.execute("COMMIT")
         rows = connection.execute("SELECT id, value FROM t ORDER BY id").fetchall()
-    found = {each.offset: each.exception.partition(".")[2] for each in rejections.found}
+    found = {each.offset: each.exception.partition(".")[2] for each in rejections.rejected}
     assert loaded + rejections.count == sum(each.count for each in files)
-    return rows, found, [each.message for each in rejections.found]
+    return rows, found, [each.message for each in rejections.rejected]
 
 
 NAMES = {

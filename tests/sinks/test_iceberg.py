@@ -133,7 +133,7 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
     run.die()
     monkeypatch.undo()
     run = started(tmp_path)
-    assert run.found is None
+    assert run.last_record is None
     run.die()
     assert IcebergHooks().staged(tmp_path) == []
 

@@ -144,7 +144,7 @@ def test_two_rejected_rows_of_one_record_are_one_dead_letter() -> None:
     for exception in ("x.first", "x.second"):
         rejections.add(("in", 0, 5), exception, "")
     assert rejections.count == 2
-    assert [(each.offset, each.exception) for each in rejections.found] == [(5, "x.first")]
+    assert [(each.offset, each.exception) for each in rejections.rejected] == [(5, "x.first")]
 
 
 def test_a_row_without_a_record_is_no_dead_letter() -> None:

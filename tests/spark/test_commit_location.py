@@ -18,7 +18,7 @@ from einmal.client import Admin, Producer, TransactionDriver
 from einmal.client.fetched import whole_batches
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
-from einmal.sinks.kafka.commit_log import TOPIC_CONFIG, CommitLog, Found, candidates
+from einmal.sinks.kafka.commit_log import TOPIC_CONFIG, CommitLog, PartitionRecords, candidates
 from einmal.spark.operate.ownership import KafkaOwnership
 from einmal.types import TopicPartition
 from einmal.wire.murmur2 import partition_for_key
@@ -186,7 +186,7 @@ def test_a_batch_that_cannot_be_read_is_ignored() -> None:
     batch = bytearray(encode_batch([NewRecord(NAME.encode(), b"value", 0)]))
     batch[-12:] = b"\x7f" * 12
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    found = Found(home(1))
+    found = PartitionRecords(home(1))
     (poison,) = whole_batches(home(1), memoryview(batch))
     found.take(poison, NAME.encode())
     assert not found.is_known and found.readable() is None

@@ -77,8 +77,8 @@ def throughput(
     label = workload.name
     source = contenders.topic(f"backlog-{list(WORKLOADS).index(label)}", workload)
     fill(contenders.bootstrap, source, workload, per_batch * _BATCHES)
-    found = _medians(contenders, workload, source, per_batch, label, say)
-    for name, drained in found.items():
+    medians = _medians(contenders, workload, source, per_batch, label, say)
+    for name, drained in medians.items():
         yield Figure(f"{label}, {name}", drained.rate, "records/s")
         yield Figure(f"{label}, {name}", drained.rate * workload.size / MEGABYTE, "MB/s")
         for phase, milliseconds in drained.phases.items():
@@ -89,7 +89,7 @@ def throughput(
         usage = spark_usage()
         yield Figure(f"{label}, resident memory of driver and JVM", usage.driver_bytes / MEGABYTE, "MB")
         yield Figure(f"{label}, resident memory of Python workers", usage.workers_bytes / MEGABYTE, "MB")
-    yield from ratios(label, {name: drained.rate for name, drained in found.items()})
+    yield from ratios(label, {name: drained.rate for name, drained in medians.items()})
 
 
 def overhead(
@@ -105,8 +105,8 @@ def overhead(
     say(f"{trigger}: batches of {per_batch:,} records")
     source = contenders.topic(f"price-{length_s}", SMALL)
     fill(contenders.bootstrap, source, SMALL, per_batch * batches)
-    found = _medians(contenders, SMALL, source, per_batch, trigger, say, length_s)
-    rates = {name: drained.rate for name, drained in found.items()}
+    medians = _medians(contenders, SMALL, source, per_batch, trigger, say, length_s)
+    rates = {name: drained.rate for name, drained in medians.items()}
     for name, rate in rates.items():
         yield Figure(f"trigger {trigger}, {name}", rate, "records/s")
     cost = (1 - rates[EXACTLY_ONCE] / rates[AT_LEAST_ONCE]) * 100
@@ -123,18 +123,18 @@ def _medians(
     trigger_s: float = 0.0,
 ) -> dict[str, Drained]:
     """Medians over the rounds that count."""
-    found: dict[str, list[Drained]] = {name: [] for name in contenders.names}
+    rounds: dict[str, list[Drained]] = {name: [] for name in contenders.names}
     for contender, counts in turns(contenders.names, label, say, trigger_s):
         drained = _drain(contenders, contender, workload, source, per_batch)
         if counts:
-            found[contender].append(drained)
+            rounds[contender].append(drained)
     return {
         name: Drained(
             statistics.median(run.rate for run in runs),
             {phase: statistics.median(run.phases[phase] for run in runs) for phase in runs[0].phases},
             None if runs[0].cpu_s is None else statistics.median(run.cpu_s or 0.0 for run in runs),
         )
-        for name, runs in found.items()
+        for name, runs in rounds.items()
     }
 
 
@@ -151,7 +151,7 @@ def _drain(
         if query.isActive:
             query.stop()
             raise BenchRefused(f"{contender} did not copy {source} in {_QUERY_S:.0f} s")
-        reports = [dict(json.loads(each.json)) for each in query.recentProgress]
+        reports = [dict(json.loads(progress.json)) for progress in query.recentProgress]
     batches = [report for report in reports if report["numInputRows"]][1:]
     if not batches:
         raise BenchRefused(f"{contender} has copied {source} in one batch")
@@ -164,18 +164,18 @@ def _drained(batches: list[dict[str, Any]], phases: list[dict[str, float]]) -> D
     """``batches``: Spark's progress reports; ``phases``: the phases of the same batches, if the sink is einmal's."""
     durations: list[dict[str, float]] = [batch["durationMs"] for batch in batches]
     total = statistics.mean(duration["triggerExecution"] for duration in durations)
-    found = {
+    means = {
         phase: statistics.mean(sum(duration.get(name, 0) for name in names) for duration in durations)
         for phase, names in _SPARKS_PHASES.items()
     }
     if phases:
-        found |= {
-            phase: statistics.mean(each.get(phase, 0) for each in phases)
+        means |= {
+            phase: statistics.mean(times.get(phase, 0) for times in phases)
             for phase in _PHASES.values()
-            if any(phase in each for each in phases)
+            if any(phase in times for times in phases)
         }
-        found["other"] = total - sum(found.values())
+        means["other"] = total - sum(means.values())
     else:
-        found["reading and writing"] = total - sum(found.values())
+        means["reading and writing"] = total - sum(means.values())
     rows = sum(batch["numInputRows"] for batch in batches)
-    return Drained(rows / (total * len(batches)) * 1000, found)
+    return Drained(rows / (total * len(batches)) * 1000, means)

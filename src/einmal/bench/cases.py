@@ -245,7 +245,7 @@ def batch_overhead(_target: MeasuredBroker, _scale: float) -> Iterator[Figure]:
     """Bytes that record batch v2 adds to keys and 100 B values, by records per batch (F18)."""
     for count in (1, 10, 100, 1_000):
         made = records.varied(100)[:count]
-        size = sum(len(each.key or b"") + len(each.value or b"") for each in made)
+        size = sum(len(record.key or b"") + len(record.value or b"") for record in made)
         overhead = (len(encode_batch(made)) / size - 1) * 100
         yield Figure(f"batch overhead, {count} records of 100 B", overhead, "%")
 

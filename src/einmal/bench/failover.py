@@ -56,7 +56,7 @@ class Victims:
 
         def ask(connection: Connection) -> int | None:
             response = connection.call(METADATA, 12, MetadataRequest(allow_auto_topic_creation=False))
-            partitions = [(each.name, index) for each in response.topics for index in each.partitions]
+            partitions = [(metadata.name, index) for metadata in response.topics for index in metadata.partitions]
             if any(sorted(index.isr_nodes) != sorted(index.replica_nodes) for _name, index in partitions):
                 return None
             leaders = [
@@ -68,8 +68,8 @@ class Victims:
 
     def coordinator(self, transactional_id: str) -> int:
         def ask(connection: Connection) -> int | None:
-            found = connection.call(FIND_COORDINATOR, 3, FindCoordinatorRequest(_TRANSACTION, key=transactional_id))
-            return found.node_id if found.error_code is ErrorCode.none else None
+            response = connection.call(FIND_COORDINATOR, 3, FindCoordinatorRequest(_TRANSACTION, key=transactional_id))
+            return response.node_id if response.error_code is ErrorCode.none else None
 
         return self._ask(ask)
 
@@ -156,12 +156,12 @@ def _commits(cluster: LocalCluster, victims: Victims, topic: str, count: int) ->
 
 
 def _figures(name: str, median: float | None, late: float, trials: Iterator[Trial]) -> Iterator[Figure]:
-    found = list(trials)
-    times = sorted(trial.seconds for trial in found)
+    all_trials = list(trials)
+    times = sorted(trial.seconds for trial in all_trials)
     yield Figure(f"{name}, median", statistics.median(times), "s", median, at_most=True)
     yield Figure(f"{name}, p99", times[min(len(times) - 1, int(len(times) * 0.99))], "s", late, at_most=True)
     yield Figure(f"{name}, longest of {len(times)}", times[-1], "s")
     for is_controller, who in ((True, "the controller too"), (False, "not the controller")):
-        some = [trial.seconds for trial in found if trial.of_controller is is_controller]
+        some = [trial.seconds for trial in all_trials if trial.of_controller is is_controller]
         if some:
             yield Figure(f"  {who} ({len(some)}), median", statistics.median(some), "s")

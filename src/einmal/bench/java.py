@@ -57,7 +57,7 @@ class JavaPrice:
         with target.topics() as topics, tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
             values = Path(folder, "values")
             # A value with a line's end would be two.
-            values.write_bytes(b"\n".join(each.value or b"" for each in records.varied(1_000)))
+            values.write_bytes(b"\n".join(record.value or b"" for record in records.varied(1_000)))
             topic = topics.create("price-java")
             rates = {
                 name: self._rate(target, topic, values, max(5_000, int(scale * _RECORDS)), options)
@@ -80,7 +80,7 @@ class JavaPrice:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_END_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BenchRefused(f"kafka-producer-perf-test: {error}") from error
-        found = _RESULT.search(done.stdout)
-        if done.returncode or found is None:
+        match = _RESULT.search(done.stdout)
+        if done.returncode or match is None:
             raise BenchRefused(f"kafka-producer-perf-test has failed:\n{(done.stderr or done.stdout)[-2_000:]}")
-        return float(found[1])
+        return float(match[1])

@@ -42,10 +42,10 @@ class BenchRefused(Exception):
 
 def tls_of(bootstrap_servers: str, security: Mapping[str, str]) -> ssl.SSLContext | None:
     """None: the broker's listener is not encrypted. Raises BenchRefused, or ConfigError."""
-    found = parse(ClientSettings, {"bootstrap.servers": bootstrap_servers, **security}, {}).security
-    if found.sasl is not None:
+    settings = parse(ClientSettings, {"bootstrap.servers": bootstrap_servers, **security}, {}).security
+    if settings.sasl is not None:
         raise BenchRefused("ready-made requests do not authenticate by SASL: take an SSL listener, or the case client")
-    return None if found.tls is None else tls_context(found.tls)
+    return None if settings.tls is None else tls_context(settings.tls)
 
 
 def reach(bootstrap_servers: str) -> None:

@@ -55,11 +55,11 @@ def texts(sizes: list[int]) -> list[bytes]:
         for _ in range(_WORDS)
     ]
     frequencies = list(accumulate(1 / rank for rank in range(1, _WORDS + 1)))
-    found = []
+    made = []
     for size in sizes:
         some = chance.choices(words, cum_weights=frequencies, k=size // (_SHORTEST + 1) + 1)
-        found.append(" ".join(some).encode()[:size])
-    return found
+        made.append(" ".join(some).encode()[:size])
+    return made
 
 
 def _key(chance: random.Random) -> bytes:

@@ -113,13 +113,13 @@ def _medians(
     name: str, case: Case, brokers: Sequence[MeasuredBroker], scale: float, say: Callable[[str], None]
 ) -> Iterator[Figure]:
     """The broker that begins changes with each round."""
-    found: dict[str, list[list[Figure]]] = {}
+    measured: dict[str, list[list[Figure]]] = {}
     for round_number in range(ROUNDS):
         for index, broker in list(enumerate(brokers))[:: -1 if round_number % 2 else 1]:
             say(f"measuring {name}, round {round_number + 1}: {broker.bootstrap}")
             for figure in case(broker, scale):
-                found.setdefault(figure.name, [[] for _ in brokers])[index].append(figure)
-    for rounds in found.values():
+                measured.setdefault(figure.name, [[] for _ in brokers])[index].append(figure)
+    for rounds in measured.values():
         # A broker on another machine has no figure of its CPU time.
         if all(rounds):
             medians = [statistics.median(figure.value for figure in figures) for figures in rounds]

@@ -36,16 +36,19 @@ def latency(
 ) -> Iterator[Figure]:
     """Yield p50 and p99 of each contender, medians over the rounds that count, and their ratios. ``seconds``: length of
     a round. Raises BenchRefused."""
-    found: dict[str, dict[str, list[float]]] = {
-        each: {name: [] for name in contenders.names} for each in ("p50", "p99")
+    measured: dict[str, dict[str, list[float]]] = {
+        percentile: {name: [] for name in contenders.names} for percentile in ("p50", "p99")
     }
     for contender, counts in turns(contenders.names, f"latency, {label}", say, trigger_s):
         latencies = _latencies(contenders, contender, trigger, seconds)
         quantiles = statistics.quantiles(latencies, n=100, method="inclusive")
         if counts:
-            for percentile, values in found.items():
+            for percentile, values in measured.items():
                 values[contender].append(quantiles[int(percentile[1:]) - 1])
-    medians = {each: {name: statistics.median(of) for name, of in values.items()} for each, values in found.items()}
+    medians = {
+        percentile: {name: statistics.median(of) for name, of in values.items()}
+        for percentile, values in measured.items()
+    }
     for contender in contenders.names:
         for percentile, values_of in medians.items():
             yield Figure(f"latency, {label}, {contender}: {percentile}", values_of[contender] * 1_000, "ms")

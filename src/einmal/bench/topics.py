@@ -68,23 +68,23 @@ class BenchTopics:
 
     def brokers(self) -> list[tuple[str, int]]:
         """Host and port of each broker."""
-        found = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
-        return [(str(broker.host), broker.port) for _node_id, broker in sorted(found.items())]
+        brokers = self._admin.list_topics(timeout=_TIMEOUT_S).brokers
+        return [(str(broker.host), broker.port) for _node_id, broker in sorted(brokers.items())]
 
     def leader(self, name: str) -> str:
         """The address of the leader of the first partition of a topic, by its whole name."""
-        found = self._admin.list_topics(name, timeout=_TIMEOUT_S)
-        broker = found.brokers[found.topics[name].partitions[0].leader]
+        metadata = self._admin.list_topics(name, timeout=_TIMEOUT_S)
+        broker = metadata.brokers[metadata.topics[name].partitions[0].leader]
         return f"{broker.host}:{broker.port}"
 
     def _wait_for_leaders(self, names: list[str], partitions: int) -> None:
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline:
-            found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+            topics = self._admin.list_topics(timeout=_TIMEOUT_S).topics
             led = [
-                sum(partition.leader >= 0 for partition in found[name].partitions.values())
+                sum(partition.leader >= 0 for partition in topics[name].partitions.values())
                 for name in names
-                if name in found
+                if name in topics
             ]
             if led == [partitions] * len(names):
                 return

@@ -36,12 +36,14 @@ def spark_usage() -> SparkUsage:
 
 def listening_processes(addresses: Iterable[tuple[str, int]]) -> list[psutil.Process]:
     """Return the processes that listen at host and port. Empty unless all of them are on this machine and visible."""
-    own = {each.address for interface in psutil.net_if_addrs().values() for each in interface}
+    own = {address.address for interface in psutil.net_if_addrs().values() for address in interface}
     try:
-        found = psutil.net_connections("tcp")
+        connections = psutil.net_connections("tcp")
     except psutil.AccessDenied:
         return []
-    listening = {each.laddr.port: each.pid for each in found if each.status == psutil.CONN_LISTEN}
+    listening = {
+        connection.laddr.port: connection.pid for connection in connections if connection.status == psutil.CONN_LISTEN
+    }
     pids = [listening.get(port) if socket.getaddrinfo(host, port)[0][4][0] in own else None for host, port in addresses]
     return [] if None in pids else [psutil.Process(pid) for pid in dict.fromkeys(pids)]
 

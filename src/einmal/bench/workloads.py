@@ -74,7 +74,7 @@ _ALL: Final = (
     PipelineWorkload("100 B, windowed count", 100, 200_000, is_counted=True),
     PipelineWorkload("100 B, 100 topics", 100, 100_000, partitions=1, topics=100),
 )
-WORKLOADS: Final = {each.name: each for each in _ALL}
+WORKLOADS: Final = {workload.name: workload for workload in _ALL}
 SMALL: Final = WORKLOADS["100 B"]
 USUAL: Final = ("100 B", "1 KB")
 

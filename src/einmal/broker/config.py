@@ -642,13 +642,13 @@ class BrokerConfig:
     def super_user_principals(self) -> tuple[Principal, ...]:
         """Raises ConfigError."""
         try:
-            found = tuple(map(parse_principal, filter(None, map(str.strip, self.super_users.split(";")))))
+            principals = tuple(map(parse_principal, filter(None, map(str.strip, self.super_users.split(";")))))
         except SecuritySettingError as error:
             raise ConfigError(f"super.users: {error.meaning}: {error.hint}") from error
-        for principal in found:
+        for principal in principals:
             if _AFTER_COMMA.search(principal.name):
                 raise ConfigError(f"super.users: {str(principal)!r} is one principal: separate several by semicolons")
-        return found
+        return principals
 
     def advertised(self, listener: NamedListener, port: int) -> Endpoint:
         """The address that others receive; ``port``: the one that the listener is bound to. Raises ConfigError."""
@@ -767,7 +767,7 @@ def _check_together(config: BrokerConfig) -> None:
 def _sets_known_providers(key: str, text: str) -> bool:
     """Whether it names what ``security.properties`` resolves references by, under Apache Kafka's names."""
     if key == "config.providers":
-        return {each.strip() for each in text.split(",")} <= {"file", "env"}
+        return {provider.strip() for provider in text.split(",")} <= {"file", "env"}
     return key in ("config.providers.file.class", "config.providers.env.class")
 
 

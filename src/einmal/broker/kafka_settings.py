@@ -128,7 +128,7 @@ def why_refused(name: str, value: str) -> str | None:
     """The problem of an unsupported setting, and what to do; None: it may be ignored."""
     if not value or value.lower() == _HARMLESS.get(name, "").lower():
         return None
-    family = next((each for each in _REFUSED if each.endswith("*") and name.startswith(each[:-1])), name)
+    family = next((pattern for pattern in _REFUSED if pattern.endswith("*") and name.startswith(pattern[:-1])), name)
     advice = _REFUSED.get(family)
     return None if advice is None else f"{name} is not supported: {advice}"
 

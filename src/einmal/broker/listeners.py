@@ -84,7 +84,7 @@ class Listeners:
     @property
     def first(self) -> NamedListener:
         """For clients, rather than for brokers; of what is only a controller, the controller's."""
-        for_clients = [each for each in self.of_broker if not each.is_between_nodes]
+        for_clients = [listener for listener in self.of_broker if not listener.is_between_nodes]
         return next(iter((*for_clients, *self.of_broker, *self.of_controller)))
 
     def is_for_clients(self, listener: NamedListener) -> bool:
@@ -137,14 +137,14 @@ def listeners_of(settings: ListenerSettings) -> Listeners:
         )
         for name, endpoint in endpoints.items()
     ]
-    of_broker = tuple(each for each in named if each.audience is Audience.CLIENTS)
-    of_controller = tuple(each for each in named if each.audience is Audience.CONTROLLERS)
+    of_broker = tuple(listener for listener in named if listener.audience is Audience.CLIENTS)
+    of_controller = tuple(listener for listener in named if listener.audience is Audience.CONTROLLERS)
     elsewhere = NamedListener(
         names[0], Endpoint("", 0), _protocol(names[0], protocols, names), Audience.CONTROLLERS, is_between_nodes=True
     )
-    found = Listeners(of_broker, of_controller, next((x for x in of_broker if x.name == between), None), elsewhere)
-    _check(settings, found)
-    return found
+    listeners = Listeners(of_broker, of_controller, next((x for x in of_broker if x.name == between), None), elsewhere)
+    _check(settings, listeners)
+    return listeners
 
 
 def _shared(names: Sequence[str]) -> str:
@@ -152,19 +152,19 @@ def _shared(names: Sequence[str]) -> str:
     return PLAINTEXT if PLAINTEXT in names else names[0] if len(names) == 1 else ""
 
 
-def _check(settings: ListenerSettings, found: Listeners) -> None:
-    if settings.is_broker and settings.inter_broker_name.strip() and found.between_brokers is None:
+def _check(settings: ListenerSettings, listeners: Listeners) -> None:
+    if settings.is_broker and settings.inter_broker_name.strip() and listeners.between_brokers is None:
         raise ConfigError(
             f"inter.broker.listener.name={settings.inter_broker_name} is not in listeners={settings.listeners}"
         )
-    if settings.is_broker and not found.of_broker:
+    if settings.is_broker and not listeners.of_broker:
         raise ConfigError(f"listeners={settings.listeners} has no address for clients")
     for is_there, role, useless in (
-        (settings.is_broker, "broker", found.of_broker),
-        (settings.is_controller, "controller", found.of_controller),
+        (settings.is_broker, "broker", listeners.of_broker),
+        (settings.is_controller, "controller", listeners.of_controller),
     ):
         if useless and not is_there:
-            names = ", ".join(each.name for each in useless)
+            names = ", ".join(listener.name for listener in useless)
             raise ConfigError(f"listeners: {names} would serve nobody: this process is no {role}")
 
 
@@ -183,7 +183,7 @@ def _protocols(text: str) -> dict[str, str]:
     key = "listener.security.protocol.map"
     protocols: dict[str, str] = {}
     for item in filter(None, map(str.strip, text.split(","))):
-        name, separator, protocol = (part.strip().upper() for part in item.partition(":"))
+        name, separator, protocol = (component.strip().upper() for component in item.partition(":"))
         if not separator or protocol not in PROTOCOLS:
             raise ConfigError(f"{key}: {item!r} is not NAME:PROTOCOL with one of {', '.join(PROTOCOLS)}")
         protocols[name] = protocol

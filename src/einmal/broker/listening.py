@@ -44,7 +44,7 @@ class Listening:
     @property
     def advertised(self) -> list[tuple[NamedListener, Endpoint]]:
         """The listeners of a broker and their addresses. Only after ``open``."""
-        return [(each, self._advertised(each)) for each in self._config.named_listeners.of_broker]
+        return [(listener, self._advertised(listener)) for listener in self._config.named_listeners.of_broker]
 
     def _advertised(self, listener: NamedListener) -> Endpoint:
         return self._config.advertised(listener, self.port_of(listener))

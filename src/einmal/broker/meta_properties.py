@@ -37,9 +37,9 @@ def decode(data: bytes) -> MetaProperties:
     """Raises ValueError for what is not such a file, or is damaged."""
     text = data.decode()
     body, has_checksum, checksum = text.partition(_CHECKSUM)
-    found = f"{crc32c(body.encode()):08x}"
-    if has_checksum and checksum.strip() != found:
-        raise ValueError(f"expected CRC-32C {checksum.strip()}, found {found}")
+    computed = f"{crc32c(body.encode()):08x}"
+    if has_checksum and checksum.strip() != computed:
+        raise ValueError(f"expected CRC-32C {checksum.strip()}, found {computed}")
     known = parse_properties(text)
     for key in ("version", "cluster.id", "node.id", "directory.id"):
         if not known.get(key):

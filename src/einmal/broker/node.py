@@ -173,10 +173,10 @@ class Node:
         self.connection_rates = self._connection_rates(self.config.max_connection_creation_rate)
         parts = self._parts()
         routers = {listener.name: router(parts, listener) for listener in listeners.all}
-        self._own_routers = {each.listener.audience: each for each in routers.values()}
+        self._own_routers = {listener_router.listener.audience: listener_router for listener_router in routers.values()}
         if Audience.CONTROLLERS not in self._own_routers:
             self._own_routers[Audience.CONTROLLERS] = router(parts, listeners.controllers_elsewhere)
-        self.servers = {name: self._server(each) for name, each in routers.items()}
+        self.servers = {name: self._server(listener_router) for name, listener_router in routers.items()}
         """By the names of their listeners."""
         self._tls_servers = {
             name: TlsServer(server, tls) for name, server in self.servers.items() if (tls := self.tls.of(name))

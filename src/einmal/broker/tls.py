@@ -169,22 +169,24 @@ class NodeTls:
 
     def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
         listeners = config.named_listeners
-        here = [each.name for each in listeners.all]
-        wanted = {each.name: each for each in (*listeners.between_nodes, *listeners.all) if each.is_encrypted}
+        here = [listener.name for listener in listeners.all]
+        wanted = {
+            listener.name: listener for listener in (*listeners.between_nodes, *listeners.all) if listener.is_encrypted
+        }
         if config.is_alone and listeners.controllers_elsewhere.name not in here:
             wanted.pop(listeners.controllers_elsewhere.name, None)
         self._of: Mapping[str, ListenerTls] = {
-            name: ListenerTls(each, config, disk, clock, is_here=name in here) for name, each in wanted.items()
+            name: ListenerTls(listener, config, disk, clock, is_here=name in here) for name, listener in wanted.items()
         }
 
     def load(self) -> None:
         """Raises ConfigError."""
-        for each in self._of.values():
-            each.load()
+        for listener_tls in self._of.values():
+            listener_tls.load()
 
     async def refresh(self) -> None:
-        for each in self._of.values():
-            await each.refresh()
+        for listener_tls in self._of.values():
+            await listener_tls.refresh()
 
     @property
     def is_used(self) -> bool:

@@ -101,17 +101,17 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
     inputs: list[Location] = []
     patterns: list[tuple[str, str]] = []
     source, reads_uncommitted = None, False
-    for each in declaration.sources:
-        if each.format not in _DEFAULT_ISOLATION:
-            inputs.append(_other_source(each))
+    for declared_source in declaration.sources:
+        if declared_source.format not in _DEFAULT_ISOLATION:
+            inputs.append(_other_source(declared_source))
             continue
-        settings = {name.lower(): value for name, value in each.options.items()}
+        settings = {name.lower(): value for name, value in declared_source.options.items()}
         source = client_settings(settings)
         system = systems(source)
         inputs += [Location(system, topic) for topic in topics_of(settings)]
         if "subscribepattern" in settings:
             patterns.append((system, settings["subscribepattern"]))
-        isolation = source.get("isolation.level", _DEFAULT_ISOLATION[each.format])
+        isolation = source.get("isolation.level", _DEFAULT_ISOLATION[declared_source.format])
         reads_uncommitted |= isolation == "read_uncommitted"
     link = Link(
         name=declaration.name,
@@ -143,8 +143,8 @@ def _other_source(source: Source) -> Location:
 def _output(sink: DeclaredSink, client: Mapping[str, str] | None, systems: Systems) -> Location:
     if sink.topic is not None and client is not None:
         return Location(systems(client), sink.topic)
-    with closing(new_sink(sink.kind, sink.options)) as found:
-        name = next((value for key, value in sink.options.items() if key.lower() == "table"), str(found.table))
+    with closing(new_sink(sink.kind, sink.options)) as row_sink:
+        name = next((value for key, value in sink.options.items() if key.lower() == "table"), str(row_sink.table))
         return Location(_address(sink.options, sink.kind), name, LocationKind.TABLE)
 
 

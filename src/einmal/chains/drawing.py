@@ -18,7 +18,7 @@ _LONGEST: Final = 30
 def text(chain: Chain, notes: Mapping[str, str]) -> Iterator[str]:
     """A line for each link, below one for each location that it writes. ``notes``: by the names of links."""
     for step in chain.steps:
-        inputs = ", ".join(_named(each) for each in step.inputs) or "(nothing yet)"
+        inputs = ", ".join(_named(source) for source in step.inputs) or "(nothing yet)"
         outputs = ", ".join(_named(output) for output in step.outputs) or "(topics that each row names)"
         yield f"{inputs}  {_SIGNS[step.link.kind]}  {outputs}"
         texts = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link.name, "")]
@@ -48,12 +48,12 @@ def svg(chain: Chain, notes: Mapping[str, str]) -> str:
 
 def _positions(chain: Chain) -> dict[Location, tuple[int, int]]:
     rows: dict[int, int] = {}
-    found = {}
-    for location, depth in sorted(chain.depths.items(), key=lambda each: (each[1], each[0])):
+    positions = {}
+    for location, depth in sorted(chain.depths.items(), key=lambda pair: (pair[1], pair[0])):
         row = rows.get(depth, 0)
         rows[depth] = row + 1
-        found[location] = (_MARGIN + depth * (_WIDTH + _GAP_X), _MARGIN + row * (_HEIGHT + _GAP_Y))
-    return found
+        positions[location] = (_MARGIN + depth * (_WIDTH + _GAP_X), _MARGIN + row * (_HEIGHT + _GAP_Y))
+    return positions
 
 
 def _arrows(step: ChainStep, where: Mapping[Location, tuple[int, int]], note: str) -> Iterator[str]:

@@ -82,22 +82,22 @@ class Chain:
     @property
     def ends(self) -> list[Location]:
         """Locations that no link reads."""
-        read = {each for step in self.steps for each in step.inputs}
+        read = {location for step in self.steps for location in step.inputs}
         return sorted({output for step in self.steps for output in step.outputs} - read)
 
     def guarantee_of(self, location: Location) -> str:
         """Return the guarantee of the data in the location: the weakest of the links that write there."""
-        found = [step.guarantee for step in self.steps if location in step.outputs]
-        return _weakest(found) if found else EXACTLY_ONCE
+        guarantees = [step.guarantee for step in self.steps if location in step.outputs]
+        return _weakest(guarantees) if guarantees else EXACTLY_ONCE
 
     def upstream(self, location: Location) -> list[ChainStep]:
         """The steps that a record can have taken to this location, in order."""
-        wanted, found = {location}, []
+        wanted, steps = {location}, []
         for step in reversed(self.steps):
             if wanted & set(step.outputs):
-                found.append(step)
+                steps.append(step)
                 wanted |= set(step.inputs)
-        return found[::-1]
+        return steps[::-1]
 
 
 class CircularChain(Exception):
@@ -110,7 +110,7 @@ def chain_of(links: Sequence[Link], existing: Collection[Location] = ()) -> Chai
     try:
         order = [*TopologicalSorter(_before(connected)).static_order()]
     except CycleError as error:
-        names = " -> ".join(connected[each][0].name for each in error.args[1])
+        names = " -> ".join(connected[number][0].name for number in error.args[1])
         raise CircularChain(f"records run in a circle: {names}") from error
     steps: list[ChainStep] = []
     guarantees: dict[Location, str] = {}
@@ -119,7 +119,7 @@ def chain_of(links: Sequence[Link], existing: Collection[Location] = ()) -> Chai
         link, inputs, outputs = connected[number]
         step = _step(link, inputs, outputs, guarantees)
         steps.append(step)
-        depth = max((depths.setdefault(each, 0) for each in inputs), default=0)
+        depth = max((depths.setdefault(location, 0) for location in inputs), default=0)
         for output in outputs:
             depths[output] = max(depths.get(output, 0), depth + 1)
             guarantees[output] = _weakest([step.guarantee, guarantees.get(output, EXACTLY_ONCE)])
@@ -131,13 +131,17 @@ _Connected = tuple[Link, tuple[Location, ...], tuple[Location, ...]]
 
 def _connected(links: Sequence[Link], existing: Collection[Location]) -> list[_Connected]:
     """Patterns and mirrors see the outputs of all other links, so that this is repeated until nothing is found."""
-    topics = {each for link in links for each in (*link.inputs, *link.outputs) if each.kind is LocationKind.TOPIC}
+    topics = {
+        location for link in links for location in (*link.inputs, *link.outputs) if location.kind is LocationKind.TOPIC
+    }
     topics |= set(existing)
     while True:
-        found = [_expanded(link, topics) for link in links]
-        more = {output for _, _, outputs in found for output in outputs if output.kind is LocationKind.TOPIC} - topics
+        connected = [_expanded(link, topics) for link in links]
+        more = {
+            output for _, _, outputs in connected for output in outputs if output.kind is LocationKind.TOPIC
+        } - topics
         if not more:
-            return found
+            return connected
         topics |= more
 
 
@@ -145,7 +149,7 @@ def _expanded(link: Link, topics: Iterable[Location]) -> _Connected:
     inputs = tuple(dict.fromkeys((*link.inputs, *_matching(link.patterns, topics))))
     if link.copies is None:
         return link, inputs, tuple(dict.fromkeys((*link.outputs, *_matching(link.writes, topics))))
-    copied = {each: location for each in inputs if (location := link.copies(each)) is not None}
+    copied = {source: location for source in inputs if (location := link.copies(source)) is not None}
     return link, tuple(copied), tuple(dict.fromkeys(copied.values()))
 
 
@@ -168,8 +172,8 @@ def _before(connected: Sequence[_Connected]) -> dict[int, set[int]]:
 def _step(
     link: Link, inputs: tuple[Location, ...], outputs: tuple[Location, ...], guarantees: Mapping[Location, str]
 ) -> ChainStep:
-    written = [each for each in inputs if each in guarantees]
-    before = _weakest([guarantees[each] for each in written]) if written else EXACTLY_ONCE
+    written = [location for location in inputs if location in guarantees]
+    before = _weakest([guarantees[location] for location in written]) if written else EXACTLY_ONCE
     if link.reads_uncommitted and written:
         return ChainStep(
             link,

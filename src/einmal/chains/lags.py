@@ -56,7 +56,9 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
         if behind is None:
             return LinkLag(why="lag unknown: its position is not one in topics that exist")
         offsets = sum(end - start for start, end in behind.values())
-        return LinkLag(offsets, _age_s(client, {each: start for each, (start, _) in behind.items()}))
+        return LinkLag(
+            offsets, _age_s(client, {topic_partition: start for topic_partition, (start, _) in behind.items()})
+        )
     except KafkaError as error:
         return LinkLag(why=f"lag unknown: {error.name}")
 
@@ -64,34 +66,36 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
 def end_to_end(chain: Chain, location: Location, lags: Mapping[str, LinkLag]) -> LinkLag:
     """Return the lag of a location: what lies before it, over all links. Records may get new timestamps at a link, so
     the ages of records that wait at different links are added: it is at most so old."""
-    found = [lags[step.link.name] for step in chain.upstream(location)]
-    known = [each.offsets for each in found if each.offsets is not None]
-    ages = [each.age_s for each in found if each.age_s is not None]
+    link_lags = [lags[step.link.name] for step in chain.upstream(location)]
+    known = [lag.offsets for lag in link_lags if lag.offsets is not None]
+    ages = [lag.age_s for lag in link_lags if lag.age_s is not None]
     return LinkLag(sum(known), sum(ages)) if known else LinkLag(why="lag unknown")
 
 
 def topics_of_clusters(clients: Collection[Mapping[str, str]], systems: Mapping[str, str]) -> set[Location]:
     """The topics that exist, as locations. ``systems``: names by bootstrap.servers. Those that do not answer are left
     out."""
-    found = set()
+    locations = set()
     for client in clients:
         try:
             with closing(KafkaCluster({**client, "default.api.timeout.ms": _PATIENCE_MS})) as cluster:
                 names = cluster.topics(".*")
         except KafkaError:
             continue
-        found |= {Location(systems[client["bootstrap.servers"]], name) for name in names if name not in RESERVED_TOPICS}
-    return found
+        locations |= {
+            Location(systems[client["bootstrap.servers"]], name) for name in names if name not in RESERVED_TOPICS
+        }
+    return locations
 
 
 def _behind(end: tuple[Any, ...], cluster: KafkaCluster) -> dict[TopicPartition, tuple[int, int]] | None:
     """Position and last stable offset of partitions that are not read to their end."""
-    found: dict[TopicPartition, tuple[int, int]] = {}
-    for each in end:
-        if not isinstance(each, dict):
+    behind: dict[TopicPartition, tuple[int, int]] = {}
+    for source_end in end:
+        if not isinstance(source_end, dict):
             return None
         try:
-            position = SourcePosition.from_json(each)
+            position = SourcePosition.from_json(source_end)
         except (ValueError, TypeError, AttributeError):
             return None
         wanted = {location for location in position.offsets if location.topic not in RESERVED_TOPICS}
@@ -99,12 +103,12 @@ def _behind(end: tuple[Any, ...], cluster: KafkaCluster) -> dict[TopicPartition,
         if len(here) < len(wanted):
             return None
         ends = cluster.latest(here, committed=True)
-        found |= {
+        behind |= {
             location: (max(0, position.offsets[location]), ends[location])
             for location in here
             if ends[location] > position.offsets[location]
         }
-    return found
+    return behind
 
 
 def _age_s(client: Mapping[str, str], positions: Mapping[TopicPartition, int]) -> float | None:

@@ -100,14 +100,16 @@ class ClusterFaults:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The leader of a partition, once it is one that serves. Raises Stalled."""
-        found: list[int] = []
+        leaders: list[int] = []
 
         def is_led() -> bool:
-            found[:] = [each.leader for _, each in self._partitions(topic) or () if each.partition == partition]
-            return bool(found) and found[0] in self.serving
+            leaders[:] = [
+                metadata.leader for _, metadata in self._partitions(topic) or () if metadata.partition == partition
+            ]
+            return bool(leaders) and leaders[0] in self.serving
 
-        wait_until(is_led, _RECOVERY_S, lambda: f"{topic}-{partition} has the leader {found}, {self.serving} serve")
-        return found[0]
+        wait_until(is_led, _RECOVERY_S, lambda: f"{topic}-{partition} has the leader {leaders}, {self.serving} serve")
+        return leaders[0]
 
     def kill_leader(self, topic: str, partition: int = 0) -> int:
         """Kill the leader of a partition with -9, and return its node id. Raises Stalled."""
@@ -124,7 +126,9 @@ class ClusterFaults:
 
         def is_in_sync() -> bool:
             partitions = self._partitions()
-            behind[:] = [f"{topic}: {each}" for topic, each in partitions or () if self._lags(topic, each)]
+            behind[:] = [
+                f"{topic}: {partition}" for topic, partition in partitions or () if self._lags(topic, partition)
+            ]
             return partitions is not None and not behind
 
         wait_until(is_in_sync, _RECOVERY_S, lambda: ", ".join(behind))
@@ -149,7 +153,9 @@ class ClusterFaults:
 
     def _lags(self, topic: str, partition: PartitionMetadata) -> bool:
         missing = {*partition.replicas} - {*partition.isr}
-        return partition.leader < 0 or any((each, topic, partition.partition) not in self._damaged for each in missing)
+        return partition.leader < 0 or any(
+            (node_id, topic, partition.partition) not in self._damaged for node_id in missing
+        )
 
     def _partitions(self, topic: str | None = None) -> list[tuple[str, PartitionMetadata]] | None:
         """Each with its topic; of all topics where none is named. None: no broker has answered."""

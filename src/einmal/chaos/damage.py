@@ -53,10 +53,10 @@ def truncate(file: Path, seed: int) -> FileDamage:
 def newest_log(data: Path, topic: str, partition: int) -> Path:
     """The last segment with records of a partition, in a broker's data directory. Raises NothingToDamage."""
     segments = sorted((data / f"{topic}-{partition}").glob(f"*{_LOG}"))
-    found = next((segment for segment in reversed(segments) if segment.stat().st_size), None)
-    if found is None:
+    newest = next((segment for segment in reversed(segments) if segment.stat().st_size), None)
+    if newest is None:
         raise NothingToDamage(f"{data} has no records of {topic}-{partition}")
-    return found
+    return newest
 
 
 def _positions(file: Path, data: bytearray) -> list[int]:

@@ -27,7 +27,7 @@ class Instances(Generic[P]):
     @property
     def running(self) -> list[P]:
         """The oldest first."""
-        self._started = [each for each in self._started if each.poll() is None]
+        self._started = [process for process in self._started if process.poll() is None]
         return self._started
 
     def ensure(self) -> None:
@@ -37,8 +37,8 @@ class Instances(Generic[P]):
 
     def kill(self) -> None:
         """Kill all of them with -9."""
-        for each in self.release():
-            kill_group(each)
+        for process in self.release():
+            kill_group(process)
 
     def release(self) -> list[P]:
         """Return all that were started, and manage them no longer."""

@@ -28,7 +28,7 @@ class CampaignReport:
 
     def __str__(self) -> str:
         figures = [f"{name} {_figure(value)}" for name, value in vars(self).items() if name != "wrong"]
-        wrong = [f"WRONG: {each}" for each in self.wrong[:_WRONG_SHOWN]]
+        wrong = [f"WRONG: {sentence}" for sentence in self.wrong[:_WRONG_SHOWN]]
         return "\n".join([", ".join(figures), *wrong, f"{len(self.wrong)} wrong"])
 
 
@@ -36,11 +36,11 @@ def _figure(value: object) -> str:
     return str(dict(value) if isinstance(value, Counter) else value)
 
 
-def differences(name: str, found: Iterable[Hashable], wanted: Iterable[Hashable]) -> list[str]:
-    """Sentences about what is missing in ``found``, and what occurs too often, each with a few examples."""
-    seen, expected = Counter(found), Counter(wanted)
+def differences(name: str, values: Iterable[Hashable], wanted: Iterable[Hashable]) -> list[str]:
+    """Sentences about what is missing in ``values``, and what occurs too often, each with a few examples."""
+    seen, expected = Counter(values), Counter(wanted)
     return [
-        f"{name}: {each.total()} {kind}: {', '.join(map(str, sorted(each, key=str)[:_EXAMPLES]))}"
-        for kind, each in (("missing", expected - seen), ("too many", seen - expected))
-        if each
+        f"{name}: {difference.total()} {kind}: {', '.join(map(str, sorted(difference, key=str)[:_EXAMPLES]))}"
+        for kind, difference in (("missing", expected - seen), ("too many", seen - expected))
+        if difference
     ]

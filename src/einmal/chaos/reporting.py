@@ -45,17 +45,17 @@ class ReportingProcess:
 
     def next_message(self, seconds: float, is_wanted: Callable[[dict[str, Any]], bool] = bool) -> dict[str, Any]:
         """Return the next wanted message; those before it are dropped. Raises ProcessEnded, and TimeoutError."""
-        found: list[dict[str, Any]] = []
+        wanted: list[dict[str, Any]] = []
 
         def find() -> bool:
-            while self._messages and not found:
+            while self._messages and not wanted:
                 message = self._messages.popleft()
-                found.extend([message] if is_wanted(message) else [])
-            return bool(found)
+                wanted.extend([message] if is_wanted(message) else [])
+            return bool(wanted)
 
         if not self.wait_for(find, seconds):
             raise TimeoutError(f"no message in {seconds:.0f} s; the end of {self.log}:\n{self.log_tail()}")
-        return found[0]
+        return wanted[0]
 
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether messages have made the condition hold in time. Raises ProcessEnded."""

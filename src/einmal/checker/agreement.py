@@ -13,17 +13,19 @@ from einmal.checker.history import Anomaly
 
 def find_disagreements(database: Mapping[str, Collection[str]], topic: Iterable[str]) -> list[Anomaly]:
     """``database``: the values of each committed transaction; ``topic``: all values that are visible at the end."""
-    found = []
+    anomalies = []
     visible = Counter(topic)
     for transaction, values in database.items():
         missing = [value for value in values if value not in visible]
         if missing:
             how = "not" if len(missing) == len(values) else "only in part"
-            found.append(Anomaly("database-only", f"{transaction} is in the database, and {how} in the topic"))
+            anomalies.append(Anomaly("database-only", f"{transaction} is in the database, and {how} in the topic"))
     committed = {value for values in database.values() for value in values}
     for value, count in visible.items():
         if count > 1:
-            found.append(Anomaly("duplicate", f"{value!r} is {count} times in the topic"))
+            anomalies.append(Anomaly("duplicate", f"{value!r} is {count} times in the topic"))
         if value not in committed:
-            found.append(Anomaly("topic-only", f"{value!r} is in the topic, and its transaction not in the database"))
-    return found
+            anomalies.append(
+                Anomaly("topic-only", f"{value!r} is in the topic, and its transaction not in the database")
+            )
+    return anomalies

@@ -21,21 +21,21 @@ class WrittenRecord(NamedTuple):
 
 def find_batch_anomalies(committed: Sequence[int], written: Iterable[WrittenRecord]) -> list[Anomaly]:
     """``committed``: the commit records in their order; ``written``: every record of the output."""
-    found = []
+    anomalies = []
     for number, batch in enumerate(committed, start=1):
         if batch in committed[: number - 1]:
-            found.append(Anomaly("duplicate", f"batch {batch} is committed more than once"))
+            anomalies.append(Anomaly("duplicate", f"batch {batch} is committed more than once"))
         elif batch != number:
-            found.append(Anomaly("lost-write", f"commit record {number} is of batch {batch}"))
+            anomalies.append(Anomaly("lost-write", f"commit record {number} is of batch {batch}"))
     attempts: dict[int, dict[str, None]] = {}
     for record in written:
         attempts.setdefault(record.batch, {})[record.attempt] = None
     for batch, seen in attempts.items():
         if len(seen) > 1:
-            found.append(Anomaly("duplicate", f"batch {batch} is there from the attempts {', '.join(seen)}"))
+            anomalies.append(Anomaly("duplicate", f"batch {batch} is there from the attempts {', '.join(seen)}"))
         if batch not in committed:
-            found.append(Anomaly("torn-transaction", f"batch {batch} is there without its commit record"))
+            anomalies.append(Anomaly("torn-transaction", f"batch {batch} is there without its commit record"))
     for batch in committed:
         if batch not in attempts:
-            found.append(Anomaly("torn-transaction", f"batch {batch} has a commit record and no output"))
-    return found
+            anomalies.append(Anomaly("torn-transaction", f"batch {batch} has a commit record and no output"))
+    return anomalies

@@ -56,7 +56,7 @@ def find_cycles(index: Index, spans: Spans | None = None) -> list[Cycle]:
     for op_id, op in ops.items():
         processes[op.process].append(op_id)
     order: Graph = {}
-    found: list[Cycle] = []
+    cycles: list[Cycle] = []
     for suffix, strength in _ORDERS:
         if suffix == "-process":
             for number, op_ids in processes.items():
@@ -71,15 +71,15 @@ def find_cycles(index: Index, spans: Spans | None = None) -> list[Cycle]:
             if is_allowed and spans is not None:
                 continue
             # A cycle that exists in a weaker order already is reported once.
-            if any(cycle.kind.startswith(name) and cycle.is_allowed is is_allowed for cycle in found):
+            if any(cycle.kind.startswith(name) and cycle.is_allowed is is_allowed for cycle in cycles):
                 continue
             cycle = _shortest_cycle(_union(*edges, order))
             if cycle:
-                if is_allowed and name == "G1c" and any(other.kind.startswith("G0") for other in found):
+                if is_allowed and name == "G1c" and any(other.kind.startswith("G0") for other in cycles):
                     continue
-                found.append(Cycle(f"{name}{suffix}", is_allowed, cycle))
-                found.append(Cycle(f"{strength}PL-{level}-cycle-exists", is_allowed, cycle))
-    return found
+                cycles.append(Cycle(f"{name}{suffix}", is_allowed, cycle))
+                cycles.append(Cycle(f"{strength}PL-{level}-cycle-exists", is_allowed, cycle))
+    return cycles
 
 
 class InformationFlow:
@@ -108,9 +108,9 @@ class InformationFlow:
     def _read_at(self, op_id: int, op: Op) -> float:
         latest = op.began
         for poll in op.polls:
-            found = self._index.keys[poll.key]
+            key_index = self._index.keys[poll.key]
             for _, value in poll.records:
-                writer = found.writers[found.numbers[value]]
+                writer = key_index.writers[key_index.numbers[value]]
                 if writer < 0 or writer == op_id:
                     continue
                 written_at = self._moments[writer] if writer < op_id else self._index.began[writer]
@@ -153,9 +153,9 @@ def _write_edges(index: Index, ops: dict[int, Op]) -> Graph:
             if offset is not None:
                 versions[send.key].append((offset, op_id))
     graph: Graph = {}
-    for found in versions.values():
-        found.sort()
-        for (_, before), (_, after) in zip(found, found[1:], strict=False):
+    for writes in versions.values():
+        writes.sort()
+        for (_, before), (_, after) in zip(writes, writes[1:], strict=False):
             if before != after:
                 graph.setdefault(before, {})[after] = None
     return graph
@@ -223,7 +223,7 @@ def _way_back(graph: Graph, start: int, inside: dict[Node, None], below: int) ->
                 path = [node]
                 while path[-1] != start:
                     path.append(before[path[-1]])
-                return tuple(each for each in reversed(path) if isinstance(each, int))
+                return tuple(op_id for op_id in reversed(path) if isinstance(op_id, int))
             count = counts[node] + isinstance(target, int)
             if target in inside and count < counts.get(target, below):
                 counts[target], before[target] = count, node

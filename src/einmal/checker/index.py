@@ -66,12 +66,12 @@ class KeyIndex:
         """Values by offset, in pages, since offsets have gaps and may begin anywhere."""
 
     def number(self, value: Value) -> int:
-        found = self.numbers.setdefault(value, len(self.flags))
-        if found == len(self.flags):
+        number = self.numbers.setdefault(value, len(self.flags))
+        if number == len(self.flags):
             self.flags.append(0)
             self.offsets.append(_NONE)
             self.writers.append(_NONE)
-        return found
+        return number
 
     def sent(self, op_id: int, op: Op, send: Send) -> None:
         number = self.number(send.value)
@@ -119,11 +119,11 @@ class KeyIndex:
         page = self._pages.get(offset >> _PAGE_BITS)
         if page is None:
             page = self._pages[offset >> _PAGE_BITS] = _EMPTY_PAGE[:]
-        found = page[offset & _IN_PAGE]
-        if found == _NONE:
+        known = page[offset & _IN_PAGE]
+        if known == _NONE:
             page[offset & _IN_PAGE] = number
-        elif found != number:
-            self.conflicts.setdefault(offset, {found: None})[number] = None
+        elif known != number:
+            self.conflicts.setdefault(offset, {known: None})[number] = None
 
     def finish(self) -> None:
         """Everything is known: order what is committed."""
@@ -132,7 +132,9 @@ class KeyIndex:
                 if number != _NONE:
                     offset = page_number << _PAGE_BITS | position
                     is_committed = self.flags[number] & _COMMITTED
-                    if is_committed or any(self.flags[each] & _COMMITTED for each in self.conflicts.get(offset, ())):
+                    if is_committed or any(
+                        self.flags[conflicting] & _COMMITTED for conflicting in self.conflicts.get(offset, ())
+                    ):
                         self.committed_offsets.append(offset)
 
     def all_offsets(self, number: int) -> tuple[int, ...]:
@@ -163,8 +165,8 @@ class Index:
         for op in with_open_offsets:
             for send in op.sends:
                 if send.offset is not None and self.is_committed(op, send):
-                    found = self.keys[send.key]
-                    found.add_version(found.numbers[send.value], send.offset)
+                    key_index = self.keys[send.key]
+                    key_index.add_version(key_index.numbers[send.value], send.offset)
         for key in self.keys.values():
             key.finish()
             for process in self._moved:
@@ -195,14 +197,14 @@ class Index:
 
     def values(self) -> Iterator[tuple[Key, KeyIndex, Value, int]]:
         """Every value that was sent or read, with its number."""
-        for key, found in self.keys.items():
-            for value, number in found.numbers.items():
-                yield key, found, value, number
+        for key, key_index in self.keys.items():
+            for value, number in key_index.numbers.items():
+                yield key, key_index, value, number
 
     def is_visible(self, key: Key, value: Value) -> bool:
         """A ``read_committed`` reader got it."""
-        found = self.keys[key]
-        return bool(found.flags[found.numbers[value]] & VISIBLE)
+        key_index = self.keys[key]
+        return bool(key_index.flags[key_index.numbers[value]] & VISIBLE)
 
     def is_committed(self, op: Op, send: Send) -> bool:
         """Acknowledged, or of unknown outcome but seen (in a transaction: any of it)."""
@@ -213,6 +215,6 @@ class Index:
 
     def offset_of(self, key: Key, value: Value) -> int | None:
         """Return the lowest known offset of a value of the history."""
-        found = self.keys[key]
-        offset = found.offsets[found.numbers[value]]
+        key_index = self.keys[key]
+        offset = key_index.offsets[key_index.numbers[value]]
         return None if offset == _NONE else offset

@@ -25,7 +25,7 @@ _OpCheck = Callable[[int, Op], Iterator[Anomaly]]
 def find_anomalies(history: History) -> list[Anomaly]:
     """Return the anomalies that must never be, in an order that depends on the history only."""
     index = Index(history)
-    found = [*_duplicates(index), *_inconsistent_offsets(index), *_aborted_reads(index), *_lost_and_unseen(index)]
+    anomalies = [*_duplicates(index), *_inconsistent_offsets(index), *_aborted_reads(index), *_lost_and_unseen(index)]
     checks: list[tuple[_OpCheck, list[Anomaly]]] = [
         (_IntermediateReads(index).check, []),
         (_TornTransactions(index).check, []),
@@ -36,11 +36,11 @@ def find_anomalies(history: History) -> list[Anomaly]:
     flow = InformationFlow(index)
     for op_id, op in enumerate(history.ops):
         flow.add(op_id, op)
-        for check, anomalies in checks:
-            anomalies += check(op_id, op)
-    found += [anomaly for _, anomalies in checks for anomaly in anomalies]
+        for check, of_check in checks:
+            of_check += check(op_id, op)
+    anomalies += [anomaly for _, of_check in checks for anomaly in of_check]
     spans = flow.spans()
-    return found + [cycle.anomaly() for cycle in (find_cycles(index, spans) if spans else ())]
+    return anomalies + [cycle.anomaly() for cycle in (find_cycles(index, spans) if spans else ())]
 
 
 def find_allowed(history: History) -> list[Anomaly]:
@@ -54,28 +54,28 @@ def find_allowed(history: History) -> list[Anomaly]:
 
 
 def _duplicates(index: Index) -> Iterator[Anomaly]:
-    for key, found in index.keys.items():
-        for number, value in _values(found, found.more_offsets).items():
-            offsets = sorted(found.more_offsets[number])
+    for key, key_index in index.keys.items():
+        for number, value in _values(key_index, key_index.more_offsets).items():
+            offsets = sorted(key_index.more_offsets[number])
             yield Anomaly("duplicate", f"{value} is in {key} at offsets {offsets}", (value,))
 
 
 def _inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
-    for key, found in index.keys.items():
-        values = _values(found, {number: None for numbers in found.conflicts.values() for number in numbers})
-        for offset in sorted(found.conflicts):
-            there = sorted(values[number] for number in found.conflicts[offset])
+    for key, key_index in index.keys.items():
+        values = _values(key_index, {number: None for numbers in key_index.conflicts.values() for number in numbers})
+        for offset in sorted(key_index.conflicts):
+            there = sorted(values[number] for number in key_index.conflicts[offset])
             yield Anomaly("inconsistent-offsets", f"{key} at {offset} has {there}", tuple(there))
 
 
-def _values(found: KeyIndex, wanted: Collection[int]) -> dict[int, Value]:
+def _values(key_index: KeyIndex, wanted: Collection[int]) -> dict[int, Value]:
     """Return the values of these numbers."""
-    return {number: value for value, number in found.numbers.items() if number in wanted} if wanted else {}
+    return {number: value for value, number in key_index.numbers.items() if number in wanted} if wanted else {}
 
 
 def _aborted_reads(index: Index) -> Iterator[Anomaly]:
-    for key, found, value, number in index.values():
-        flags = found.flags[number]
+    for key, key_index, value, number in index.values():
+        flags = key_index.flags[number]
         if not flags & VISIBLE:
             continue
         if flags & WRITE_FAILED:
@@ -85,11 +85,11 @@ def _aborted_reads(index: Index) -> Iterator[Anomaly]:
 
 
 def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:
-    for key, found, value, number in index.values():
-        if found.flags[number] & (WRITE_OK | VISIBLE) != WRITE_OK:
+    for key, key_index, value, number in index.values():
+        if key_index.flags[number] & (WRITE_OK | VISIBLE) != WRITE_OK:
             continue
-        offset = found.offsets[number]
-        if 0 <= offset < found.read_up_to:
+        offset = key_index.offsets[number]
+        if 0 <= offset < key_index.read_up_to:
             detail = f"{value}, acknowledged at {key} {offset}, was never read, later ones were"
             yield Anomaly("lost-write", detail, (value,))
         elif index.history.is_read_to_the_end:
@@ -110,58 +110,58 @@ class _IntermediateReads:
         self._keys = index.keys
         self._suspects: dict[int, dict[tuple[Key, int], None]] = defaultdict(dict)
         self._seen: dict[tuple[Key, int], array[int]] = {}
-        for key, found in index.keys.items():
-            self._look_for_gaps(key, found)
+        for key, key_index in index.keys.items():
+            self._look_for_gaps(key, key_index)
 
-    def _look_for_gaps(self, key: Key, found: KeyIndex) -> None:
-        offset_of = found.offsets.__getitem__
-        undecided = _in_transactions(found, IN_TRANSACTION | WRITE_OK | VISIBLE)
+    def _look_for_gaps(self, key: Key, key_index: KeyIndex) -> None:
+        offset_of = key_index.offsets.__getitem__
+        undecided = _in_transactions(key_index, IN_TRANSACTION | WRITE_OK | VISIBLE)
         written: list[int] | None = None
-        for process, view in found.views.items():
+        for process, view in key_index.views.items():
             if not view:
                 continue
             seen, candidates = view, undecided
-            if not _is_gapless(found, view):
+            if not _is_gapless(key_index, view):
                 if written is None:
-                    written = _in_transactions(found, IN_TRANSACTION)
+                    written = _in_transactions(key_index, IN_TRANSACTION)
                 seen, candidates = array("q", sorted(view)), written
             start = bisect_left(candidates, seen[0], key=offset_of)
             end = bisect_right(candidates, seen[-1], key=offset_of)
             for number in candidates[start:end]:
-                if not _is_seen(seen, found, number):
-                    self._suspects[found.writers[number]][key, process] = None
+                if not _is_seen(seen, key_index, number):
+                    self._suspects[key_index.writers[number]][key, process] = None
                     self._seen[key, process] = seen
 
     def check(self, op_id: int, op: Op) -> Iterator[Anomaly]:
         for key, process in self._suspects.get(op_id, ()):
-            found, seen = self._keys[key], self._seen[key, process]
-            numbers = {send.value: found.numbers[send.value] for send in op.sends if send.key == key}
-            missing = [value for value, number in numbers.items() if not _is_seen(seen, found, number)]
-            passed = [value for value in missing if seen[0] <= found.offsets[numbers[value]] <= seen[-1]]
+            key_index, seen = self._keys[key], self._seen[key, process]
+            numbers = {send.value: key_index.numbers[send.value] for send in op.sends if send.key == key}
+            missing = [value for value, number in numbers.items() if not _is_seen(seen, key_index, number)]
+            passed = [value for value in missing if seen[0] <= key_index.offsets[numbers[value]] <= seen[-1]]
             if passed and len(missing) < len(numbers):
                 detail = f"process {process} saw a transaction in {key} without {passed}"
                 yield Anomaly("G1b", detail, tuple(numbers))
 
 
-def _in_transactions(found: KeyIndex, mask: int) -> list[int]:
+def _in_transactions(key_index: KeyIndex, mask: int) -> list[int]:
     """Return the values with an offset and, of the flags in ``mask``, IN_TRANSACTION only, in the order of the log."""
     numbers = [
         number
-        for number, (flags, offset) in enumerate(zip(found.flags, found.offsets, strict=True))
+        for number, (flags, offset) in enumerate(zip(key_index.flags, key_index.offsets, strict=True))
         if flags & mask == IN_TRANSACTION and offset >= 0
     ]
-    return sorted(numbers, key=found.offsets.__getitem__)
+    return sorted(numbers, key=key_index.offsets.__getitem__)
 
 
-def _is_gapless(found: KeyIndex, view: array[int]) -> bool:
+def _is_gapless(key_index: KeyIndex, view: array[int]) -> bool:
     """Whether a reader got every committed record from its first one to its last one, in order."""
-    start = bisect_left(found.committed_offsets, view[0])
-    return found.committed_offsets[start : start + len(view)] == view
+    start = bisect_left(key_index.committed_offsets, view[0])
+    return key_index.committed_offsets[start : start + len(view)] == view
 
 
-def _is_seen(seen: array[int], found: KeyIndex, number: int) -> bool:
+def _is_seen(seen: array[int], key_index: KeyIndex, number: int) -> bool:
     """Whether a reader got any offset of a value. ``seen`` is sorted."""
-    for offset in found.all_offsets(number):
+    for offset in key_index.all_offsets(number):
         position = bisect_left(seen, offset)
         if position < len(seen) and seen[position] == offset:
             return True
@@ -211,7 +211,7 @@ class _PollOrder:
         before = self._positions[op.process]
         inside: dict[Key, int] = {}
         for poll in op.polls:
-            key, found = poll.key, self._keys[poll.key]
+            key, key_index = poll.key, self._keys[poll.key]
             for offset, value in poll.records:
                 last, prefix = (None, "") if op.rebalanced else (inside.get(key), "int-")
                 if last is None:
@@ -222,7 +222,7 @@ class _PollOrder:
                 where = f"process {op.process} read {value} at {key} {offset} after {last}"
                 if offset <= last:
                     yield Anomaly(f"{prefix}nonmonotonic-poll", where, (value,), (op_id,))
-                elif found.is_skipped(last, offset):
+                elif key_index.is_skipped(last, offset):
                     yield Anomaly(f"{prefix}poll-skip", where, (value,), (op_id,))
         before.update(inside)
 

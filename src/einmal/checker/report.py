@@ -61,7 +61,7 @@ def worst_realtime_lag(index: Index) -> float:
             offset = index.offset_of(send.key, send.value)
             if op.outcome is OpOutcome.OK and op.ended is not None and offset is not None:
                 acknowledged[send.key].append((offset, op.ended))
-    oldest = {key: _oldest_from(sorted(found)) for key, found in acknowledged.items()}
+    oldest = {key: _oldest_from(sorted(writes)) for key, writes in acknowledged.items()}
     positions: dict[tuple[int, Key], int] = {}
     worst = 0.0
     for op in index.history.ops:
@@ -75,9 +75,9 @@ def worst_realtime_lag(index: Index) -> float:
     return worst
 
 
-def _oldest_from(found: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
+def _oldest_from(writes: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
     """Offsets, and for each the earliest end of its own and all later writes."""
-    ends = [end for _, end in found]
+    ends = [end for _, end in writes]
     for i in range(len(ends) - 2, -1, -1):
         ends[i] = min(ends[i], ends[i + 1])
-    return [offset for offset, _ in found], ends
+    return [offset for offset, _ in writes], ends

@@ -14,13 +14,13 @@ class Witnesses:
     """Looks up the operations of a history by the values of anomalies. A value is found by its first word, too."""
 
     def __init__(self, history: History, anomalies: Iterable[Anomaly]) -> None:
-        found = list(anomalies)
-        wanted = dict.fromkeys(value for anomaly in found for value in anomaly.values)
-        named = dict.fromkeys(op_id for anomaly in found for op_id in anomaly.ops)
+        all_anomalies = list(anomalies)
+        wanted = dict.fromkeys(value for anomaly in all_anomalies for value in anomaly.values)
+        named = dict.fromkeys(op_id for anomaly in all_anomalies for op_id in anomaly.ops)
         self._ops: dict[int, Op] = {}
         self._writers: dict[str, dict[int, None]] = defaultdict(dict)
         self._reads: dict[str, dict[tuple[object, int], int]] = defaultdict(dict)
-        for op_id, op in enumerate(history.ops) if found else ():
+        for op_id, op in enumerate(history.ops) if all_anomalies else ():
             if self._matches(op_id, op, wanted) or op_id in named:
                 self._ops[op_id] = op
 
@@ -38,11 +38,11 @@ class Witnesses:
 
     def of(self, anomaly: Anomaly) -> list[int]:
         """Return positions in the history, in its order. Empty: the values were never written."""
-        found = dict.fromkeys(anomaly.ops)
+        op_ids = dict.fromkeys(anomaly.ops)
         for value in anomaly.values:
-            found |= self._writers.get(value, {})
-            found |= dict.fromkeys(self._reads.get(value, {}).values())
-        return sorted(found)
+            op_ids |= self._writers.get(value, {})
+            op_ids |= dict.fromkeys(self._reads.get(value, {}).values())
+        return sorted(op_ids)
 
     def text(self, op_id: int, anomaly: Anomaly, since: float = 0.0) -> str:
         """One line about an operation: of its sends and reads those that matter. ``since``: 0 of the clock."""
@@ -73,5 +73,5 @@ def _kind(op: Op) -> str:
 
 def _names(value: Value, wanted: dict[str, None]) -> list[str]:
     first_word = value.partition(" ")[0]
-    found = [value] if value in wanted else []
-    return [*found, first_word] if first_word != value and first_word in wanted else found
+    names = [value] if value in wanted else []
+    return [*names, first_word] if first_word != value and first_word in wanted else names

@@ -85,12 +85,12 @@ class _Later(TyperCommand):
     def imported(self) -> Command:
         """Import what this one stands for."""
         name = str(self.name)
-        found = getattr(import_module(f"einmal.cli.commands.{name}"), name)
+        command = getattr(import_module(f"einmal.cli.commands.{name}"), name)
         parent = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-        if isinstance(found, typer.Typer):
-            parent.add_typer(found, name=name)
+        if isinstance(command, typer.Typer):
+            parent.add_typer(command, name=name)
         else:
-            parent.command(name)(found)
+            parent.command(name)(command)
         return with_common_options(get_group(parent).commands[name])
 
 

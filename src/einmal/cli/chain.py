@@ -32,19 +32,21 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
 
     systems = _Systems()
     with failures_reported():
-        found = [(file, link) for file in files for link in _links(file, systems)]
-        declared = [each for _, each in found if isinstance(each, DeclaredLink)]
-        broken = [(file, each) for file, each in found if isinstance(each, BrokenSection)]
+        sections = [(file, section) for file in files for section in _links(file, systems)]
+        declared = [section for _, section in sections if isinstance(section, DeclaredLink)]
+        broken = [(file, section) for file, section in sections if isinstance(section, BrokenSection)]
         for file, section in broken:
             wrong_usage(file, section.error)
         if not declared:
             raise typer.Exit(WRONG_USAGE)
         try:
-            chain = chain_of([each.link for each in declared], topics_of_clusters(systems.clients, systems.names))
+            chain = chain_of(
+                [declaration.link for declaration in declared], topics_of_clusters(systems.clients, systems.names)
+            )
         except CircularChain as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
-        lags = {each.link.name: lag_of(each) for each in declared}
+        lags = {declaration.link.name: lag_of(declaration) for declaration in declared}
     notes = {name: str(lag) for name, lag in lags.items()}
     if graph is not None:
         try:
@@ -55,14 +57,18 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
     ends = [{**_end(chain, location), "behind": str(end_to_end(chain, location, lags))} for location in chain.ends]
     if output is Format.JSON:
         steps = [_step(step, notes) for step in chain.steps]
-        print(json.dumps({"links": steps, "ends": ends, "left_out": [f"{file}: {each.name}" for file, each in broken]}))
+        print(
+            json.dumps(
+                {"links": steps, "ends": ends, "left_out": [f"{file}: {section.name}" for file, section in broken]}
+            )
+        )
     else:
         for line in text(chain, notes):
             print(line)
         for end in ends:
             print(f"\n{end['location']}, from end to end: {end['guarantee']}; {end['behind']}")
-        for file, each in broken:
-            print(f"\nleft out, and everything above is without it: {file}: {each.name}")
+        for file, section in broken:
+            print(f"\nleft out, and everything above is without it: {file}: {section.name}")
     if broken:
         raise typer.Exit(WRONG_USAGE)
 
@@ -111,7 +117,7 @@ def _step(step: Any, notes: Mapping[str, str]) -> dict[str, Any]:
     return {
         "link": step.link.name,
         "kind": step.link.kind.value,
-        "inputs": [_location(each) for each in step.inputs],
+        "inputs": [_location(location) for location in step.inputs],
         "outputs": [_location(output) for output in step.outputs],
         "guarantee": step.guarantee,
         "why": step.why,

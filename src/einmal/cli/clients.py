@@ -102,17 +102,17 @@ def _from_environment() -> dict[str, str]:
     """Bootstrap servers, and security settings such as $KAFKA_SASL_PASSWORD: a secret in the arguments is visible to
     every user."""
     brokers = [os.environ[name] for name in BROKERS_VARIABLES if os.environ.get(name)]
-    found = {"bootstrap.servers": brokers[0]} if brokers else {}
+    settings = {"bootstrap.servers": brokers[0]} if brokers else {}
     if not any(name.startswith(("KAFKA_SECURITY_", "KAFKA_SASL_", "KAFKA_SSL_")) for name in os.environ):
-        return found
+        return settings
     from einmal.client.security_settings import SECURITY_NAMES
 
     variables = {name: f"KAFKA_{name.upper().replace('.', '_')}" for name in sorted(SECURITY_NAMES)}
-    return found | {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+    return settings | {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
 
 
 def _from_profile(name: str, settings: Mapping[str, str], environment: Mapping[str, str], kind: str) -> dict[str, str]:
-    overridden = sorted(each for each, value in environment.items() if settings.get(each, value) != value)
+    overridden = sorted(key for key, value in environment.items() if settings.get(key, value) != value)
     if overridden:
         print(f"warning: the environment overrides {', '.join(overridden)} of profile {name!r}", file=sys.stderr)
     return _of_kind(settings, kind, f"profile {name!r}")
@@ -231,17 +231,17 @@ class LogOffsets:
         from einmal.client import IsolationLevel
         from einmal.client.errors import KafkaError
 
-        found: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        offsets: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
         # One that had no answer would delay the next question again.
-        asked = {each: timestamp for each in found if each not in self._errors}
-        offsets = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
-        for each, what in offsets.items():
+        asked = {partition: timestamp for partition in offsets if partition not in self._errors}
+        answers = self._source.list_offsets_each(asked, isolation=isolation or IsolationLevel.READ_UNCOMMITTED)
+        for partition, what in answers.items():
             if isinstance(what, KafkaError):
-                print(f"warning: {each} has no offsets now: {printable(str(what))}", file=sys.stderr)
-                self._errors[each] = what
+                print(f"warning: {partition} has no offsets now: {printable(str(what))}", file=sys.stderr)
+                self._errors[partition] = what
             else:
-                found[each] = what.offset
-        return found
+                offsets[partition] = what.offset
+        return offsets
 
 
 def for_each(names: Sequence[str], act: Callable[[str], Any]) -> Outcomes:

@@ -35,8 +35,8 @@ def with_common_options(command: Command) -> Command:
 
 def _verbs(command: Command) -> Iterator[Command]:
     if isinstance(command, TyperGroup):
-        for each in command.commands.values():
-            yield from _verbs(each)
+        for subcommand in command.commands.values():
+            yield from _verbs(subcommand)
     else:
         yield command
 

@@ -41,7 +41,7 @@ def transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(context: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     # The line may have the options of a cluster by now.
     options: dict[str, Any] = {name: context.params.get(name) for name in ("brokers", "settings", "command_config")}
 
@@ -53,10 +53,10 @@ def _names(context: typer.Context, incomplete: str, ask: Callable[[Admin], Itera
             milliseconds = int(_WITHIN_S * 1000)
             limits = {"default.api.timeout.ms": milliseconds, "bootstrap.timeout.ms": milliseconds}
             with Admin({**config_of(**options), **limits}) as admin:
-                found.extend(name for name in ask(admin) if name.startswith(incomplete))
+                names.extend(name for name in ask(admin) if name.startswith(incomplete))
 
     with redirect_stderr(io.StringIO()):
         thread = threading.Thread(target=look, name="einmal-completion", daemon=True)
         thread.start()
         thread.join(_WITHIN_S)
-    return sorted(found)
+    return sorted(names)

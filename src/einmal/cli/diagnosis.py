@@ -17,22 +17,24 @@ HIDDEN: Final = (
 )
 
 
-def print_diagnosis(found: Diagnosis, options: str) -> None:
+def print_diagnosis(diagnosis: Diagnosis, options: str) -> None:
     """``options``: those with which a printed command finds the same cluster."""
     from einmal.inspection.diagnosis import Cause
 
-    print(found.verdict)
-    for each in found.held:
+    print(diagnosis.verdict)
+    for held_partition in diagnosis.held:
         print()
-        print("\n".join(_paragraph(each, found.time, options)))
+        print("\n".join(_paragraph(held_partition, diagnosis.time, options)))
     # A transaction that holds a partition back has its paragraph already.
-    shown = {each.holder.transactional_id for each in found.held if each.holder is not None}
-    for name in found.overdue:
+    shown = {
+        held_partition.holder.transactional_id for held_partition in diagnosis.held if held_partition.holder is not None
+    }
+    for name in diagnosis.overdue:
         if name not in shown:
             print(f"\n{printable(name)}: past its time-out, with no records that hold a reader back")
-    for partition, why in found.unseen.items():
+    for partition, why in diagnosis.unseen.items():
         print(f"warning: {partition} was not examined: {printable(why)}", file=sys.stderr)
-    if any(each.cause is Cause.HANGING for each in found.held):
+    if any(held_partition.cause is Cause.HANGING for held_partition in diagnosis.held):
         note(f"note: {HIDDEN}")
 
 

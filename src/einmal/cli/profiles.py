@@ -102,11 +102,11 @@ def _parsed(file: Path, text: str) -> Profiles:
     import tomllib
 
     try:
-        found: dict[str, Any] = tomllib.loads(text)
+        document: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise typer.BadParameter(f"{file} is not TOML: {error}") from error
-    tables, current = found.pop("profiles", {}), found.pop("profile", None)
-    if found or not isinstance(tables, dict) or not isinstance(current, str | None):
+    tables, current = document.pop("profiles", {}), document.pop("profile", None)
+    if document or not isinstance(tables, dict) or not isinstance(current, str | None):
         raise typer.BadParameter(f'{file} may have profile = "NAME" and tables [profiles.NAME], and nothing else')
     return Profiles(current, {name: _settings(file, name, table) for name, table in tables.items()})
 

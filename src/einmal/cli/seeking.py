@@ -37,25 +37,32 @@ def planned(
     candidates, left = _candidates(admin, topics, committed)
     wanted = [candidate for candidate in candidates if partitions is None or candidate.partition in partitions]
     current: dict[TopicPartition, int | None] = {}
-    for each in wanted:
-        position = committed.get(each)
+    for partition in wanted:
+        position = committed.get(partition)
         if isinstance(position, KafkaError):
-            left[each] = position
+            left[partition] = position
         else:
-            current[each] = None if position is None else position.offset
-    found: dict[TopicPartition, list[int]] = {each: [] for each in current}
+            current[partition] = None if position is None else position.offset
+    offsets: dict[TopicPartition, list[int]] = {partition: [] for partition in current}
     questions = [(EARLIEST, IsolationLevel.READ_UNCOMMITTED), (LATEST, IsolationLevel.READ_COMMITTED)]
     if to.startswith("@"):
         questions.append((int(to[1:]), IsolationLevel.READ_UNCOMMITTED))
     for timestamp, isolation in questions:
         # One that had no answer would delay the next question again.
-        asked = {each: timestamp for each in found if each not in left}
-        for each, answer in admin.list_offsets_each(asked, isolation=isolation).items():
+        asked = {partition: timestamp for partition in offsets if partition not in left}
+        for partition, answer in admin.list_offsets_each(asked, isolation=isolation).items():
             if isinstance(answer, KafkaError):
-                left[each] = answer
+                left[partition] = answer
             else:
-                found[each].append(answer.offset)
-    return SeekPlan([Move(each, current[each], _new(to, *found[each])) for each in found if each not in left], left)
+                offsets[partition].append(answer.offset)
+    return SeekPlan(
+        [
+            Move(partition, current[partition], _new(to, *offsets[partition]))
+            for partition in offsets
+            if partition not in left
+        ],
+        left,
+    )
 
 
 def commit(consumer: Consumer, plan: SeekPlan) -> SeekPlan:
@@ -100,5 +107,5 @@ def _candidates(
     if topics is None:
         return sorted(committed), {}
     described, errors = topics_each(admin, topics)
-    found = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
-    return found, dict(errors.items())
+    partitions = [TopicPartition(name, index) for name, topic in described.items() for index in topic.partitions]
+    return partitions, dict(errors.items())

@@ -67,7 +67,7 @@ def assign_cooperative_sticky(subscriptions: Mapping[str, Subscription], counts:
             if topic_partition not in kept:
                 _least(assigned, subscriptions, topic).append(topic_partition)
     # Partitions without an owner are free to move: only what they cannot balance costs an owner its partition.
-    for may_move in (lambda each: each not in kept, lambda _: True):
+    for may_move in (lambda partition: partition not in kept, lambda _: True):
         while _balance(assigned, subscriptions, may_move):
             pass
     return {
@@ -86,9 +86,9 @@ def _owners(subscriptions: Mapping[str, Subscription]) -> dict[TopicPartition, s
     """Who owns what now. What two members claim is nobody's: at least one of them has missed a rebalance."""
     claims: dict[TopicPartition, list[str]] = {}
     for member in sorted(subscriptions):
-        for each in subscriptions[member].owned:
-            claims.setdefault(each, []).append(member)
-    return {each: members[0] for each, members in sorted(claims.items()) if len(members) == 1}
+        for partition in subscriptions[member].owned:
+            claims.setdefault(partition, []).append(member)
+    return {partition: members[0] for partition, members in sorted(claims.items()) if len(members) == 1}
 
 
 def _least(assigned: Assignment, subscriptions: Mapping[str, Subscription], topic: str) -> list[TopicPartition]:
@@ -111,7 +111,7 @@ def _balance(
         given_by: dict[str, tuple[str, TopicPartition]] = {}
         reached = [giver]
         for member in reached:
-            offered = {each.topic: each for each in assigned[member] if may_move(each)}
+            offered = {partition.topic: partition for partition in assigned[member] if may_move(partition)}
             for taker in assigned:
                 topic = next((topic for topic in subscriptions[taker].topics if topic in offered), None)
                 if topic is not None and taker not in given_by and taker != giver:
@@ -120,9 +120,9 @@ def _balance(
         taker = min(reached, key=lambda member: (len(assigned[member]), member))
         if len(assigned[giver]) - len(assigned[taker]) >= 2:
             while taker != giver:
-                member, each = given_by[taker]
-                assigned[member].remove(each)
-                assigned[taker].append(each)
+                member, partition = given_by[taker]
+                assigned[member].remove(partition)
+                assigned[taker].append(partition)
                 taker = member
             return True
     return False

@@ -194,7 +194,7 @@ def documentation(kind: type[ClientSettings]) -> list[tuple[str, str, str]]:
 
 
 def _description(field: dataclasses.Field[Any]) -> str:
-    choices = [each for each in field.metadata["choices"] if each]
+    choices = [choice for choice in field.metadata["choices"] if choice]
     return f"{field.metadata['doc']} One of: {', '.join(choices)}." if len(choices) > 1 else str(field.metadata["doc"])
 
 
@@ -248,7 +248,7 @@ def _to_text(field: dataclasses.Field[Any], value: Any) -> str:
     if isinstance(value, Secret):
         value = value.reveal()
     if not isinstance(value, str) and isinstance(value, Sequence):
-        value = ",".join(str(each) for each in value)
+        value = ",".join(str(member) for member in value)
     text = str(value) if field.name in _NAMES else str(value).strip()
     choices = field.metadata["choices"]
     if choices:
@@ -318,11 +318,11 @@ def _check_two_phase_commit(settings: ProducerSettings) -> None:
 def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
     """(host, port) of every bootstrap server. Raises ConfigError."""
     result = []
-    for each in bootstrap_servers.split(","):
-        host, _, port = each.strip().rpartition(":")
+    for server in bootstrap_servers.split(","):
+        host, _, port = server.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise ConfigError(
-                meaning=f"bootstrap.servers has {each.strip()!r}, which is no host:port",
+                meaning=f"bootstrap.servers has {server.strip()!r}, which is no host:port",
                 what_to_do="write for example 127.0.0.1:9092",
             )
         result.append((host.strip("[]"), int(port)))

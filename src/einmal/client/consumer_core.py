@@ -53,7 +53,7 @@ class ConsumerCore:
             self._partitions[partition] = before.get(partition) or PartitionReading(
                 generation=self.fetches.next_generation()
             )
-        for left in [each for each in before if each not in self._partitions]:
+        for left in [partition for partition in before if partition not in self._partitions]:
             self._held.pop(left, None)
             self.lookup_errors.pop(left, None)
 
@@ -80,7 +80,7 @@ class ConsumerCore:
 
     @property
     def paused(self) -> list[TopicPartition]:
-        return [each for each, partition in self._partitions.items() if partition.is_paused]
+        return [topic_partition for topic_partition, partition in self._partitions.items() if partition.is_paused]
 
     # --- positions ------------------------------------------------------------------------------------------------
 
@@ -102,9 +102,9 @@ class ConsumerCore:
 
     def seek_by(self, partitions: Iterable[TopicPartition], reset: Reset) -> None:
         """Continue from an end of the log, once it is known."""
-        for each in partitions:
-            partition = self._get(each)
-            self._drop_fetched(each, partition)
+        for topic_partition in partitions:
+            partition = self._get(topic_partition)
+            self._drop_fetched(topic_partition, partition)
             partition.reset = reset
             partition.is_topic_gone = False
 
@@ -116,24 +116,24 @@ class ConsumerCore:
     def without_position(self, now: int) -> list[TopicPartition]:
         """Partitions whose committed offset must be looked up now."""
         return [
-            each
-            for each, state in self._partitions.items()
+            topic_partition
+            for topic_partition, state in self._partitions.items()
             if state.position < 0 and state.reset is None and state.retry_at_ms <= now
         ]
 
     def to_reset(self, now: int) -> dict[TopicPartition, Reset]:
         """Partitions that wait for an end of the log, to be looked up now."""
         return {
-            each: state.reset
-            for each, state in self._partitions.items()
+            topic_partition: state.reset
+            for topic_partition, state in self._partitions.items()
             if state.reset is not None and state.retry_at_ms <= now
         }
 
     def lookup_begun(self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, UUID]) -> None:
         """Note that what is looked up now will be a position in the topics that have these ids."""
-        for each in partitions:
-            if (partition := self._partitions.get(each)) is not None:
-                partition.topic_id = topic_ids.get(each.topic)
+        for topic_partition in partitions:
+            if (partition := self._partitions.get(topic_partition)) is not None:
+                partition.topic_id = topic_ids.get(topic_partition.topic)
                 partition.is_topic_confirmed = partition.is_topic_unknown = partition.is_sought = False
 
     def committed_found(
@@ -141,16 +141,16 @@ class ConsumerCore:
     ) -> None:
         """The group's offsets; without one auto.offset.reset decides. If that is none, the error is raised by ``take``,
         and the offset looked up again from ``retry_at_ms`` on."""
-        for each, offset in committed.items():
-            partition = self._partitions.get(each)
+        for topic_partition, offset in committed.items():
+            partition = self._partitions.get(topic_partition)
             if partition is None or partition.position >= 0 or partition.reset is not None:
                 continue
             if partition.is_topic_gone:
-                self.lookup_failed(each, retry_at_ms, TopicRecreated(detail=str(each)))
+                self.lookup_failed(topic_partition, retry_at_ms, TopicRecreated(detail=str(topic_partition)))
             elif offset is not None:
-                self._set_position(each, partition, offset.offset, offset.leader_epoch)
+                self._set_position(topic_partition, partition, offset.offset, offset.leader_epoch)
             elif self._reset is None:
-                self.lookup_failed(each, retry_at_ms, NoOffset(detail=str(each)))
+                self.lookup_failed(topic_partition, retry_at_ms, NoOffset(detail=str(topic_partition)))
             else:
                 partition.reset = self._reset
 
@@ -177,8 +177,8 @@ class ConsumerCore:
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what to commit: the position of every partition that has one."""
         return {
-            each: OffsetAndMetadata(self._held.get(each, state.position), state.leader_epoch)
-            for each, state in self._partitions.items()
+            topic_partition: OffsetAndMetadata(self._held.get(topic_partition, state.position), state.leader_epoch)
+            for topic_partition, state in self._partitions.items()
             if state.has_position
         }
 
@@ -288,24 +288,24 @@ class ConsumerCore:
     def _take(self, max_records: int) -> list[ConsumerRecord]:
         taken: list[ConsumerRecord] = []
         served: list[TopicPartition] = []
-        for each, partition in self._partitions.items():
+        for topic_partition, partition in self._partitions.items():
             if partition.is_paused or not partition.has_position:
                 continue
             before = len(taken)
             try:
-                partition.take(each, taken, max_records)
+                partition.take(topic_partition, taken, max_records)
             except KafkaError:
                 # Positions have moved past the records taken: return these first. A later call raises the error.
                 if not taken:
-                    self._partitions[each] = self._partitions.pop(each)
+                    self._partitions[topic_partition] = self._partitions.pop(topic_partition)
                     raise
             if len(taken) > before:
-                served.append(each)
+                served.append(topic_partition)
             if len(taken) >= max_records:
                 break
-        for each in served:
+        for topic_partition in served:
             # Served partitions go to the end: none starves behind a busy one.
-            self._partitions[each] = self._partitions.pop(each)
+            self._partitions[topic_partition] = self._partitions.pop(topic_partition)
         return taken
 
     def one_by_one(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
@@ -315,18 +315,18 @@ class ConsumerCore:
         """
         last: list[bool] = []
         for record in reversed(records):
-            each = TopicPartition(record.topic, record.partition)
-            last.append(each not in self._held)
-            self._held[each] = record.offset
+            topic_partition = TopicPartition(record.topic, record.partition)
+            last.append(topic_partition not in self._held)
+            self._held[topic_partition] = record.offset
         for record in records:
-            each = TopicPartition(record.topic, record.partition)
+            topic_partition = TopicPartition(record.topic, record.partition)
             is_last = last.pop()
-            if each not in self._held:
+            if topic_partition not in self._held:
                 continue
             if is_last:
-                del self._held[each]
+                del self._held[topic_partition]
             else:
-                self._held[each] = record.offset + 1
+                self._held[topic_partition] = record.offset + 1
             yield record
 
     def take_back(self, records: Iterable[ConsumerRecord] = ()) -> None:
@@ -335,6 +335,6 @@ class ConsumerCore:
         first = dict(self._held)
         for record in records:
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-        for each, offset in first.items():
-            if (partition := self._partitions.get(each)) is not None and partition.has_position:
-                self._set_position(each, partition, offset, partition.leader_epoch)
+        for topic_partition, offset in first.items():
+            if (partition := self._partitions.get(topic_partition)) is not None and partition.has_position:
+                self._set_position(topic_partition, partition, offset, partition.leader_epoch)

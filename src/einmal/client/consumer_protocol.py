@@ -108,8 +108,8 @@ class _Reader:
         return taken
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        found = []
+        partitions = []
         for _ in range(self.count()):
             topic = self.string()
-            found += [TopicPartition(topic, self._unpack(_INT32)) for _ in range(self.count())]
-        return tuple(found)
+            partitions += [TopicPartition(topic, self._unpack(_INT32)) for _ in range(self.count())]
+        return tuple(partitions)

@@ -68,9 +68,9 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingProducers:
-    """``found``: the producers whose transactions hang; ``unseen``: partitions that could not be searched, and why."""
+    """``producers``: those whose transactions hang; ``unseen``: partitions that could not be searched, and why."""
 
-    found: Sequence[ProducerDescription]
+    producers: Sequence[ProducerDescription]
     unseen: Mapping[TopicPartition, KafkaError]
 
 

@@ -65,8 +65,8 @@ class FetchCore:
     def fetchable(self, now: int) -> list[FetchTicket]:
         """Return what may be asked for now. ``fetch_begun`` follows for each that is."""
         return [
-            FetchTicket(each, state.fetch_offset, state.generation)
-            for each, state in self._partitions.items()
+            FetchTicket(topic_partition, state.fetch_offset, state.generation)
+            for topic_partition, state in self._partitions.items()
             if state.has_position
             and not state.is_paused
             and not state.is_fetching

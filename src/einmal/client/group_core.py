@@ -113,11 +113,11 @@ class GroupCore:
         """The partitions to revoke before joining again."""
         if self.has_lost_partitions or not self.is_cooperative:
             return self.owned
-        return tuple(each for each in self.owned if each.topic not in self.topics)
+        return tuple(partition for partition in self.owned if partition.topic not in self.topics)
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> None:
         gone = dict.fromkeys(partitions)
-        self.owned = tuple(each for each in self.owned if each not in gone)
+        self.owned = tuple(partition for partition in self.owned if partition not in gone)
 
     def join_request(self) -> JoinGroupRequest:
         self.must_join = False
@@ -155,7 +155,7 @@ class GroupCore:
         assignments: tuple[SyncGroupRequestAssignment, ...] = ()
         if response.leader == self.member_id and not response.skip_assignment:
             assert self._protocol is not None
-            subscriptions = {each.member_id: self._subscription_of(each) for each in response.members}
+            subscriptions = {member.member_id: self._subscription_of(member) for member in response.members}
             divided = ASSIGNORS[self._protocol].assign(subscriptions, counts)
             assignments = tuple(
                 SyncGroupRequestAssignment(member, encode_assignment(partitions))
@@ -198,7 +198,7 @@ class GroupCore:
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """These are owned now. A cooperative member that had to revoke partitions joins once more."""
-        gave_up = [each for each in self.owned if each not in dict.fromkeys(partitions)]
+        gave_up = [partition for partition in self.owned if partition not in dict.fromkeys(partitions)]
         self.owned = tuple(partitions)
         if self.is_cooperative and gave_up:
             self.must_join = True
@@ -239,7 +239,7 @@ class GroupCore:
 
 
 def _strategies(configured: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(each.strip() for each in configured.split(",") if each.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in configured.split(",") if name.strip()))
     unknown = [name for name in names if name not in ASSIGNORS]
     if unknown or not names:
         raise ConfigError(

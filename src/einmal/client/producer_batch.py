@@ -121,10 +121,10 @@ class PartitionQueue:
 
     def is_behind_another_node(self, batch: ProducerBatch, node: int) -> bool:
         """Whether an earlier batch has no answer from another node yet: only one connection keeps their order."""
-        for each in self.batches:
-            if each is batch:
+        for queued in self.batches:
+            if queued is batch:
                 return False
-            if each.node != node:
+            if queued.node != node:
                 return True
         return False
 

@@ -63,12 +63,14 @@ class RecordRouter:
         """Waiting records of a topic with their partitions, in order, up to one that still has to wait."""
         queue = self._waiting[topic]
         while queue and (queue[0].partition is None or queue[0].partition in known.partitions):
-            each = queue.popleft()
-            self.waiting_bytes -= each.size
-            partition = each.partition
+            unrouted = queue.popleft()
+            self.waiting_bytes -= unrouted.size
+            partition = unrouted.partition
             if partition is None:
-                partition = self._partitioner.partition(topic, each.record.key, each.size, len(known.partitions))
-            yield TopicPartition(topic, partition), each
+                partition = self._partitioner.partition(
+                    topic, unrouted.record.key, unrouted.size, len(known.partitions)
+                )
+            yield TopicPartition(topic, partition), unrouted
         if not queue:
             del self._waiting[topic]
 
@@ -78,5 +80,5 @@ class RecordRouter:
     def drop(self, topic: str) -> list[UnroutedRecord]:
         """Give up what waits for a topic."""
         dropped = list(self._waiting.pop(topic, ()))
-        self.waiting_bytes -= sum(each.size for each in dropped)
+        self.waiting_bytes -= sum(unrouted.size for unrouted in dropped)
         return dropped

@@ -85,8 +85,8 @@ def positions_of(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Positions as callers write them: a bare number is an offset without metadata."""
     return {
-        TopicPartition(*each): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        for each, offset in offsets.items()
+        TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        for partition, offset in offsets.items()
     }
 
 

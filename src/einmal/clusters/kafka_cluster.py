@@ -74,11 +74,11 @@ class _Asker(Admin):
                 # A source asks in every trigger: a broker that restarts must not end its query.
                 await retry.after_disconnect(error)
         deadline, appear_ms = self._cluster.deadline(), _APPEAR_MS if may_create else KNOWN_MS
-        found = [
+        described = [
             await self._cluster.topic(name, deadline=deadline, may_create=may_create, appear_ms=appear_ms)
             for name in topics
         ]
-        return [TopicPartition(topic.name, index) for topic in found for index in sorted(topic.partitions)]
+        return [TopicPartition(topic.name, index) for topic in described for index in sorted(topic.partitions)]
 
     async def look(self, topics: list[str], settled: Collection[str]) -> Seen:
         """Ask for these topics. One that is unknown, or has a partition without a leader, is asked for again, for
@@ -92,19 +92,19 @@ class _Asker(Admin):
             except Disconnected as error:
                 await retry.after_disconnect(error)
                 continue
-            found = self._seen(topics)
+            seen = self._seen(topics)
             waits = any(
-                name not in found.topics or found.topics[name].leaderless for name in topics if name not in settled
+                name not in seen.topics or seen.topics[name].leaderless for name in topics if name not in settled
             )
             left = until - self._cluster.now_ms()
             if not waits or left <= 0:
-                return found
+                return seen
             await backoff.pause(left)
         return Seen(self._cluster.metadata.cluster_id, {})
 
     def _seen(self, names: list[str]) -> Seen:
         metadata = self._cluster.metadata
-        found: dict[str, TopicSeen] = {}
+        topics: dict[str, TopicSeen] = {}
         for name in names:
             topic = metadata.topics.get(name)
             if topic is None or topic.error_code is not ErrorCode.none:
@@ -115,8 +115,8 @@ class _Asker(Admin):
             partitions = tuple(TopicPartition(name, index) for index in sorted(topic.partitions))
             leaderless = frozenset(partition for partition in partitions if metadata.leader(partition) is None)
             topic_id = None if topic.topic_id == NO_TOPIC_ID else _as_text(topic.topic_id)
-            found[name] = TopicSeen(topic_id, partitions, leaderless)
-        return Seen(metadata.cluster_id, found)
+            topics[name] = TopicSeen(topic_id, partitions, leaderless)
+        return Seen(metadata.cluster_id, topics)
 
     async def offsets(
         self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
@@ -130,16 +130,16 @@ class _Asker(Admin):
         self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """ListOffsets, without partitions that have no answer now. Raises UnknownTopic, NotAuthorized."""
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        for each, answer in (await self.list_offsets_each(wanted, isolation=isolation)).items():
+        offsets: dict[TopicPartition, OffsetAndTimestamp] = {}
+        for partition, answer in (await self.list_offsets_each(wanted, isolation=isolation)).items():
             if not isinstance(answer, KafkaError):
-                found[each] = answer
+                offsets[partition] = answer
             elif isinstance(answer, UnknownTopic) or not passes(answer):
                 raise answer
             else:
                 unread = "%(partition)s is not read now, other partitions are: %(error)s"
-                _logger.warning("partition_unread", unread, partition=each, error=answer)
-        return found
+                _logger.warning("partition_unread", unread, partition=partition, error=answer)
+        return offsets
 
     async def ends(
         self,
@@ -151,14 +151,19 @@ class _Asker(Admin):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """ListOffsets; what ends before what was ``reached`` of it is asked for twice."""
         ask = self.available if may_lack else self.offsets
-        found = await ask(wanted, isolation)
-        short = {each: wanted[each] for each in found if found[each].offset < reached.get(each, 0)}
-        leaders = [leader.leader for each in short if (leader := self._cluster.metadata.leader(each)) is not None]
+        ends = await ask(wanted, isolation)
+        short = {
+            partition: wanted[partition] for partition in ends if ends[partition].offset < reached.get(partition, 0)
+        }
+        leaders = [
+            leader.leader for partition in short if (leader := self._cluster.metadata.leader(partition)) is not None
+        ]
         for node_id in dict.fromkeys(leaders):
             await self._cluster.doubt(node_id)
         if short:
-            found = {each: end for each, end in found.items() if each not in short} | await ask(short, isolation)
-        return found
+            asked_again = await ask(short, isolation)
+            ends = {partition: end for partition, end in ends.items() if partition not in short} | asked_again
+        return ends
 
     async def newest_version(self, api_key: ApiKey) -> int:
         connection = await self._cluster.any_connection()
@@ -204,8 +209,8 @@ class KafkaCluster:
 
     def topics(self, pattern: str) -> list[str]:
         """The topics whose whole name matches, without internal ones."""
-        found = self.admin.list_topics()
-        return [name for name in found if matches(pattern, name)]
+        names = self.admin.list_topics()
+        return [name for name in names if matches(pattern, name)]
 
     def look(self, topics: Iterable[str], settled: Collection[str] = ()) -> Seen:
         """Return what exists of these topics. Waits up to 5 s for one that is unknown, or has a partition without a
@@ -260,8 +265,8 @@ class KafkaCluster:
         wanted = dict.fromkeys(partitions, LATEST)
         if not wanted:
             return {}
-        found = self._thread.run(lambda asker: asker.ends(wanted, reached or {}, isolation, may_lack=may_lack))
-        return {each: Offset(found[each].offset) for each in wanted if each in found}
+        ends = self._thread.run(lambda asker: asker.ends(wanted, reached or {}, isolation, may_lack=may_lack))
+        return {partition: Offset(ends[partition].offset) for partition in wanted if partition in ends}
 
     def at_times(
         self, times: Mapping[TopicPartition, int], *, committed: bool, may_lack: bool = True
@@ -270,21 +275,21 @@ class KafkaCluster:
         an OptionError. ``committed``: as for ``latest``."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         # A record behind the last stable offset is none yet: to begin there would look like data that has vanished.
-        found = self._offsets(times, isolation)
-        lacking = [partition for partition in times if found[partition] < 0]
+        offsets = self._offsets(times, isolation)
+        lacking = [partition for partition in times if offsets[partition] < 0]
         if lacking and not may_lack:
             raise OptionError(
                 f"no record at or after {times[lacking[0]]} ms in {', '.join(map(str, lacking))}\n"
                 'hint: .option("startingOffsetsByTimestampStrategy", "latest") begins at the end there'
             )
         ends = self.latest(lacking, committed=committed)
-        return {partition: found[partition] if found[partition] >= 0 else ends[partition] for partition in times}
+        return {partition: offsets[partition] if offsets[partition] >= 0 else ends[partition] for partition in times}
 
     def _offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel) -> dict[TopicPartition, Offset]:
         if not wanted:
             return {}
-        found = self._thread.run(lambda asker: asker.offsets(wanted, isolation))
-        return {each: Offset(found[each].offset) for each in wanted}
+        offsets = self._thread.run(lambda asker: asker.offsets(wanted, isolation))
+        return {partition: Offset(offsets[partition].offset) for partition in wanted}
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
@@ -305,8 +310,8 @@ class KafkaCluster:
 
     def open_transaction(self, transactional_id: str) -> TransactionDescription | None:
         """As ``transaction``, None where none is open."""
-        found = self.transaction(transactional_id)
-        return found if found is not None and found.state == "Ongoing" else None
+        transaction = self.transaction(transactional_id)
+        return transaction if transaction is not None and transaction.state == "Ongoing" else None
 
     def refuses_late_writes(self) -> bool:
         """Whether a write that comes after its transaction's end is refused (brokers since 3.6, KIP-890)."""

@@ -34,12 +34,12 @@ def topic_ids(position: Mapping[str, Any]) -> dict[str, str]:
 
 def starts(position: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Where the batch that ends here begins, in partitions where that is not the end of the batch before."""
-    found: dict[str, dict[str, int]] = {}
+    offsets: dict[str, dict[str, int]] = {}
     for key in position:
         if key.startswith(_START):
             topic, partition, offset = _split(key, _START, 2)
-            found.setdefault(topic, {})[partition] = int(offset)
-    return found
+            offsets.setdefault(topic, {})[partition] = int(offset)
+    return offsets
 
 
 def identity(
@@ -58,15 +58,15 @@ def identity(
 
 def offsets_of(end: tuple[Any, ...]) -> dict[str, int] | None:
     """Offsets by ``topic-partition``; None where a source counts in something else."""
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for position in end:
         if not isinstance(position, dict):
             return None
         for topic, partitions in topics_in(position).items():
             if not isinstance(partitions, dict):
                 return None
-            found |= {f"{topic}-{partition}": int(offset) for partition, offset in partitions.items()}
-    return found
+            offsets |= {f"{topic}-{partition}": int(offset) for partition, offset in partitions.items()}
+    return offsets
 
 
 def are_same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
@@ -78,11 +78,11 @@ def are_same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool
 
 def recreated(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> list[str]:
     """Topics that two positions both name and that are different topics by their ids, in order."""
-    found = []
+    topics = []
     for first, second in zip(one or (), other or (), strict=False):
         if isinstance(first, dict) and isinstance(second, dict):
-            found += _different(topic_ids(first), topic_ids(second))
-    return sorted(set(found))
+            topics += _different(topic_ids(first), topic_ids(second))
+    return sorted(set(topics))
 
 
 def short(end: tuple[Any, ...] | None) -> str:

@@ -83,13 +83,13 @@ def limited(start: Positions, available: Positions, most: int) -> Positions:
 
     A partition with a backlog gives at least one, so none starves. Never before ``start``: what was read stays read.
     """
-    backlog = {each: max(0, available[each] - start[each]) for each in available}
+    backlog = {partition: max(0, available[partition] - start[partition]) for partition in available}
     total = sum(backlog.values())
     if total <= most:
-        return {each: Offset(start[each] + backlog[each]) for each in available}
+        return {partition: Offset(start[partition] + backlog[partition]) for partition in available}
     return {
-        each: Offset(start[each] + (min(size, max(1, size * most // total)) if size else 0))
-        for each, size in backlog.items()
+        partition: Offset(start[partition] + (min(size, max(1, size * most // total)) if size else 0))
+        for partition, size in backlog.items()
     }
 
 
@@ -98,8 +98,12 @@ def ranges(
 ) -> list[PlannedRange]:
     """One range per partition that has something to read; more where ``min_partitions`` asks for it, and as many as
     ``max_records`` of each needs."""
-    whole = [PlannedRange(each, start[each], end[each]) for each in sorted(end) if end[each] > start[each]]
-    total = sum(each.end - each.start for each in whole)
+    whole = [
+        PlannedRange(partition, start[partition], end[partition])
+        for partition in sorted(end)
+        if end[partition] > start[partition]
+    ]
+    total = sum(planned.end - planned.start for planned in whole)
     wanted = 0 if min_partitions is None or len(whole) >= min_partitions else min_partitions
     pieces = []
     for topic_partition, first, last in whole:

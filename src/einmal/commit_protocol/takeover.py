@@ -99,8 +99,8 @@ def _of_nobody(transactional_id: str, end: tuple[Any, ...]) -> CommitRecord:
 
 
 def _same_batch(record: CommitRecord, adopted: CommitRecord) -> bool:
-    def batch_of(each: CommitRecord) -> tuple[Any, ...]:
-        return each.query_id, each.checkpoint, each.batch_id
+    def batch_of(commit_record: CommitRecord) -> tuple[Any, ...]:
+        return commit_record.query_id, commit_record.checkpoint, commit_record.batch_id
 
     return batch_of(record) == batch_of(adopted) and are_same(record.end, adopted.end)
 

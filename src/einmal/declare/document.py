@@ -88,22 +88,22 @@ def substituted(value: Any, variables: Variables, problems: list[str], where: st
     """The value with the environment's variables and the references in all its strings."""
     if isinstance(value, Mapping):
         return {
-            name: substituted(each, variables, problems, f"{where}.{name}" if where else name)
-            for name, each in value.items()
+            name: substituted(child, variables, problems, f"{where}.{name}" if where else name)
+            for name, child in value.items()
         }
     if not isinstance(value, str):
         return value
 
-    def replaced(found: re.Match[str]) -> str:
-        name, default = found[2], found[3]
+    def replaced(match: re.Match[str]) -> str:
+        name, default = match[2], match[3]
         if name is None:
-            return "$" if found[0] == "$$" else referenced(where, found[0], variables, problems)
+            return "$" if match[0] == "$$" else referenced(where, match[0], variables, problems)
         replacement = variables.environment.get(name, default)
         if replacement is None:
             problems.append(
                 f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"
             )
         # As it stands, so that no other check reports the same value.
-        return found[0] if replacement is None else replacement
+        return match[0] if replacement is None else replacement
 
     return _VARIABLE.sub(replaced, value)

@@ -236,15 +236,15 @@ def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str
 
 def _decoding(where: str, kind: str, options: dict[str, str], problems: list[str]) -> dict[str, str]:
     """Those that are not the source's own, which it removes from ``options``."""
-    found = RedactedDict({name: options.pop(name) for name in decoding_settings.NAMES if name in options})
-    if found and kind != OWN_FORMAT:
-        problems.append(f"{where}: {next(iter(found))} is an option of einmal's source, not of format {kind!r}")
-    elif found:
+    decoding = RedactedDict({name: options.pop(name) for name in decoding_settings.NAMES if name in options})
+    if decoding and kind != OWN_FORMAT:
+        problems.append(f"{where}: {next(iter(decoding))} is an option of einmal's source, not of format {kind!r}")
+    elif decoding:
         try:
-            decoding_settings.decode_settings(found)
+            decoding_settings.decode_settings(decoding)
         except decoding_settings.SettingError as error:
             problems.append(f"{where}: {error}")
-    return found
+    return decoding
 
 
 _CHECKED: Final = ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets")
@@ -256,7 +256,7 @@ def _view(name: str, value: Any, problems: list[str]) -> View:
     _check_name(where, name, problems)
     if isinstance(value, str):
         return View(name, value)
-    options = {key: as_text(each) for key, each in _table(where, value, problems).items()}
+    options = {key: as_text(leaf) for key, leaf in _table(where, value, problems).items()}
     watermark = _watermark(where, options, problems)
     sql = options.pop("sql", None)
     if sql is None:
@@ -358,8 +358,8 @@ def _table(where: str, value: Any, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{where} is a table, not {value!r}")
         return {}
     flat = flattened(value)
-    for name, each in flat.items():
-        if isinstance(each, list | tuple):
+    for name, leaf in flat.items():
+        if isinstance(leaf, list | tuple):
             problems.append(f'{where}: {name} is one value, not a list\nhint: names are joined, as in "a,b"')
     return flat
 

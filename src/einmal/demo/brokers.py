@@ -73,7 +73,7 @@ class Brokers:
         led = f"{before[victim]} of the {before.total()} partitions of {topic}"
         self._kill(victim, f"broker {victim}, leader of {led}, killed (SIGKILL) {when}")
         began = time.monotonic()
-        after = self.leaders(topic, lambda found: not found.keys() & {victim, -1})
+        after = self.leaders(topic, lambda counts: not counts.keys() & {victim, -1})
         heirs = [broker for broker, count in (after - before).items() if count]
         names = " and ".join(map(str, sorted(heirs)))
         self._tell("failover", f"broker {names} leads them, after {time.monotonic() - began:.2f} s", heirs[0])
@@ -120,15 +120,15 @@ class Brokers:
 
     def leaders(self, topic: str, is_so: Callable[[Counter[int]], bool] = bool) -> Counter[int]:
         """As ``leaders`` below, once the topic is known and ``is_so`` holds."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
 
         def look() -> bool:
-            nonlocal found
-            found = leaders(self._admin, topic)
-            return is_so(found)
+            nonlocal counts
+            counts = leaders(self._admin, topic)
+            return is_so(counts)
 
         self._until(look)
-        return found
+        return counts
 
     def _coordinator(self, transactional_id: str) -> int:
         return coordinator(self._admin, transactional_id)
@@ -141,11 +141,11 @@ class Brokers:
 def is_whole(expected: Mapping[str, int], topics: Mapping[str, TopicMetadata]) -> bool:
     """Whether every replica is in sync. ``expected``: how many partitions the topics have that must be there: a broker
     that has just started may know none, which is no proof."""
-    found = {name: len(topic.partitions) for name, topic in topics.items()}
+    counts = {name: len(topic.partitions) for name, topic in topics.items()}
     partitions = [partition for topic in topics.values() for partition in topic.partitions.values()]
     return (
         bool(expected)
-        and all(found.get(name) == count for name, count in expected.items())
+        and all(counts.get(name) == count for name, count in expected.items())
         and all(partition.replicas and sorted(partition.isr) == sorted(partition.replicas) for partition in partitions)
     )
 

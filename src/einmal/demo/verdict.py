@@ -57,7 +57,7 @@ def compare_counts(expected: Mapping[str, int], records: Iterable[Record]) -> Co
 
 
 def _shown(record: Record) -> str:
-    return ": ".join("NULL" if each is None else each.decode(errors="backslashreplace") for each in record)
+    return ": ".join("NULL" if field is None else field.decode(errors="backslashreplace") for field in record)
 
 
 def verdict(

@@ -62,8 +62,8 @@ def _watch_records(
     while not is_over.wait(_PACE_S):
         look(0)
     look(_LAST_LOOK_MS)
-    for each in readers.values():
-        each.close()
+    for consumer in readers.values():
+        consumer.close()
 
 
 def _watch_parts(brokers: Brokers, timeline: Timeline, now: Callable[[], float], is_over: threading.Event) -> None:

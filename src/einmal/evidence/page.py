@@ -38,7 +38,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int =
 
     def line(tag: str, cells: Sequence[str]) -> str:
         opened = [f'{tag} class="n"' if index >= first else tag for index in range(len(cells))]
-        marked = [f"<{each}>{escape(cell)}</{tag}>" for each, cell in zip(opened, cells, strict=True)]
+        marked = [f"<{opening}>{escape(cell)}</{tag}>" for opening, cell in zip(opened, cells, strict=True)]
         return f"<tr>{''.join(marked)}</tr>"
 
     body = "\n".join([*([line("th", heads)] if any(heads) else []), *(line("td", row) for row in rows)])

@@ -134,7 +134,7 @@ class GroupCoordinator:
     def position(self, group_id: str) -> CommittedPosition:
         """The committed offsets of a group, whether it is there or not."""
         group = self._classic.live.get(group_id)
-        offsets = {each: committed.offset for each, committed in self._offsets.committed_by(group_id)}
+        offsets = {partition: committed.offset for partition, committed in self._offsets.committed_by(group_id)}
         return CommittedPosition(0 if group is None else len(group.members), offsets)
 
     def delete_groups(self, group_ids: Sequence[str]) -> GroupDecision[DeleteGroupsResponse]:

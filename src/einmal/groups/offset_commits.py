@@ -77,7 +77,7 @@ class OffsetCommits:
         return OffsetFetchResponseGroup(
             group_id=group_id,
             topics=tuple(
-                OffsetFetchResponseTopics(name=name, partitions=tuple(found)) for name, found in topics.items()
+                OffsetFetchResponseTopics(name=name, partitions=tuple(responses)) for name, responses in topics.items()
             ),
         )
 

@@ -69,7 +69,8 @@ class LocalAppender:
         self._unknown.clear()
         self._is_refused = False
         return tuple(
-            Output(*partition, *found[:2], count=batches.count(partition)) for partition, found in written.items()
+            Output(*partition, *written_range[:2], count=batches.count(partition))
+            for partition, written_range in written.items()
         )
 
     def close(self) -> None:

@@ -65,10 +65,10 @@ def declared(
     own = substituted(own, Variables(environment, read), problems, "")
     tables = own.pop("ingest")
     common = flattened(own)
-    found = {name: _declared(name, table, common, problems) for name, table in tables.items()}
+    declarations = {name: _declared(name, table, common, problems) for name, table in tables.items()}
     if problems:
         raise DeclarationError(problems)
-    return {name: each for name, each in found.items() if each is not None}
+    return {name: declaration for name, declaration in declarations.items() if declaration is not None}
 
 
 def _declared(name: str, table: Any, common: Mapping[str, Any], problems: list[str]) -> IngestDeclaration | None:

@@ -58,28 +58,28 @@ class RecordEncoder:
         unfinished: dict[TopicPartition, _Unfinished] = {}
         buffered = 0
         for partition, record, size in self._placed(batch.records, _seed(batch)):
-            found = unfinished.get(partition)
-            if found is not None and found.size + size > self._batch_bytes:
-                yield batches.encode(partition, found.records, self._compression)
-                buffered -= found.size
-                found = None
-            if found is None:
-                found = unfinished[partition] = _Unfinished()
-                buffered += found.size
-            found.records.append(
+            buffer = unfinished.get(partition)
+            if buffer is not None and buffer.size + size > self._batch_bytes:
+                yield batches.encode(partition, buffer.records, self._compression)
+                buffered -= buffer.size
+                buffer = None
+            if buffer is None:
+                buffer = unfinished[partition] = _Unfinished()
+                buffered += buffer.size
+            buffer.records.append(
                 NewRecord(
                     record.key, record.value, now_ms if record.timestamp is None else record.timestamp, record.headers
                 )
             )
-            found.size += size
+            buffer.size += size
             buffered += size
             if buffered > _BUFFERED_MAX:
-                for each, full in unfinished.items():
-                    yield batches.encode(each, full.records, self._compression)
+                for destination, full in unfinished.items():
+                    yield batches.encode(destination, full.records, self._compression)
                 unfinished.clear()
                 buffered = 0
-        for each, rest in unfinished.items():
-            yield batches.encode(each, rest.records, self._compression)
+        for destination, rest in unfinished.items():
+            yield batches.encode(destination, rest.records, self._compression)
 
     def _placed(
         self, records: Iterable[IngestRecord], seed: bytes

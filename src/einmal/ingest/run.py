@@ -78,9 +78,9 @@ class Ingest:
         producer, as for ``Producer``. ``deduplicate``: duplicates of the source that are not written. ``notify``: logs
         by default. ``committed``: called after each transaction. Raises ConfigError."""
         client = dict(config or {}) | {dotted(key): value for key, value in settings.items()}
-        for each in _NOT_ALLOWED:
-            if each in client:
-                raise ConfigError(meaning=f"{each} is not a setting of an ingester", what_to_do="leave it out")
+        for setting in _NOT_ALLOWED:
+            if setting in client:
+                raise ConfigError(meaning=f"{setting} is not a setting of an ingester", what_to_do="leave it out")
         self._settings = parse(ProducerSettings, client, {})
         self._client: Mapping[str, str] = RedactedDict(client)
         self._source = source
@@ -125,7 +125,7 @@ class Ingest:
     def _refuse_what_is_set_aside(self) -> None:
         """Everything else is written."""
         if aside := self._source.set_aside():
-            first = ", ".join(each.subject for each in aside[:_NAMED_MAX])
+            first = ", ".join(notice.subject for notice in aside[:_NAMED_MAX])
             others = f" and {len(aside) - _NAMED_MAX} others" if len(aside) > _NAMED_MAX else ""
             raise IngestStopped(
                 f"not ingested: {first}{others}; everything else is", "each was reported, with a way past"
@@ -280,11 +280,11 @@ class Ingest:
                     self._notify(notice)
                 case None:
                     return effects.NothingNew()
-                case found if found is _END:
+                case end if end is _END:
                     return effects.SourceEnded()
-                case found:
+                case other:
                     raise SourceRefused(
-                        f"the source returned {found!r:.200}, which is no IngestBatch", "this is a bug of the source"
+                        f"the source returned {other!r:.200}, which is no IngestBatch", "this is a bug of the source"
                     )
         return effects.NothingNew()
 

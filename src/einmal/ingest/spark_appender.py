@@ -53,7 +53,7 @@ class SparkAppender:
             # Only the position is new.
             return ()
         try:
-            frame = self._job.frame([partial(_rows, part) for part in batch.parts])
+            frame = self._job.frame([partial(_rows, piece) for piece in batch.parts])
             return commit_point.stage_by_tasks(
                 identity,
                 self._resources.service,
@@ -73,6 +73,6 @@ class SparkAppender:
         self._resources.service.close()
 
 
-def _rows(part: RecordPart) -> Iterator[PartRow]:
-    for record in part.records():
+def _rows(piece: RecordPart) -> Iterator[PartRow]:
+    for record in piece.records():
         yield PartRow(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp)

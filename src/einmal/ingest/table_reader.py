@@ -204,7 +204,9 @@ class TableReader:
                 "was restored from a backup, or has lost transactions",
                 "ingest the table under another name",
             )
-        oldest = min(each for each in (position.fast, position.full, horizon.oldest) if each is not None)
+        oldest = min(
+            transaction for transaction in (position.fast, position.full, horizon.oldest) if transaction is not None
+        )
         if horizon.following - oldest >= _HALF:
             raise SourceRefused(
                 f"{self._table} was not read for {horizon.following - oldest} transactions: new rows "
@@ -270,23 +272,23 @@ class TableReader:
             rows=sql.Literal(self._batch_rows),
         )
         ends = self._connection.execute(query, parameters).fetchall()
-        found = []
+        ranges = []
         for _, *until in ends:
-            found.append(TableRange(position, until))
+            ranges.append(TableRange(position, until))
             position = replace(position, after=until)
-        return tuple(found), not ends or ends[-1][0] < most
+        return tuple(ranges), not ends or ends[-1][0] < most
 
-    def rows_of(self, found: TableRange) -> Iterator[TableRow]:
+    def rows_of(self, table_range: TableRange) -> Iterator[TableRow]:
         """The rows of a range, in order. Raises SourceFailed if this server does not have all of them yet."""
-        assert found.position.to is not None
-        if self._horizon().oldest < found.position.to:
+        assert table_range.position.to is not None
+        if self._horizon().oldest < table_range.position.to:
             raise SourceFailed(f"{self._table}: the server of a task is behind that of the ingester")
-        conditions, parameters = self._conditions(found.position)
+        conditions, parameters = self._conditions(table_range.position)
         conditions += [self._compare("<="), self._beyond("<=")]
         query, parameters = self._select(
             self._columns(),
             conditions,
-            [*parameters, found.until[0], *found.until],
+            [*parameters, table_range.until[0], *table_range.until],
             sql.SQL(" ORDER BY {}").format(self._order()),
         )
         with self._connection.transaction(), self._connection.cursor(name="einmal") as cursor:
@@ -345,7 +347,7 @@ class TableReader:
 
     def _columns(self) -> sql.Composable:
         key = sql.SQL(", ").join(
-            part for name in self._layout.key for part in (sql.Literal(name), name_of(OrderColumn(name, "")))
+            argument for name in self._layout.key for argument in (sql.Literal(name), name_of(OrderColumn(name, "")))
         )
         order = sql.SQL(", ").join(sql.SQL("{}::text").format(name_of(column)) for column in self._layout.order)
         return sql.SQL("row_to_json(t.*)::text, json_build_object({})::text, {}").format(key, order)

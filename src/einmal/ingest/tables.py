@@ -120,15 +120,15 @@ class TableSource(RecordSource):
             while True:
                 current, notices = reader.checked(current)
                 yield from notices
-                for found in self._look(reader, current):
+                for batch in self._look(reader, current):
                     if (
-                        found.rows
-                        or found.ranges
-                        or (found.position.fast or 0) - (recorded.fast or 0) > _UNRECORDED_MAX
+                        batch.rows
+                        or batch.ranges
+                        or (batch.position.fast or 0) - (recorded.fast or 0) > _UNRECORDED_MAX
                     ):
-                        recorded = found.position
-                        yield self._batch(reader.layout(), found)
-                    current = found.position
+                        recorded = batch.position
+                        yield self._batch(reader.layout(), batch)
+                    current = batch.position
                 yield None
 
     def _look(self, reader: TableReader, current: TablePosition) -> Iterator[FoundRows]:
@@ -136,23 +136,23 @@ class TableSource(RecordSource):
         begun = time.monotonic()
         looks_at_all = begun >= self._full_at
         if current.to is not None:
-            for found in reader.rest(current, self._parts):
-                current = found.position
-                yield found
+            for batch in reader.rest(current, self._parts):
+                current = batch.position
+                yield batch
         for is_full in (False, True) if looks_at_all and current.fast is not None else (False,):
-            for found in reader.rest(reader.begun(current, is_full=is_full), self._parts):
-                current = found.position
-                yield found
+            for batch in reader.rest(reader.begun(current, is_full=is_full), self._parts):
+                current = batch.position
+                yield batch
         if looks_at_all:
             now = time.monotonic()
             self._full_at = now + max(_FULL_S, (now - begun) * _FULL_RATIO)
 
-    def _batch(self, layout: TableLayout, found: FoundRows) -> IngestBatch:
+    def _batch(self, layout: TableLayout, batch: FoundRows) -> IngestBatch:
         parts = tuple(
-            TablePart(self._conninfo, self._origin, self._table, self._column, layout, self._topic, each)
-            for each in found.ranges
+            TablePart(self._conninfo, self._origin, self._table, self._column, layout, self._topic, table_range)
+            for table_range in batch.ranges
         )
-        return IngestBatch([_record(self._topic, row) for row in found.rows], asdict(found.position), parts)
+        return IngestBatch([_record(self._topic, row) for row in batch.rows], asdict(batch.position), parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class TablePart:
     column: str
     layout: TableLayout
     topic: str
-    found: TableRange
+    table_range: TableRange
 
     def records(self) -> Iterator[IngestRecord]:
         """Raises SourceFailed, SourceRefused."""
@@ -173,7 +173,7 @@ class TablePart:
             reader = TableReader(connection, self.table, self.column, _BATCH_ROWS)
             if _origin_of(connection, self.table) != self.origin or reader.layout() != self.layout:
                 raise SourceFailed(f"{self.table}: a task has found another table than the ingester")
-            for row in reader.rows_of(self.found):
+            for row in reader.rows_of(self.table_range):
                 yield _record(self.topic, row)
 
 

@@ -84,11 +84,15 @@ def watch(admin: AdminCalls, reader: RangeReader, before: ClusterView | None, no
 
 def activity(view: ClusterView, lags: Mapping[str, GroupLag | str], before: ClusterView | None) -> Activity:
     """``lags``: of each group, or why it is not known."""
-    leaders = [each.leader for each in view.partitions]
+    leaders = [partition.leader for partition in view.partitions]
     topics: dict[str, list[PartitionView]] = {}
     for partition in view.partitions:
         topics.setdefault(partition.topic, []).append(partition)
-    ends = {} if before is None else {(each.topic, each.partition): each.high_watermark for each in before.partitions}
+    ends = (
+        {}
+        if before is None
+        else {(partition.topic, partition.partition): partition.high_watermark for partition in before.partitions}
+    )
     seconds = 0.0 if before is None else (view.time - before.time) / 1000
     transactions = view.transactions
     return Activity(
@@ -120,7 +124,7 @@ _FIELDS: Final = {"transactions": "open_transactions"}
 def _topic(
     name: str, partitions: list[PartitionView], ends: Mapping[tuple[str, int], int | None], seconds: float
 ) -> TopicActivity:
-    under_replicated = sum(len(each.isr) < len(each.replicas) for each in partitions)
+    under_replicated = sum(len(partition.isr) < len(partition.replicas) for partition in partitions)
     grown, held_back = 0, 0
     unknown: dict[str, str] = {}
     for partition in partitions:

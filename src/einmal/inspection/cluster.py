@@ -58,13 +58,13 @@ def partitions_of(admin: AdminCalls, topics: Iterable[str] | None = None) -> tup
     return tuple(
         _partition(
             at,
-            each,
+            partition,
             bounds.get(at),
             producers.get(at),
             log_ends.get(at),
             _unknown(at, no_bounds, no_log_ends, no_producers),
         )
-        for at, each in metadata.items()
+        for at, partition in metadata.items()
     )
 
 
@@ -142,9 +142,13 @@ def _group(admin: AdminCalls, listed: GroupListing, partitions: Mapping[TopicPar
     return GroupView(listed.group_id, listed.state, listed.protocol_type, members, offsets, unknown)
 
 
-def _member(each: MemberDescription) -> MemberView:
+def _member(member: MemberDescription) -> MemberView:
     return MemberView(
-        each.member_id, each.group_instance_id, each.client_id, each.client_host, tuple(map(str, each.partitions))
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        tuple(map(str, member.partitions)),
     )
 
 

@@ -77,26 +77,26 @@ def count(batches: Iterable[RawBatch], start: int, stable: int) -> RangeContent:
         if header.is_control:
             kinds = [control_type(record) for record in batch.records()]
             markers += sum(is_below and record.offset >= start for record in batch.records())
-            found = pending.pop(header.producer_id, None) if {ABORT, COMMIT} & set(kinds) else None
-            if found is not None and ABORT in kinds:
-                aborted += found.below
-                ended.append(found.as_range(header.base_offset))
-            elif found is not None:
-                committed += found.below
-                behind += found.after
+            transaction = pending.pop(header.producer_id, None) if {ABORT, COMMIT} & set(kinds) else None
+            if transaction is not None and ABORT in kinds:
+                aborted += transaction.below
+                ended.append(transaction.as_range(header.base_offset))
+            elif transaction is not None:
+                committed += transaction.below
+                behind += transaction.after
             continue
         records = _count(batch, start)
         if header.is_transactional:
-            found = pending.setdefault(header.producer_id, _Pending(batch, header.last_offset))
-            found.last_offset = header.last_offset
-            found.below += records if is_below else 0
-            found.after += 0 if is_below else records
+            transaction = pending.setdefault(header.producer_id, _Pending(batch, header.last_offset))
+            transaction.last_offset = header.last_offset
+            transaction.below += records if is_below else 0
+            transaction.after += 0 if is_below else records
         elif is_below:
             committed += records
         else:
             behind += records
-    behind += sum(each.after for each in pending.values())
-    open_ranges = tuple(each.as_range() for each in pending.values())
+    behind += sum(transaction.after for transaction in pending.values())
+    open_ranges = tuple(transaction.as_range() for transaction in pending.values())
     return RangeContent(committed, aborted, markers, behind, tuple(ended), open_ranges)
 
 

@@ -126,26 +126,26 @@ class Diagnosis:
         return not (self.held or self.overdue or self.unseen)
 
 
-def owner_of(found: Open) -> TransactionView | None:
+def owner_of(open_transaction: Open) -> TransactionView | None:
     """The transaction of the coordinators that this is, or the transactional id that it was written under."""
-    at = str(found.partition)
-    managed = [owner for owner in found.owners if owner.state in ("Ongoing", *_ENDING)]
-    having = [each for each in managed if each.partitions is None or at in each.partitions]
-    return next(iter([*having, *managed, *found.owners]), None)
+    at = str(open_transaction.partition)
+    managed = [owner for owner in open_transaction.owners if owner.state in ("Ongoing", *_ENDING)]
+    having = [owner for owner in managed if owner.partitions is None or at in owner.partitions]
+    return next(iter([*having, *managed, *open_transaction.owners]), None)
 
 
-def cause_of(found: Open) -> Cause:
+def cause_of(open_transaction: Open) -> Cause:
     """Why the partition is held back by this."""
-    if found.producer is None:
+    if open_transaction.producer is None:
         return Cause.SETTLING
-    if found.unclear is not None:
+    if open_transaction.unclear is not None:
         return Cause.UNKNOWN
-    owner = owner_of(found)
+    owner = owner_of(open_transaction)
     if owner is None or owner.state not in ("Ongoing", *_ENDING):
         return Cause.HANGING
     if owner.partitions is None:
         return Cause.UNKNOWN
-    if str(found.partition) not in owner.partitions:
+    if str(open_transaction.partition) not in owner.partitions:
         return Cause.HANGING
     if owner.state in _ENDING:
         return Cause.ENDING
@@ -154,14 +154,17 @@ def cause_of(found: Open) -> Cause:
     return Cause.OVERDUE if owner.is_overdue else Cause.ALIVE
 
 
-def way_out(found: Open, cause: Cause) -> WayOut:
+def way_out(open_transaction: Open, cause: Cause) -> WayOut:
     """Advise safely: nothing here tears a transaction that its coordinator still manages."""
-    owner, producer = owner_of(found), found.producer
+    owner, producer = owner_of(open_transaction), open_transaction.producer
     by_id = None if owner is None else f"einmal txn abort {shlex.quote(owner.transactional_id)}"
     if cause is Cause.HANGING and producer is not None:
         if owner is not None and owner.state in ("Ongoing", *_ENDING):
             return WayOut("end what its producer has open elsewhere, then ask again", by_id)
-        at = f"--topic {shlex.quote(found.partition.topic)} --partition {found.partition.partition}"
+        at = (
+            f"--topic {shlex.quote(open_transaction.partition.topic)} "
+            f"--partition {open_transaction.partition.partition}"
+        )
         command = f"einmal txn abort {at} --start-offset {producer.transaction_start_offset}"
         return WayOut("write the missing abort marker", command)
     if cause is Cause.ALIVE and owner is not None and owner.age_ms is not None and owner.timeout_ms is not None:
@@ -176,19 +179,23 @@ def way_out(found: Open, cause: Cause) -> WayOut:
     if cause is Cause.OVERDUE or (cause is Cause.ALIVE and by_id is not None):
         return WayOut("abort it", by_id)
     if cause is Cause.SETTLING:
-        return WayOut("wait until its replicas have the marker, or look which of them is missing", _describe(found))
-    return WayOut(f"wait until its coordinator can be asked: {found.unclear or NOT_REPORTED}", "einmal txn doctor")
+        return WayOut(
+            "wait until its replicas have the marker, or look which of them is missing", _describe(open_transaction)
+        )
+    return WayOut(
+        f"wait until its coordinator can be asked: {open_transaction.unclear or NOT_REPORTED}", "einmal txn doctor"
+    )
 
 
-def _describe(found: Open) -> str:
-    return f"einmal topic describe {shlex.quote(found.partition.topic)}"
+def _describe(open_transaction: Open) -> str:
+    return f"einmal topic describe {shlex.quote(open_transaction.partition.topic)}"
 
 
 def verdict(held: Sequence[HeldPartition], overdue: Sequence[str], unseen: Mapping[str, str]) -> str:
     """The first sentence of the answer."""
-    partitions = dict.fromkeys((each.topic, each.partition) for each in held)
+    partitions = dict.fromkeys((partition.topic, partition.partition) for partition in held)
     if partitions:
-        firsts = [each.cause for each in held if each.is_first]
+        firsts = [partition.cause for partition in held if partition.is_first]
         causes = ", ".join(f"{firsts.count(cause)} {cause}" for cause in Cause if cause in firsts)
         what = "1 partition is" if len(partitions) == 1 else f"{len(partitions)} partitions are"
         return f"Readers of committed records cannot read to the end: {what} held back ({causes})."

@@ -59,9 +59,9 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
     """Examine the partitions of these topics, or of all, internal ones too. ``now`` in ms since 1970; ``reader``: one
     that reads uncommitted records. Raises KafkaError where the cluster cannot be asked."""
     described, missing = topics_each(admin, topics)
-    partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
+    partitions = [TopicPartition(name, index) for name, topic in described.items() for index in topic.partitions]
     before, unseen = bounds_of(admin, partitions)
-    candidates = [each for each, bounds in before.items() if bounds.stable < bounds.high]
+    candidates = [partition for partition, bounds in before.items() if bounds.stable < bounds.high]
     producers, unclear = producers_of(admin, candidates)
     transactions, why = _transactions(admin, producers, now)
     # What ended since the first look has its marker now.
@@ -74,11 +74,13 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
     groups = _positions(admin) if holding else _Positions(None)
     held: list[HeldPartition] = []
     for at, bounds in holding.items():
-        found = _open_in(at, producers.get(at, ()), again.get(at, ()), transactions, unclear.get(at))
-        if found or bounds.stable == before[at].stable:
-            held += _findings(found or [Open(at, None, (), unclear.get(at))], _waiting(reader, at, bounds, groups))
+        open_transactions = _open_in(at, producers.get(at, ()), again.get(at, ()), transactions, unclear.get(at))
+        if open_transactions or bounds.stable == before[at].stable:
+            held += _findings(
+                open_transactions or [Open(at, None, (), unclear.get(at))], _waiting(reader, at, bounds, groups)
+            )
     overdue = tuple(transaction.transactional_id for transaction in transactions if transaction.is_overdue)
-    names = {str(each): text for each, text in unseen.items()}
+    names = {str(partition): text for partition, text in unseen.items()}
     names |= {name: reason(error) for name, error in missing.items()}
     return Diagnosis(verdict(held, overdue, names), now, tuple(held), overdue, names)
 
@@ -89,7 +91,10 @@ def _transactions(
     """All transactions that are not ended, what coordinators have else under the ids of these producers, and why this
     may lack some."""
     ids = {
-        each.producer_id for some in producers.values() for each in some if each.transaction_start_offset is not None
+        producer.producer_id
+        for some in producers.values()
+        for producer in some
+        if producer.transaction_start_offset is not None
     }
     try:
         listed = {transaction.transactional_id: transaction for transaction in admin.list_managed_transactions(())}
@@ -111,11 +116,12 @@ def _open_in(
     unclear: str | None,
 ) -> list[Open]:
     """The transactions that were open in both looks, the first one first."""
-    still = {(each.producer_id, each.transaction_start_offset) for each in after}
+    still = {(producer.producer_id, producer.transaction_start_offset) for producer in after}
     return [
-        Open(at, each, [other for other in transactions if other.producer_id == each.producer_id], unclear)
-        for each in sorted(before, key=lambda each: each.transaction_start_offset or 0)
-        if each.transaction_start_offset is not None and (each.producer_id, each.transaction_start_offset) in still
+        Open(at, producer, [other for other in transactions if other.producer_id == producer.producer_id], unclear)
+        for producer in sorted(before, key=lambda producer: producer.transaction_start_offset or 0)
+        if producer.transaction_start_offset is not None
+        and (producer.producer_id, producer.transaction_start_offset) in still
     ]
 
 
@@ -160,39 +166,43 @@ def _waiting(reader: RangeReader, at: TopicPartition, bounds: Bounds, positions:
     return _Waiting(bounds, content, groups, unknown)
 
 
-def _findings(found: Sequence[Open], waiting: _Waiting) -> list[HeldPartition]:
+def _findings(open_transactions: Sequence[Open], waiting: _Waiting) -> list[HeldPartition]:
     bounds, content = waiting.bounds, waiting.content
     held: list[HeldPartition] = []
-    for number, each in enumerate(found):
-        cause = cause_of(each)
+    for number, open_transaction in enumerate(open_transactions):
+        cause = cause_of(open_transaction)
         held.append(
             HeldPartition(
-                each.partition.topic,
-                each.partition.partition,
+                open_transaction.partition.topic,
+                open_transaction.partition.partition,
                 bounds.stable,
                 bounds.high,
                 number == 0,
                 cause,
-                None if each.producer is None else _holder(each, each.producer, content),
+                None
+                if open_transaction.producer is None
+                else _holder(open_transaction, open_transaction.producer, content),
                 bounds.high - bounds.stable if content is None else content.behind,
                 content is None,
                 waiting.groups,
-                way_out(each, cause),
+                way_out(open_transaction, cause),
                 waiting.unknown,
             )
         )
     return held
 
 
-def _holder(found: Open, producer: ProducerView, content: RangeContent | None) -> Holder:
-    owner = owner_of(found)
+def _holder(open_transaction: Open, producer: ProducerView, content: RangeContent | None) -> Holder:
+    owner = owner_of(open_transaction)
     ranges = content.open_ranges if content is not None else ()
-    first = next((each for each in ranges if each.producer_id == producer.producer_id), None)
-    begun = None if owner is None or cause_of(found) is Cause.HANGING else owner.start_time
+    first = next((open_range for open_range in ranges if open_range.producer_id == producer.producer_id), None)
+    begun = None if owner is None or cause_of(open_transaction) is Cause.HANGING else owner.start_time
     since = begun if begun is not None or first is None else first.first_timestamp
     unknown = {"client_id": NOT_REPORTED, "client_host": NOT_REPORTED}
     if owner is None:
-        unknown |= dict.fromkeys(("transactional_id", "state"), found.unclear or "no coordinator has this producer id")
+        unknown |= dict.fromkeys(
+            ("transactional_id", "state"), open_transaction.unclear or "no coordinator has this producer id"
+        )
     if since is None:
         unknown["since"] = "not counted: too many offsets"
     start = producer.transaction_start_offset

@@ -16,9 +16,9 @@ def document(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {str(key): document(each) for key, each in value.items()}
+        return {str(key): document(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [document(each) for each in value]
+        return [document(member) for member in value]
     return value
 
 

@@ -32,9 +32,9 @@ def health_of(cluster: ClusterDescription, topics: Iterable[TopicMetadata]) -> C
         (f"{topic.name}-{index}", partition) for topic in topics for index, partition in topic.partitions.items()
     ]
     present = {broker.node_id for broker in cluster.brokers}
-    missing = tuple(sorted({replica for _, each in partitions for replica in each.replicas} - present))
-    leaderless = tuple(name for name, each in partitions if each.leader < 0)
-    under = tuple(name for name, each in partitions if len(each.isr) < len(each.replicas))
+    missing = tuple(sorted({replica for _, partition in partitions for replica in partition.replicas} - present))
+    leaderless = tuple(name for name, partition in partitions if partition.leader < 0)
+    under = tuple(name for name, partition in partitions if len(partition.isr) < len(partition.replicas))
     controller = cluster.controller_id if cluster.controller_id >= 0 else None
     is_healthy = controller is not None and not (missing or leaderless or under)
     verdict = f"All {len(partitions)} partitions have a leader and all their replicas in sync."

@@ -55,7 +55,7 @@ def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str, most: int = CO
     """Count what each partition that the group has an offset of has for it. ``reader``: one that reads uncommitted
     records. ``most``: offsets of a partition that are read. Raises KafkaError where the group cannot be asked."""
     committed = admin.list_group_offsets(group_id, require_stable=False)
-    positions = {each: committed[each].offset for each in sorted(committed)}
+    positions = {partition: committed[partition].offset for partition in sorted(committed)}
     bounds, unknown = bounds_of(admin, positions)
     partitions = []
     for at, offset in positions.items():

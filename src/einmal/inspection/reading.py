@@ -36,18 +36,18 @@ def topics_each(
     all of them."""
     if topics is None:
         return admin.describe_topics(), {}
-    found: dict[str, TopicMetadata] = {}
+    described: dict[str, TopicMetadata] = {}
     errors: dict[str, KafkaError] = {}
     for name in dict.fromkeys(topics):
         try:
-            found |= admin.describe_topics([name])
+            described |= admin.describe_topics([name])
         except NoBrokerReachable:
             raise
         except KafkaError as error:
             errors[name] = error
-    if errors and not found:
+    if errors and not described:
         raise next(iter(errors.values()))
-    return found, errors
+    return described, errors
 
 
 class Bounds(NamedTuple):
@@ -64,20 +64,20 @@ def bounds_of(
     """The bounds of each partition, or why they are not known. The high watermark is read last: it is never before
     the last stable offset."""
     asked = list(partitions)
-    found: dict[TopicPartition, list[int]] = {each: [] for each in asked}
+    offsets: dict[TopicPartition, list[int]] = {partition: [] for partition in asked}
     unknown: dict[TopicPartition, str] = {}
     for timestamp, isolation in (
         (EARLIEST, IsolationLevel.READ_UNCOMMITTED),
         (LATEST, IsolationLevel.READ_COMMITTED),
         (LATEST, IsolationLevel.READ_UNCOMMITTED),
     ):
-        wanted = {each: timestamp for each in asked if each not in unknown}
-        for each, answer in admin.list_offsets_each(wanted, isolation=isolation).items():
+        wanted = {partition: timestamp for partition in asked if partition not in unknown}
+        for partition, answer in admin.list_offsets_each(wanted, isolation=isolation).items():
             if isinstance(answer, KafkaError):
-                unknown[each] = reason(answer)
+                unknown[partition] = reason(answer)
             else:
-                found[each].append(answer.offset)
-    return {each: Bounds(*found[each]) for each in asked if each not in unknown}, unknown
+                offsets[partition].append(answer.offset)
+    return {partition: Bounds(*offsets[partition]) for partition in asked if partition not in unknown}, unknown
 
 
 def log_ends_of(
@@ -90,9 +90,9 @@ def log_ends_of(
         answers = admin.log_end_offsets_each(asked)
     except KafkaError as error:
         return {}, dict.fromkeys(asked, reason(error))
-    found = {each: answer for each, answer in answers.items() if isinstance(answer, int)}
-    unknown = {each: reason(answer) for each, answer in answers.items() if isinstance(answer, KafkaError)}
-    return found, dict.fromkeys((each for each in asked if each not in found), NOT_REPORTED) | unknown
+    ends = {partition: answer for partition, answer in answers.items() if isinstance(answer, int)}
+    unknown = {partition: reason(answer) for partition, answer in answers.items() if isinstance(answer, KafkaError)}
+    return ends, dict.fromkeys((partition for partition in asked if partition not in ends), NOT_REPORTED) | unknown
 
 
 def content_of(
@@ -113,10 +113,14 @@ def producers_of(
     """The producers in the state of each partition's leader, or why they are not known."""
     asked = list(partitions)
     described, errors = admin.describe_producers_each(asked)
-    found: dict[TopicPartition, list[ProducerView]] = {each: [] for each in asked if each not in errors}
-    for each in described:
-        found[each.topic_partition].append(_producer(each))
-    return {each: tuple(some) for each, some in found.items()}, {each: reason(error) for each, error in errors.items()}
+    producers: dict[TopicPartition, list[ProducerView]] = {
+        partition: [] for partition in asked if partition not in errors
+    }
+    for producer in described:
+        producers[producer.topic_partition].append(_producer(producer))
+    return {partition: tuple(some) for partition, some in producers.items()}, {
+        partition: reason(error) for partition, error in errors.items()
+    }
 
 
 def _producer(described: ProducerDescription) -> ProducerView:
@@ -138,45 +142,45 @@ def transaction_of(admin: AdminCalls, transactional_id: str, now: int) -> Transa
 
 def transactions_of(admin: AdminCalls, listed: Iterable[TransactionListing], now: int) -> tuple[TransactionView, ...]:
     """Return what the coordinators know of these transactional ids; one that has expired meanwhile is left out."""
-    found: list[TransactionView] = []
-    for each in listed:
+    transactions: list[TransactionView] = []
+    for listing in listed:
         try:
-            found.append(transaction_of(admin, each.transactional_id, now))
+            transactions.append(transaction_of(admin, listing.transactional_id, now))
         except KafkaError as error:
             if error.code is not ErrorCode.transactional_id_not_found:
-                found.append(_undescribed(each, reason(error)))
-    return tuple(found)
+                transactions.append(_undescribed(listing, reason(error)))
+    return tuple(transactions)
 
 
 _CLIENT: Final = {"client_id": NOT_REPORTED, "client_host": NOT_REPORTED}
 """No version of DescribeTransactions has them."""
 
 
-def _described(each: TransactionDescription, now: int) -> TransactionView:
-    start = each.start_time if each.start_time >= 0 and each.partitions else None
+def _described(description: TransactionDescription, now: int) -> TransactionView:
+    start = description.start_time if description.start_time >= 0 and description.partitions else None
     return TransactionView(
-        each.transactional_id,
-        each.state,
-        each.coordinator_id,
-        each.producer_id,
-        each.producer_epoch,
-        each.is_two_phase,
-        None if each.is_two_phase else each.timeout_ms,
+        description.transactional_id,
+        description.state,
+        description.coordinator_id,
+        description.producer_id,
+        description.producer_epoch,
+        description.is_two_phase,
+        None if description.is_two_phase else description.timeout_ms,
         start,
         None if start is None else max(0, now - start),
-        tuple(map(str, each.partitions)),
+        tuple(map(str, description.partitions)),
         unknown=_CLIENT,
     )
 
 
-def _undescribed(each: TransactionListing, why: str) -> TransactionView:
+def _undescribed(listing: TransactionListing, why: str) -> TransactionView:
     fields = ("producer_epoch", "is_two_phase", "timeout_ms", "start_time", "age_ms", "partitions")
     unknown: Mapping[str, str] = dict.fromkeys(fields, why) | _CLIENT
     return TransactionView(
-        each.transactional_id,
-        each.state,
-        each.coordinator_id,
-        each.producer_id,
+        listing.transactional_id,
+        listing.state,
+        listing.coordinator_id,
+        listing.producer_id,
         *(None, None, None, None, None, None),
         unknown=unknown,
     )

@@ -36,7 +36,7 @@ def contents_of(admin: AdminCalls, reader: RangeReader, topic: str) -> tuple[Par
     reads uncommitted records. Raises KafkaError where the topic cannot be asked."""
     asked = [TopicPartition(topic, index) for index in admin.describe_topics([topic])[topic].partitions]
     bounds, unknown = bounds_of(admin, asked)
-    found = []
+    contents = []
     for at in asked:
         content, why = None, unknown.get(at, f"not read: more than {COUNTED_OFFSETS_MAX:,} offsets")
         try:
@@ -44,8 +44,8 @@ def contents_of(admin: AdminCalls, reader: RangeReader, topic: str) -> tuple[Par
                 content = content_of(reader, at, bounds[at].start, bounds[at])
         except KafkaError as error:
             why = reason(error)
-        found.append(_content(at.partition, content, why))
-    return tuple(found)
+        contents.append(_content(at.partition, content, why))
+    return tuple(contents)
 
 
 def _content(partition: int, content: RangeContent | None, why: str) -> PartitionContent:

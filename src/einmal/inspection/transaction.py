@@ -52,8 +52,8 @@ def show(admin: AdminCalls, reader: RangeReader, transactional_id: str, now: int
     unknown |= no_producers
     parts = []
     for at in partitions:
-        open_here = [each for each in producers.get(at, ()) if each.producer_id == transaction.producer_id]
-        start = next((each.transaction_start_offset for each in open_here), None)
+        open_here = [producer for producer in producers.get(at, ()) if producer.producer_id == transaction.producer_id]
+        start = next((producer.transaction_start_offset for producer in open_here), None)
         parts.append(_part(reader, at, transaction.producer_id, start, bounds.get(at), unknown.get(at)))
     return ShownTransaction(transaction, tuple(parts))
 
@@ -75,7 +75,10 @@ def _part(
         return RecordsInPartition(*at, start, None, None, dict.fromkeys(("last_offset", "records"), why))
     mine = [open_range for open_range in content.open_ranges if open_range.producer_id == producer_id]
     return RecordsInPartition(
-        *at, start, max((each.last_offset for each in mine), default=None), sum(each.records for each in mine)
+        *at,
+        start,
+        max((open_range.last_offset for open_range in mine), default=None),
+        sum(open_range.records for open_range in mine),
     )
 
 

@@ -40,8 +40,8 @@ class KafkaJars:
     version: str
 
     @classmethod
-    def found(cls, home: Path) -> Self:
-        """In a distribution, or in a folder of jars. Raises KafkaMissing."""
+    def locate(cls, home: Path) -> Self:
+        """Find them in a distribution, or in a folder of jars. Raises KafkaMissing."""
         for folder in (home / "libs", home):
             for jar in sorted(folder.glob("kafka_2.*.jar")):
                 if (match := _JAR.fullmatch(jar.name)) is not None:

@@ -91,9 +91,9 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
 
     ``first_port`` 0: all on free ones. Raises LayoutError when the folder holds a cluster of another size.
     """
-    found = sorted(int(match[1]) for path in folder.glob("broker-*") if (match := _DATA.fullmatch(path.name)))
-    if found and len(found) != count:
-        raise LayoutError(f"{folder} has the data of {len(found)} brokers, not of {count}")
+    node_ids = sorted(int(match[1]) for path in folder.glob("broker-*") if (match := _DATA.fullmatch(path.name)))
+    if node_ids and len(node_ids) != count:
+        raise LayoutError(f"{folder} has the data of {len(node_ids)} brokers, not of {count}")
     controllers = min(count, _CONTROLLERS_MAX)
     controllers -= controllers % 2 == 0
     internal = _loopback(host)
@@ -145,7 +145,9 @@ def settings_of_node(plan: BrokerPlan, plans: Sequence[BrokerPlan]) -> dict[str,
     """Settings that a node of these plans has, of either kind."""
     replicas = str(min(_REPLICAS_MAX, len(plans)))
     in_sync = str(max(1, int(replicas) - 1))
-    voters = [f"{each.node_id}@{address}" for each in plans if (address := each.controller_address) is not None]
+    voters = [
+        f"{node_plan.node_id}@{address}" for node_plan in plans if (address := node_plan.controller_address) is not None
+    ]
     return {
         "node.id": str(plan.node_id),
         "process.roles": "broker" if plan.controller_port is None else "broker,controller",

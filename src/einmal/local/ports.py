@@ -27,15 +27,15 @@ def free_ports(wanted: Iterable[tuple[str, int]]) -> list[int]:
     sockets = []
     try:
         for host, port in wanted:
-            each = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-            sockets.append(each)
+            probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+            sockets.append(probe)
             # As the brokers will: a port whose last connections are still closing is free.
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _bind(each, host, port, taken={other.getsockname()[1] for other in sockets[:-1]})
-        return [each.getsockname()[1] for each in sockets]
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _bind(probe, host, port, taken={other.getsockname()[1] for other in sockets[:-1]})
+        return [probe.getsockname()[1] for probe in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for probe in sockets:
+            probe.close()
 
 
 def _bind(to: socket.socket, host: str, port: int, *, taken: set[int]) -> None:

@@ -174,7 +174,7 @@ class LocalCluster(ProcessCluster[BrokerProcess]):
     def watch(self, ended: Callable[[BrokerProcess, int], None]) -> None:
         """Call ``ended``, in another thread, when a broker has ended."""
         for broker in self.brokers.values():
-            threading.Thread(target=lambda each=broker: ended(each, each.wait()), daemon=True).start()
+            threading.Thread(target=lambda process=broker: ended(process, process.wait()), daemon=True).start()
 
 
 def tail(log: Path) -> str:

@@ -63,11 +63,11 @@ class AbortedIndex:
         assert not self._entries or self._entries[-1].last_offset < entry.last_offset, "markers come in order"
         self._entries.append(entry)
 
-    def collect(self, first: Offset, end: Offset, found: list[AbortedTransaction]) -> bool:
+    def collect(self, first: Offset, end: Offset, transactions: list[AbortedTransaction]) -> bool:
         """Add those that touch the offsets from ``first`` to before ``end``; true: no later segment has more."""
         for entry in self._entries[bisect_left(self._entries, first, key=_last_offset) :]:
             if entry.first_offset < end:
-                found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
+                transactions.append(AbortedTransaction(entry.producer_id, entry.first_offset))
             if entry.last_stable_offset >= end:
                 return True
         return False

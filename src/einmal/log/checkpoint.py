@@ -79,9 +79,9 @@ class Summary:
         """Raises ValueError when the file is incomplete."""
         crc, _, text = data.partition(b"\n")
         text = text.removesuffix(b"\n")
-        found = b"%08x" % crc32c(text)
-        if crc != found:
-            raise ValueError(f"expected CRC-32C {crc[:8]!r} of a recovery checkpoint, found {found!r}")
+        computed = b"%08x" % crc32c(text)
+        if crc != computed:
+            raise ValueError(f"expected CRC-32C {crc[:8]!r} of a recovery checkpoint, found {computed!r}")
         fields: dict[str, Any] = json.loads(text)
         if fields["version"] != _VERSION:
             raise ValueError(f"expected a recovery checkpoint of version {_VERSION}, found {fields['version']}")

@@ -446,9 +446,9 @@ class _Output:
 
 def last_batches(producers: ProducerStates) -> dict[ProducerId, LastBatch]:
     """Return the last batch of every known producer."""
-    found = {}
+    batches = {}
     for producer in producers.describe():
         entry = producers.entry(producer.producer_id)
         last_offset = entry.batches[-1].last_offset if entry is not None and entry.batches else NO_OFFSET
-        found[producer.producer_id] = LastBatch(last_offset, producer.producer_epoch)
-    return found
+        batches[producer.producer_id] = LastBatch(last_offset, producer.producer_epoch)
+    return batches

@@ -191,7 +191,7 @@ class Descriptors:
             self._keep_open(new)
             os.replace(old, new)
             # Only a folder's name is part of others: most renames are those of one of thousands of segments.
-            inside = [each for each in self._by_path if each.startswith(f"{old}/")] if os.path.isdir(new) else []
+            inside = [path for path in self._by_path if path.startswith(f"{old}/")] if os.path.isdir(new) else []
             for name in [*inside, *([old] if old in self._by_path else ())]:
                 for file in self._by_path[name].copy():
                     self._forget_name(file)
@@ -238,7 +238,7 @@ class Descriptors:
     def _close_one(self) -> bool:
         """Close the descriptor that was not used for longest; false: all are in use."""
         for files in (self._flushed, self._unflushed):
-            file = next((each for each in files if not each.users), None)
+            file = next((file for file in files if not file.users), None)
             if file is None:
                 continue
             if files is self._unflushed:

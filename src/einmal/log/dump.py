@@ -107,7 +107,7 @@ def _record(header: BatchHeader, record: Record) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "key": record.key,
         "value": record.value,
-        "headers": [(each.key, each.value) for each in record.headers],
+        "headers": [(record_header.key, record_header.value) for record_header in record.headers],
     }
     if header.is_control and control_type(record) in (ABORT, COMMIT):
         marker = decode_marker(record)

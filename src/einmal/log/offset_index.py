@@ -53,7 +53,7 @@ class OffsetIndex:
         return len(self._offsets)
 
     def __iter__(self) -> Iterator[tuple[Offset, Position]]:
-        return iter([(Offset(each[0]), Position(each[1])) for each in zip(self._offsets, self._positions, strict=True)])
+        return iter([(Offset(pair[0]), Position(pair[1])) for pair in zip(self._offsets, self._positions, strict=True)])
 
     def append(self, last_offset: Offset, position: Position) -> None:
         self._offsets.append(last_offset)

@@ -262,10 +262,10 @@ class PartitionLog:
             headers = admission.headers
         else:
             next_offset = self.log_end_offset if origin is REPLICATION else None
-            found = trusted_headers(batches, next_offset=next_offset, segment_bytes=self.config.segment_bytes)
-            if isinstance(found, ErrorCode):
-                return AppendResult.refusal(found, self.log_start_offset)
-            headers = found
+            outcome = trusted_headers(batches, next_offset=next_offset, segment_bytes=self.config.segment_bytes)
+            if isinstance(outcome, ErrorCode):
+                return AppendResult.refusal(outcome, self.log_start_offset)
+            headers = outcome
         for header in headers:
             if header.producer_id >= 0 and not header.attributes & CONTROL:
                 verdict = self.producers.check(header, origin, verification)

@@ -29,10 +29,10 @@ def decode(data: bytes) -> UUID:
     if fields.get("version") != "0" or "topic_id" not in fields or not set(fields) <= set(_KEYS):
         raise ValueError("not a partition.metadata file")
     topic_id = UUID(bytes=urlsafe_b64decode(fields["topic_id"] + "=="))
-    found = _checksum(topic_id)
-    expected = fields.get("crc32c", found)
-    if expected != found:
-        raise ValueError(f"expected CRC-32C {expected}, found {found}")
+    computed = _checksum(topic_id)
+    expected = fields.get("crc32c", computed)
+    if expected != computed:
+        raise ValueError(f"expected CRC-32C {expected}, found {computed}")
     return topic_id
 
 

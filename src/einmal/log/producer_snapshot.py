@@ -64,9 +64,9 @@ def decode_entries(data: bytes) -> Iterator[SnapshotEntry]:
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"expected a producer snapshot of version {_VERSION}, found {version}")
-    found = crc32c(data[_CRC_START:])
-    if crc != found:
-        raise ValueError(f"expected CRC-32C {crc:08x} of a producer snapshot, found {found:08x}")
+    computed = crc32c(data[_CRC_START:])
+    if crc != computed:
+        raise ValueError(f"expected CRC-32C {crc:08x} of a producer snapshot, found {computed:08x}")
     size = _HEAD.size + count * _ENTRY.size
     if len(data) != size:
         raise ValueError(f"expected {size} bytes of a snapshot of {count} producers, found {len(data)}")

@@ -149,7 +149,9 @@ def recover(
         _remove(disk, directory, suffix, sorted(set(files[suffix]) - {segment.base_offset for segment in segments}))
     has_epochs = _load_epochs(disk, directory, recovered, summary)
     proved = all(recovered.aborted_from.get(segment.base_offset) == segment.end_offset for segment in segments)
-    has_stored = summary is None or [each.stored for each in segments] == [each.stored for each in summary.segments]
+    has_stored = summary is None or [segment.stored for segment in segments] == [
+        segment.stored for segment in summary.segments
+    ]
     recovered.matches_checkpoint = has_epochs and proved and has_stored
     load_state(disk, directory, config, recovered, now)
     return recovered
@@ -165,9 +167,9 @@ def _own(
     if summary.topic_id != topic_id:
         log.warning(
             "checkpoint_of_other_topic",
-            "%(path)s is of topic id %(found)s, not %(expected)s: the whole log is read instead",
+            "%(path)s is of topic id %(topic_id)s, not %(expected)s: the whole log is read instead",
             path=path,
-            found=summary.topic_id,
+            topic_id=summary.topic_id,
             expected=topic_id,
         )
         return None
@@ -437,9 +439,9 @@ def load_state(disk: Disk, directory: PurePosixPath, config: LogConfig, recovere
         if is_usable and not is_loaded and start <= offset <= replay_from:
             try:
                 data = disk.read_file(directory / file_name(offset, SNAPSHOT))
-                found = Stored.of(data)
-                if stored not in (None, found):
-                    raise ValueError(f"expected the producer snapshot {stored} of the checkpoint, found {found}")
+                actual = Stored.of(data)
+                if stored not in (None, actual):
+                    raise ValueError(f"expected the producer snapshot {stored} of the checkpoint, found {actual}")
                 recovered.producers = ProducerStates.decode_snapshot(data, now, config.producer_id_expiration_ms)
                 start, is_loaded = offset, True
             except (OSError, ValueError) as error:

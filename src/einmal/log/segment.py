@@ -321,8 +321,8 @@ class Segment:
             raise self._unexpected(f"offset >= {expected}", end, following)
         self._verified.add(start, end)
 
-    def _unexpected(self, expected: str, position: int, found: int) -> LogCorruption:
-        return LogCorruption(f"{self.path(LOG)}: expected {expected} at byte {position}, found {found}")
+    def _unexpected(self, expected: str, position: int, actual: int) -> LogCorruption:
+        return LogCorruption(f"{self.path(LOG)}: expected {expected} at byte {position}, found {actual}")
 
     def headers(self, start: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from ``start`` to ``end``, where batches begin. Raises LogCorruption."""

@@ -112,7 +112,7 @@ def settle(disk: Disk, directory: PurePosixPath, summary: Summary | None) -> Non
     for base in _bases(disk, directory, LOG + SWAP):
         size, end_offset = _extent(disk, directory / file_name(base, LOG + SWAP))
         if summary is None and size:
-            old += [each for each in _bases(disk, directory, LOG) if base < each < end_offset]
+            old += [offset for offset in _bases(disk, directory, LOG) if base < offset < end_offset]
         # Two swaps can have the same size; their end offsets differ.
         elif base not in known or (size, end_offset) != (known[base].size, known[base].end_offset):
             continue

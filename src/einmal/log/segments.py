@@ -108,11 +108,11 @@ class Segments:
         A transaction is in the index of the segment that has its marker, so later segments are looked through too,
         until one shows that no transaction of before ``end`` is still open.
         """
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         for segment in self.in_order[max(0, bisect_right(self._bases, first) - 1) :]:
-            if segment.aborted_index.collect(first, end, found):
+            if segment.aborted_index.collect(first, end, transactions):
                 break
-        return sorted(found, key=lambda transaction: transaction.first_offset)
+        return sorted(transactions, key=lambda transaction: transaction.first_offset)
 
     def search_by_time(self, timestamp: int, start: Offset) -> TimeSearch | Offset | None:
         """In the first batch from ``start`` on whose header promises a record that is not older than ``timestamp``.

@@ -47,7 +47,7 @@ class TimeIndex:
         return len(self._timestamps)
 
     def __iter__(self) -> Iterator[tuple[int, Offset]]:
-        return iter([(each[0], Offset(each[1])) for each in zip(self._timestamps, self._offsets, strict=True)])
+        return iter([(pair[0], Offset(pair[1])) for pair in zip(self._timestamps, self._offsets, strict=True)])
 
     def maybe_append(self, timestamp: int, last_offset: Offset) -> None:
         """Add an entry, unless the timestamp has been reached before or is none (-1)."""

@@ -23,16 +23,16 @@ class TimestampOffset(NamedTuple):
 
 
 class TimeSearch:
-    """``data``: the batch. ``found`` None: there is no such record at or after ``start``."""
+    """``data``: the batch. ``position`` None: there is no such record at or after ``start``."""
 
-    __slots__ = ("_data", "_header", "_start", "_timestamp", "found", "is_decided")
+    __slots__ = ("_data", "_header", "_start", "_timestamp", "position", "is_decided")
 
     def __init__(self, data: bytes, header: BatchHeader, timestamp: int, start: Offset) -> None:
         self._data = data
         self._header = header
         self._timestamp = timestamp
         self._start = start
-        self.found: TimestampOffset | None = None
+        self.position: TimestampOffset | None = None
         self.is_decided = False
         """False: ``decide`` has to look, which takes longer than an event loop may stand."""
         if header.record_count <= QUICK_RECORDS and len(data) <= QUICK_BYTES:
@@ -62,7 +62,7 @@ class TimeSearch:
             timestamp = base_timestamp + since if append_time is None else append_time
             if timestamp >= self._timestamp and base_offset + delta >= self._start:
                 offset = Offset(base_offset + delta)
-                self.found = TimestampOffset(offset, timestamp, self._header.partition_leader_epoch)
+                self.position = TimestampOffset(offset, timestamp, self._header.partition_leader_epoch)
                 break
         self.is_decided = True
         return True

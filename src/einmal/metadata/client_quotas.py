@@ -148,7 +148,7 @@ def _problem_of_values(change: QuotaChange) -> str | None:
 
 def problem_of_filter(filters: Sequence[QuotaFilter]) -> QuotaResult:
     """Return what is wrong with a filter."""
-    kinds = [each.entity_type for each in filters]
+    kinds = [component.entity_type for component in filters]
     for kind, match_type, match in filters:
         if not kind:
             return QuotaResult(ErrorCode.invalid_request, "Invalid empty entity type.")

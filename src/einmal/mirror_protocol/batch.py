@@ -39,38 +39,38 @@ GroupPartition = tuple[str, TopicPartition]
 def groups_of(progress: MirrorProgress, cut: Cut, refused: Collection[str]) -> GroupPartitions:
     """Whose offsets a transaction that copies up to ``cut`` may commit, and in which partitions of the target; without
     groups that the target has refused."""
-    found: dict[str, set[TopicPartition]] = {}
+    groups: dict[str, set[TopicPartition]] = {}
     for (group, partition), offset in _last_commits(progress, cut).items():
         if offset is not None and group not in refused:
-            found.setdefault(group, set()).add(_at_target(progress, partition))
-    return {group: frozenset(partitions) for group, partitions in found.items()}
+            groups.setdefault(group, set()).add(_at_target(progress, partition))
+    return {group: frozenset(partitions) for group, partitions in groups.items()}
 
 
 def refusals(progress: MirrorProgress, cut: Cut, refused: Mapping[str, str]) -> dict[str, RefusedAt]:
     """Groups with offsets that are passed without being translated once everything up to ``cut`` is copied: of those
     that are ``refused`` now, with reasons, and of earlier transactions, until they are read again."""
-    found = {
+    groups = {
         group: refusal if group in refused else progress.read_on(group, cut)
         for group, refusal in progress.recorded.refused.items()
         if group in refused or not progress.is_read_again(group, cut)
     }
     if not refused:
-        return found
-    for each, scan in progress.scans.items():
+        return groups
+    for partition, scan in progress.scans.items():
         position = scan.resumes_at(scan.position)
-        for commit in scan.commits_below(cut[each]):
+        for commit in scan.commits_below(cut[partition]):
             if commit.group not in refused or not progress.is_copied(commit.partition):
                 continue
-            known = found.get(commit.group)
+            known = groups.get(commit.group)
             # Known ones: what is read again for a topic that is back, or of another __consumer_offsets, is before.
-            if len(found) < _REFUSALS_MAX if known is None else position < known.position:
+            if len(groups) < _REFUSALS_MAX if known is None else position < known.position:
                 reason = refused[commit.group][:_REASON_MAX]
-                found[commit.group] = RefusedAt(reason, each.partition, position)
-    return found
+                groups[commit.group] = RefusedAt(reason, partition.partition, position)
+    return groups
 
 
 def moved_groups(
-    progress: MirrorProgress, cut: Cut, found: TargetGroupsRead, refused: Mapping[str, str]
+    progress: MirrorProgress, cut: Cut, target_groups: TargetGroupsRead, refused: Mapping[str, str]
 ) -> dict[GroupPartition, MirrorNotice]:
     """Groups whose offsets are not translated, because the target refuses them, or because they belong to the target
     now: they have members there, or an offset that is not the last one that was translated. To overwrite it would
@@ -78,7 +78,7 @@ def moved_groups(
     moved = {}
     for (group, partition), offset in _last_commits(progress, cut).items():
         copy = _at_target(progress, partition)
-        actual = found.offsets.get(group, {}).get(copy)
+        actual = target_groups.offsets.get(group, {}).get(copy)
         if offset is None:
             continue
         if group in refused:
@@ -88,7 +88,7 @@ def moved_groups(
             )
             moved[group, partition] = MirrorNotice(NoticeKind.REFUSED, group, text, partition, offset)
             continue
-        if group in found.active:
+        if group in target_groups.active:
             why = "has members at the target"
         elif actual is not None and not _is_own(progress, group, partition, actual):
             why = f"has committed offset {actual} in {copy} at the target"
@@ -156,8 +156,8 @@ def advance(progress: MirrorProgress, cut: Cut, position: RecordedPosition, stag
     progress.groups = {key: dict(groups) for key, groups in staged.groups.items()}
     for group in progress.returned_groups.keys() - position.refused.keys():
         del progress.returned_groups[group]
-    for each, end in cut.items():
-        progress.scans[each].advance(end)
+    for partition, end in cut.items():
+        progress.scans[partition].advance(end)
 
 
 def _current(progress: MirrorProgress) -> list[MapKey]:
@@ -204,9 +204,9 @@ def _translate(
 
 def _last_commits(progress: MirrorProgress, cut: Cut) -> dict[GroupPartition, int | None]:
     last: dict[GroupPartition, int | None] = {}
-    for each, scan in progress.scans.items():
+    for partition, scan in progress.scans.items():
         commit: GroupCommit
-        for commit in scan.commits_below(cut[each]):
+        for commit in scan.commits_below(cut[partition]):
             if progress.is_copied(commit.partition):
                 last[commit.group, commit.partition] = commit.offset
     return last

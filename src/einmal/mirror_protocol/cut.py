@@ -71,35 +71,37 @@ def find_whole(scans: Scans, probe: Probe) -> None:
     ``after``, unless ``preparing`` is None."""
     groups: dict[ProducerIdAndEpoch, list[TransactionPart]] = {}
     for scan in scans.values():
-        for part in scan.decided:
-            if part.whole is None:
-                assert part.producer is not None
-                groups.setdefault(part.producer, []).append(part)
-    for producer, parts in groups.items():
+        for share in scan.decided:
+            if share.whole is None:
+                assert share.producer is not None
+                groups.setdefault(share.producer, []).append(share)
+    for producer, shares in groups.items():
         if probe.preparing is None:
-            _connect([part] for part in parts)
-        elif not probe.may_be_preparing(producer) and _are_all_known(parts, probe.before):
-            _connect([parts])
+            _connect([share] for share in shares)
+        elif not probe.may_be_preparing(producer) and _are_all_known(shares, probe.before):
+            _connect([shares])
 
 
-def _are_all_known(parts: list[TransactionPart], before: Mapping[TopicPartition, int]) -> bool:
-    is_early = [part.marker < before.get(part.partition, 0) for part in parts]
-    return any(is_early) if all(part.is_unique for part in parts) else all(is_early)
+def _are_all_known(shares: list[TransactionPart], before: Mapping[TopicPartition, int]) -> bool:
+    is_early = [share.marker < before.get(share.partition, 0) for share in shares]
+    return any(is_early) if all(share.is_unique for share in shares) else all(is_early)
 
 
 def _connect(groups: Iterable[list[TransactionPart]]) -> None:
-    for parts in groups:
-        whole = tuple(parts)
-        for part in parts:
-            part.whole = whole
+    for shares in groups:
+        whole = tuple(shares)
+        for share in shares:
+            share.whole = whole
 
 
 def largest_cut(scans: Scans, offsets_max: int | None = None, *, splits: bool = False) -> Cut:
     """The largest consistent cut of what is scanned. ``offsets_max``: per partition, beyond its position, where that
     leaves anything to copy. ``splits``: by partition, as the head of this module has it."""
     while offsets_max is not None:
-        cut = _largest(scans, {each: scan.position + offsets_max for each, scan in scans.items()}, splits=splits)
-        if any(scan.has_content(cut[each]) for each, scan in scans.items()):
+        cut = _largest(
+            scans, {partition: scan.position + offsets_max for partition, scan in scans.items()}, splits=splits
+        )
+        if any(scan.has_content(cut[partition]) for partition, scan in scans.items()):
             return cut
         if all(scan.position + offsets_max >= scan.scanned for scan in scans.values()):
             return cut
@@ -109,36 +111,36 @@ def largest_cut(scans: Scans, offsets_max: int | None = None, *, splits: bool = 
 
 
 def _largest(scans: Scans, limits: Mapping[TopicPartition, int], *, splits: bool) -> Cut:
-    cut = {each: min(scan.scanned, limits.get(each, scan.scanned)) for each, scan in scans.items()}
+    cut = {partition: min(scan.scanned, limits.get(partition, scan.scanned)) for partition, scan in scans.items()}
     for scan in scans.values():
-        for part in scan.unfinished():
-            _lower(cut, part)
+        for share in scan.unfinished():
+            _lower(cut, share)
     by_last = {
-        each: sorted((part for part in scan.decided if part.whole and not splits), key=lambda part: part.last)
-        for each, scan in scans.items()
+        partition: sorted((share for share in scan.decided if share.whole and not splits), key=lambda share: share.last)
+        for partition, scan in scans.items()
     }
     needs = _needs(scans)
     lowered = deque(scans)
     while lowered:
         partition = lowered.popleft()
-        parts, needing = by_last[partition], needs.get(partition, [])
+        shares, needing = by_last[partition], needs.get(partition, [])
         excluded = []
-        while parts and parts[-1].last >= cut[partition]:
-            excluded.append(parts.pop())
+        while shares and shares[-1].last >= cut[partition]:
+            excluded.append(shares.pop())
         while needing and needing[-1][0] > cut[partition]:
             excluded.append(needing.pop()[1])
-        for part in excluded:
-            for each in part.whole or ():
-                if _lower(cut, each):
-                    lowered.append(each.partition)
+        for share in excluded:
+            for member in share.whole or ():
+                if _lower(cut, member):
+                    lowered.append(member.partition)
     return cut
 
 
-def _lower(cut: Cut, part: TransactionPart) -> bool:
-    """Exclude the part. Returns whether the end has changed."""
-    if part.first >= cut[part.partition]:
+def _lower(cut: Cut, share: TransactionPart) -> bool:
+    """Exclude the share. Returns whether the end has changed."""
+    if share.first >= cut[share.partition]:
         return False
-    cut[part.partition] = part.first
+    cut[share.partition] = share.first
     return True
 
 
@@ -150,12 +152,12 @@ def _needs(scans: Scans) -> dict[TopicPartition, list[tuple[int, TransactionPart
     """
     needs: dict[TopicPartition, list[tuple[int, TransactionPart]]] = {}
     for scan in scans.values():
-        for part in scan.decided:
-            for commit in part.commits:
+        for share in scan.decided:
+            for commit in share.commits:
                 needed = scans.get(commit.partition)
-                if needed is not None and commit.offset is not None and part.whole:
+                if needed is not None and commit.offset is not None and share.whole:
                     end = min(commit.offset, needed.end)
-                    needs.setdefault(commit.partition, []).append((end, part))
+                    needs.setdefault(commit.partition, []).append((end, share))
     for needing in needs.values():
         needing.sort(key=lambda need: need[0])
     return needs

@@ -212,9 +212,9 @@ class MirrorMachine:
             except _Again:
                 yield Wait()
         progress.seen = {topic: dict(ends) for topic, ends in progress.recorded.seen.items()}
-        for key, each in saved.items():
-            progress.maps[key] = OffsetMap(each.runs)
-            progress.groups[key] = dict(each.groups)
+        for key, saved_map in saved.items():
+            progress.maps[key] = OffsetMap(saved_map.runs)
+            progress.groups[key] = dict(saved_map.groups)
 
     def _round(self) -> _Steps[bool]:
         """Copy one batch, from what was read ahead if possible. Returns whether anything was copied."""
@@ -240,7 +240,7 @@ class MirrorMachine:
         held = [scan for scan in scans if scan.first_uncopied() is not None]
         self._rounds_held = self._rounds_held + 1 if held else 0
         if self._rounds_held == _ROUNDS_HELD:
-            undecided = sorted({each for scan in held for each in scan.undecided})
+            undecided = sorted({producer_id for scan in held for producer_id in scan.undecided})
             names = f" (producer ids {', '.join(map(str, undecided[:_NAMED_MAX]))})" if undecided else ""
             self._notice(
                 NoticeKind.HELD,
@@ -283,7 +283,7 @@ class MirrorMachine:
             self._is_stale = False
         progress.read_again(progress.recorded.refused.keys() - self._refused.keys())
         before = yield from self._ends(tuple(progress.scans))
-        progress.see({each: extent.end for each, extent in before.items()})
+        progress.see({partition: extent.end for partition, extent in before.items()})
         preparing, self._are_transactions_known = None, True
         try:
             preparing = yield from self._preparing()
@@ -296,9 +296,11 @@ class MirrorMachine:
         if (yield from self._survey()):
             return False
         self._compare(after)
-        yield from self._scan({each: extent.end for each, extent in after.items()})
+        yield from self._scan({partition: extent.end for partition, extent in after.items()})
         if self._are_transactions_known:
-            find_whole(progress.scans, Probe({each: extent.end for each, extent in before.items()}, preparing))
+            find_whole(
+                progress.scans, Probe({partition: extent.end for partition, extent in before.items()}, preparing)
+            )
         self._has_looked = self._is_read_ahead = True
         return True
 
@@ -359,25 +361,25 @@ class MirrorMachine:
         """Positions and what was read ahead with the logs as they are now."""
         progress = self._progress
         is_void = False
-        for each, extent in extents.items():
-            scan = progress.scans[each]
-            progress.starts[each] = extent.start
+        for partition, extent in extents.items():
+            scan = progress.scans[partition]
+            progress.starts[partition] = extent.start
             if scan.position == UNKNOWN:
                 scan.forget(extent.start)
             elif scan.position < extent.start:
-                lost = f"{each} offsets {scan.position} to {extent.start - 1} were deleted before they were copied"
-                if each.topic != OFFSETS_TOPIC:
-                    self._lose(MirrorNotice(NoticeKind.DATA_LOSS, str(each), lost))
+                lost = f"{partition} offsets {scan.position} to {extent.start - 1} were deleted before they were copied"
+                if partition.topic != OFFSETS_TOPIC:
+                    self._lose(MirrorNotice(NoticeKind.DATA_LOSS, str(partition), lost))
                 scan.forget(extent.start)
                 is_void = True
             elif extent.end < scan.position:
                 self._notice(
                     NoticeKind.BEHIND,
-                    str(each),
-                    f"{each} ends at offset {extent.end}, before offset {scan.position}, up to which it was copied: "
-                    "the log was truncated (an unclean leader election, or a disk that was lost or restored)",
+                    str(partition),
+                    f"{partition} ends at offset {extent.end}, before offset {scan.position}, up to which it was copied"
+                    ": the log was truncated (an unclean leader election, or a disk that was lost or restored)",
                 )
-                raise _Again(f"{each} is behind")
+                raise _Again(f"{partition} is behind")
             elif extent.end < scan.scanned:
                 is_void = True
         if is_void:
@@ -386,24 +388,24 @@ class MirrorMachine:
     def _scan(self, ends: Mapping[TopicPartition, int]) -> _Steps[None]:
         scans = self._progress.scans
         topic_ids = {topic.name: topic.source_id for topic in self._progress.topics.values()}
-        for each, end in ends.items():
-            scans[each].end = end
+        for partition, end in ends.items():
+            scans[partition].end = end
         while True:
             ranges = {
-                each: (scans[each].scanned, end)
-                for each, end in ends.items()
-                if scans[each].scanned < end and not self._has_enough(scans[each])
+                partition: (scans[partition].scanned, end)
+                for partition, end in ends.items()
+                if scans[partition].scanned < end and not self._has_enough(scans[partition])
             }
             if not ranges:
                 return
-            found = yield from self._ask(ScanHeaders(ranges, topic_ids), HeadersScanned)
-            for each, headers in found.headers.items():
+            answer = yield from self._ask(ScanHeaders(ranges, topic_ids), HeadersScanned)
+            for partition, headers in answer.headers.items():
                 for header in headers:
-                    scans[each].take(self._relevant(each, header))
-            for each, reached in found.reached.items():
-                scans[each].reach(reached)
-                self._note_unmarked(scans[each])
-            if all(scans[each].scanned == start for each, (start, _) in ranges.items()):
+                    scans[partition].take(self._relevant(partition, header))
+            for partition, reached in answer.reached.items():
+                scans[partition].reach(reached)
+                self._note_unmarked(scans[partition])
+            if all(scans[partition].scanned == start for partition, (start, _) in ranges.items()):
                 raise _Again("the source returns no headers")
             parts = sum(len(scan.decided) + len(scan.undecided) for scan in scans.values())
             if parts > self._flow.parts_max:
@@ -418,13 +420,13 @@ class MirrorMachine:
         return self._by_partition and scan.is_copied and scan.has_decided(self._flow.parts_ahead)
 
     def _note_unmarked(self, scan: PartitionScan) -> None:
-        for part in scan.unmarked:
-            assert part.producer is not None
+        for share in scan.unmarked:
+            assert share.producer is not None
             self._notice(
                 NoticeKind.UNMARKED,
                 str(scan.partition),
-                f"{scan.partition} has no marker for the transaction of producer id {part.producer.producer_id}, epoch "
-                f"{part.producer.producer_epoch}, at offsets {part.first} to {part.last}: the source's "
+                f"{scan.partition} has no marker for the transaction of producer id {share.producer.producer_id}, "
+                f"epoch {share.producer.producer_epoch}, at offsets {share.first} to {share.last}: the source's "
                 "readers see it with the producer's next transaction, and so does the mirror",
             )
         scan.unmarked.clear()
@@ -466,11 +468,11 @@ class MirrorMachine:
         return largest_cut(self._progress.scans, self._flow.offsets_max, splits=self._by_partition)
 
     def _has_content(self, cut: Cut) -> bool:
-        return any(scan.has_content(cut[each]) for each, scan in self._progress.scans.items())
+        return any(scan.has_content(cut[partition]) for partition, scan in self._progress.scans.items())
 
     def _transact(self, cut: Cut) -> _Steps[None]:
         progress, record = self._progress, self._committer.record
-        are_ahead = all(progress.scans[each].position <= end for each, end in cut.items())
+        are_ahead = all(progress.scans[partition].position <= end for partition, end in cut.items())
         assert are_ahead, "a cut below a position would record less than what is at the target"
         refused = self._refused_now()
         position = progress.position_after(cut, self._aside, refusals(progress, cut, refused))
@@ -520,17 +522,20 @@ class MirrorMachine:
     def _copy(self, identity: ProducerIdAndEpoch, cut: Cut) -> _Steps[MirrorEvent]:
         progress = self._progress
         ranges = {
-            each: (scan.position, cut[each])
-            for each, scan in progress.scans.items()
-            if progress.is_copied(each) and scan.has_content(cut[each])
+            partition: (scan.position, cut[partition])
+            for partition, scan in progress.scans.items()
+            if progress.is_copied(partition) and scan.has_content(cut[partition])
         }
         topics = progress.topics
         return (
             yield CopyRecords(
                 identity,
                 ranges,
-                {each.topic: topics[each.topic].source_id for each in ranges},
-                {each: TopicPartition(topics[each.topic].target, each.partition) for each in ranges},
+                {partition.topic: topics[partition.topic].source_id for partition in ranges},
+                {
+                    partition: TopicPartition(topics[partition.topic].target, partition.partition)
+                    for partition in ranges
+                },
             )
         )
 

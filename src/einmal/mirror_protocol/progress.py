@@ -83,7 +83,7 @@ class RecordedPosition:
     def of(record: CommitRecord | None) -> RecordedPosition:
         if record is None:
             return RecordedPosition()
-        if len(record.end) != 2 or not all(isinstance(each, dict) for each in record.end):
+        if len(record.end) != 2 or not all(isinstance(side, dict) for side in record.end):
             raise ValueError(f"the commit record of {record.transactional_id!r} is not of a mirror")
         source, target = record.end
         offsets = {
@@ -175,7 +175,7 @@ class MirrorProgress:
     def has_copied(self, goal: Mapping[TopicPartition, int]) -> bool:
         """Whether everything is copied that was committed when the logs had these ends; every partition has one."""
         return self.scans.keys() <= goal.keys() and all(
-            scan.has_copied(goal[each]) for each, scan in self.scans.items()
+            scan.has_copied(goal[partition]) for partition, scan in self.scans.items()
         )
 
     def is_old(self, scanned: TopicPartition, last_offset: int, group: str, topic: str) -> bool:
@@ -188,9 +188,9 @@ class MirrorProgress:
     def read_again(self, groups: Collection[str]) -> None:
         """Read again what groups have committed since the target has refused them. What was read ahead is forgotten."""
         returned = {
-            each: self.recorded.refused[each]
-            for each in groups
-            if each not in self.returned_groups and self.recorded.refused[each].topic_partition in self.scans
+            group: self.recorded.refused[group]
+            for group in groups
+            if group not in self.returned_groups and self.recorded.refused[group].topic_partition in self.scans
         }
         if not returned:
             return
@@ -209,7 +209,9 @@ class MirrorProgress:
 
     def forget_passed(self) -> None:
         """Nothing is read again for topics any more once all that was passed is."""
-        if all(each in self.scans and self.scans[each].position >= end for each, end in self.passed.items()):
+        if all(
+            partition in self.scans and self.scans[partition].position >= end for partition, end in self.passed.items()
+        ):
             self.passed.clear()
             if any(scan.topic == OFFSETS_TOPIC for scan in self.scans):
                 self.returned.clear()
@@ -223,8 +225,8 @@ class MirrorProgress:
 
     def aside_after(self, cut: Cut, aside: Mapping[str, str]) -> dict[str, str]:
         """Topics to record as left out: those whose groups' offsets are still to be read again are, too."""
-        is_passed = any(each.topic == OFFSETS_TOPIC for each in cut) and all(
-            cut.get(each, UNKNOWN) >= end for each, end in self.passed.items()
+        is_passed = any(partition.topic == OFFSETS_TOPIC for partition in cut) and all(
+            cut.get(partition, UNKNOWN) >= end for partition, end in self.passed.items()
         )
         unread = () if is_passed else self.returned & self.topics.keys()
         return {**dict.fromkeys(unread, "The offsets of its groups are read again."), **aside}
@@ -251,14 +253,22 @@ class MirrorProgress:
         recorded = self.recorded
         sources = {topic.name: topic.source_id for topic in self.topics.values()}
         targets = {topic.target: topic.target_id for topic in self.topics.values() if topic.target}
-        kept = {each: offset for each, offset in recorded.offsets.items() if each.topic not in sources}
-        resumed = {each: self.scans[each].resumes_at(end) for each, end in cut.items() if each.topic == OFFSETS_TOPIC}
+        kept = {partition: offset for partition, offset in recorded.offsets.items() if partition.topic not in sources}
+        resumed = {
+            partition: self.scans[partition].resumes_at(end)
+            for partition, end in cut.items()
+            if partition.topic == OFFSETS_TOPIC
+        }
         return RecordedPosition(
             recorded.source_cluster,
             recorded.target_cluster,
             {**recorded.source_ids, **sources},
             {**recorded.target_ids, **targets},
-            {**kept, **cut, **{each: max(end, self.passed.get(each, 0)) for each, end in resumed.items()}},
+            {
+                **kept,
+                **cut,
+                **{partition: max(end, self.passed.get(partition, 0)) for partition, end in resumed.items()},
+            },
             {topic: ends for topic, ends in self.seen.items() if self._is_needed(cut, ends, refused)},
             self.aside_after(cut, aside),
             dict(refused),
@@ -267,7 +277,9 @@ class MirrorProgress:
     def see(self, ends: Mapping[TopicPartition, int]) -> None:
         """Ends that were taken after the topics were listed."""
         for topic in self.recreated:
-            self.seen[topic] = {each.partition: end for each, end in ends.items() if each.topic == OFFSETS_TOPIC}
+            self.seen[topic] = {
+                partition.partition: end for partition, end in ends.items() if partition.topic == OFFSETS_TOPIC
+            }
         self.recreated.clear()
 
     @classmethod

@@ -35,7 +35,7 @@ class ReplicationPolicy:
     @staticmethod
     def of(policy_class: str, separator: str = ".") -> ReplicationPolicy:
         """From the settings' values. Raises UnknownPolicy."""
-        names = {each.rpartition(".")[2]: each for each in (DEFAULT_POLICY, IDENTITY_POLICY)}
+        names = {policy.rpartition(".")[2]: policy for policy in (DEFAULT_POLICY, IDENTITY_POLICY)}
         name = names.get(policy_class, policy_class)
         if name not in names.values():
             raise UnknownPolicy(
@@ -52,8 +52,8 @@ class ReplicationPolicy:
         """Whether the topic comes from the target cluster, perhaps by way of others."""
         if self.keeps_names:
             return False
-        source, found, upstream = topic.partition(self.separator)
-        return bool(found) and (source == target_alias or self.is_cycle(upstream, target_alias))
+        source, separator, upstream = topic.partition(self.separator)
+        return bool(separator) and (source == target_alias or self.is_cycle(upstream, target_alias))
 
 
 @dataclass(frozen=True, slots=True)

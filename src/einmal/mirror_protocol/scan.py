@@ -1,6 +1,6 @@
 """Scan of the batch headers and markers of one source partition, between the mirror's position and the scanned end.
 
-A *part* is what one transaction has in one partition: the range of its data, until its marker. Parts of aborted
+A *part* is the share of a transaction in one partition: the range of its data, until its marker. Parts of aborted
 transactions are dropped at their marker. Partitions of ``__consumer_offsets`` are scanned like all others; their parts
 carry the offsets that a group has committed.
 
@@ -121,28 +121,28 @@ class PartitionScan:
         if header.producer is None:
             self._take_plain(first, header)
             return
-        part = self.undecided.get(header.producer.producer_id)
-        if part is None:
-            part = TransactionPart(self.partition, header.producer, first, header.last_offset)
-            self.undecided[header.producer.producer_id] = part
-        elif part.producer != header.producer:
-            self._continue_unmarked(part, header.producer)
-        part.last = header.last_offset
-        part.commits += header.commits
+        share = self.undecided.get(header.producer.producer_id)
+        if share is None:
+            share = TransactionPart(self.partition, header.producer, first, header.last_offset)
+            self.undecided[header.producer.producer_id] = share
+        elif share.producer != header.producer:
+            self._continue_unmarked(share, header.producer)
+        share.last = header.last_offset
+        share.commits += header.commits
 
-    def _continue_unmarked(self, part: TransactionPart, producer: ProducerIdAndEpoch) -> None:
-        assert part.producer is not None
-        if producer.producer_epoch < part.producer.producer_epoch:
-            raise MalformedScan(f"{self.partition}: {producer} writes into the transaction of {part.producer}")
-        self.unmarked.append(replace(part))
-        part.producer = producer
+    def _continue_unmarked(self, share: TransactionPart, producer: ProducerIdAndEpoch) -> None:
+        assert share.producer is not None
+        if producer.producer_epoch < share.producer.producer_epoch:
+            raise MalformedScan(f"{self.partition}: {producer} writes into the transaction of {share.producer}")
+        self.unmarked.append(replace(share))
+        share.producer = producer
 
     def _take_plain(self, first: int, header: DataHeader) -> None:
         if header.commits:
-            part = TransactionPart(self.partition, None, first, header.last_offset, header.last_offset)
-            part.commits += header.commits
-            part.whole = (part,)
-            self.decided.append(part)
+            share = TransactionPart(self.partition, None, first, header.last_offset, header.last_offset)
+            share.commits += header.commits
+            share.whole = (share,)
+            self.decided.append(share)
         elif self.is_copied:
             self.plain = (self.plain[0] if self.plain else first, header.last_offset)
 
@@ -150,65 +150,65 @@ class PartitionScan:
         if marker.offset < self.scanned:
             return
         self.scanned = marker.offset + 1
-        part = self.undecided.pop(marker.producer.producer_id, None)
-        if part is None:
+        share = self.undecided.pop(marker.producer.producer_id, None)
+        if share is None:
             return  # The transaction wrote nothing here, or nothing that is not copied, or a marker was repeated.
-        assert part.producer is not None
-        if marker.producer.producer_epoch < part.producer.producer_epoch:
-            raise MalformedScan(f"{self.partition}: {marker.producer} ends the transaction of {part.producer}")
-        if marker.committed and (self.is_copied or part.commits):
-            part.marker = marker.offset
-            part.is_unique = marker.producer.producer_epoch > part.producer.producer_epoch
-            self.decided.append(part)
+        assert share.producer is not None
+        if marker.producer.producer_epoch < share.producer.producer_epoch:
+            raise MalformedScan(f"{self.partition}: {marker.producer} ends the transaction of {share.producer}")
+        if marker.committed and (self.is_copied or share.commits):
+            share.marker = marker.offset
+            share.is_unique = marker.producer.producer_epoch > share.producer.producer_epoch
+            self.decided.append(share)
 
     def unfinished(self) -> Iterator[TransactionPart]:
         """Parts that no cut may include: undecided ones, and those whose transaction may have unknown parts."""
         yield from self.undecided.values()
-        yield from (part for part in self.decided if part.whole is None)
+        yield from (share for share in self.decided if share.whole is None)
 
     def has_decided(self, count: int) -> bool:
         """Whether that many parts were read ahead, and any of them, or a record, lies below all undecided ones."""
-        first = min((part.first for part in self.undecided.values()), default=self.scanned)
+        first = min((share.first for share in self.undecided.values()), default=self.scanned)
         return len(self.decided) >= count and self.has_content(first)
 
     def has_content(self, cut: int) -> bool:
         """Whether there is anything to copy below ``cut``."""
         is_plain = self.plain is not None and self.plain[0] < cut
-        return is_plain or any(part.first < cut for part in self.decided)
+        return is_plain or any(share.first < cut for share in self.decided)
 
     def has_copied(self, end: int) -> bool:
         """Whether everything is copied that was committed when the log ended at ``end``."""
         if self.position >= end:
             return True
         is_plain = self.plain is not None and self.plain[0] < end
-        return self.scanned >= end and not is_plain and all(part.marker >= end for part in self.decided)
+        return self.scanned >= end and not is_plain and all(share.marker >= end for share in self.decided)
 
     def first_uncopied(self) -> int | None:
         """The first offset of what is committed, scanned and not copied."""
-        firsts = [part.first for part in self.decided]
+        firsts = [share.first for share in self.decided]
         return min(firsts + ([] if self.plain is None else [self.plain[0]]), default=None)
 
     def commits_below(self, cut: int) -> Iterator[GroupCommit]:
         """Offsets that groups have committed below ``cut``, by the offsets of their records. Those that are known to be
         deleted later are not among them: they may be of a topic that was deleted."""
-        parts = sorted((part for part in self.decided if part.commits), key=lambda part: part.first)
+        shares = sorted((share for share in self.decided if share.commits), key=lambda share: share.first)
         deleted = {
             (commit.group, commit.partition)
-            for part in parts
-            for commit in part.commits
-            if part.last >= cut and commit.offset is None
+            for share in shares
+            for commit in share.commits
+            if share.last >= cut and commit.offset is None
         }
-        for part in parts:
-            if part.last < cut:
-                yield from (commit for commit in part.commits if (commit.group, commit.partition) not in deleted)
+        for share in shares:
+            if share.last < cut:
+                yield from (commit for commit in share.commits if (commit.group, commit.partition) not in deleted)
 
     def resumes_at(self, cut: int) -> int:
         """Where another process has to begin, once everything below ``cut`` is copied: offsets of groups are committed
         at the end of their transaction, which a cut may split."""
         begins = (
-            part.first if part.begin is None else part.begin
-            for part in self.decided
-            if part.commits and part.last >= cut
+            share.first if share.begin is None else share.begin
+            for share in self.decided
+            if share.commits and share.last >= cut
         )
         return min([cut, *begins])
 
@@ -216,11 +216,11 @@ class PartitionScan:
         """Everything below ``cut`` is copied, and committed at the target."""
         assert self.position <= cut <= self.scanned, "a mirror repeats nothing, and skips nothing that it has not seen"
         self.position = cut
-        self.decided = [part for part in self.decided if part.last >= cut]
-        for part in self.decided:
-            if part.first < cut:
-                part.begin = part.first if part.begin is None else part.begin
-                part.first = cut
+        self.decided = [share for share in self.decided if share.last >= cut]
+        for share in self.decided:
+            if share.first < cut:
+                share.begin = share.first if share.begin is None else share.begin
+                share.first = cut
         if self.plain is not None:
             first, last = self.plain
             self.plain = None if last < cut else (max(first, cut), last)

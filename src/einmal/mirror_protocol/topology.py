@@ -29,12 +29,12 @@ def check_clusters(progress: MirrorProgress, listed: TopicsListed) -> None:
     recorded = progress.recorded
     if listed.source_cluster == listed.target_cluster:
         raise WrongCluster(f"source and target are one cluster, {listed.source_cluster}: it would copy its own copies")
-    for side, known, found in (
+    for side, known, cluster in (
         ("source", recorded.source_cluster, listed.source_cluster),
         ("target", recorded.target_cluster, listed.target_cluster),
     ):
-        if known is not None and known != found:
-            raise WrongCluster(f"the {side} is cluster {found}, but the commit record's positions are of {known}")
+        if known is not None and known != cluster:
+            raise WrongCluster(f"the {side} is cluster {cluster}, but the commit record's positions are of {known}")
 
 
 def missing(flow: Flow, listed: TopicsListed, aside: Collection[str] = ()) -> Iterator[CreateTopic | AddPartitions]:
@@ -105,8 +105,8 @@ def _returned(progress: MirrorProgress, topics: dict[str, MirroredTopic]) -> Ite
 
 def _read_offsets_again(progress: MirrorProgress, returned: set[str]) -> None:
     progress.forget_passed()
-    for each, scan in progress.scans.items():
-        if each.topic == OFFSETS_TOPIC and scan.position != UNKNOWN:
+    for partition, scan in progress.scans.items():
+        if partition.topic == OFFSETS_TOPIC and scan.position != UNKNOWN:
             progress.rewind(scan, UNKNOWN)
     if progress.passed:
         progress.returned |= returned

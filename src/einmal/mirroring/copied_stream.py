@@ -48,7 +48,7 @@ class CopiedStream:
             return None
         for record in records:
             self._note(record.offset, 1)
-        plain = [NewRecord(each.key, each.value, each.timestamp, each.headers) for each in records]
+        plain = [NewRecord(record.key, record.value, record.timestamp, record.headers) for record in records]
         return self.batches.encode(self.target, plain, header.compression)
 
     def _note(self, offset: int, records: int) -> None:
@@ -64,7 +64,7 @@ class CopiedStream:
 def streams_of(effect: CopyRecords) -> dict[TopicPartition, CopiedStream]:
     """One for each source partition."""
     batches = TransactionBatches(effect.identity)
-    return {each: CopiedStream(effect.targets[each], batches) for each in effect.ranges}
+    return {partition: CopiedStream(effect.targets[partition], batches) for partition in effect.ranges}
 
 
 def encoded(
@@ -73,8 +73,8 @@ def encoded(
     """Batches for the target, in the order of the fetched ones, each with the range that is copied of it. Raises
     CorruptData, and what ``fetched`` raises."""
     for batch, bounds in fetched:
-        if (found := streams[batch.topic_partition].take(batch, bounds)) is not None:
-            yield found
+        if (target_batch := streams[batch.topic_partition].take(batch, bounds)) is not None:
+            yield target_batch
 
 
 def runs_of(

@@ -45,17 +45,19 @@ class LocalCopier:
 
     def scan(self, effect: ScanHeaders) -> HeadersScanned:
         # Nothing of __consumer_offsets is copied as it is.
-        starts = {each: start for each, (start, _) in effect.ranges.items() if each.topic != OFFSETS_TOPIC}
+        starts = {
+            partition: start for partition, (start, _) in effect.ranges.items() if partition.topic != OFFSETS_TOPIC
+        }
         self._scanned.begin(starts, effect.topic_ids)
 
         def take(batch: RawBatch, header: Header | None) -> None:
             if batch.topic_partition in starts:
                 self._scanned.take(batch, header.committed if isinstance(header, MarkerHeader) else None)
 
-        found = scanned(self._reader, effect, take=take)
-        for each in starts:
-            self._scanned.reach(each, found.reached[each])
-        return found
+        answer = scanned(self._reader, effect, take=take)
+        for partition in starts:
+            self._scanned.reach(partition, answer.reached[partition])
+        return answer
 
     def copy(self, effect: CopyRecords, target: KafkaCommitPoint) -> RecordsCopied:
         streams = streams_of(effect)
@@ -67,19 +69,23 @@ class LocalCopier:
             written = target.append(effect.identity, batches)
         runs = {}
         for partition, stream in streams.items():
-            found = written[stream.target] if stream.count else None
-            runs[partition] = () if found is None else runs_of(stream.target, stream.sources, *found[:2])
+            written_range = written[stream.target] if stream.count else None
+            runs[partition] = (
+                () if written_range is None else runs_of(stream.target, stream.sources, *written_range[:2])
+            )
             self._scanned.release(partition, effect.ranges[partition][1])
         return RecordsCopied(runs)
 
     def _committed(self, effect: CopyRecords) -> Generator[tuple[RawBatch, OffsetRange], None, None]:
         """Batches with committed records, and what is to be copied of each. Raises SourceUnreadable, and WireError for
         records that no broker writes."""
-        known = {each: self._known(effect, each) for each in effect.ranges}
+        known = {partition: self._known(effect, partition) for partition in effect.ranges}
         # An attempt that has failed has released what it copied, and there may have been no room for the rest.
-        yield from self._read(effect, known, {each: (scan.start, scan.kept_from) for each, scan in known.items()})
-        yield from _alternating([_kept(scan, effect.ranges[each]) for each, scan in known.items()])
-        yield from self._read(effect, known, {each: (scan.kept_to, scan.end) for each, scan in known.items()})
+        yield from self._read(
+            effect, known, {partition: (scan.start, scan.kept_from) for partition, scan in known.items()}
+        )
+        yield from _alternating([_kept(scan, effect.ranges[partition]) for partition, scan in known.items()])
+        yield from self._read(effect, known, {partition: (scan.kept_to, scan.end) for partition, scan in known.items()})
 
     def _known(self, effect: CopyRecords, partition: TopicPartition) -> ScannedPartition:
         start, end = effect.ranges[partition]
@@ -95,8 +101,8 @@ class LocalCopier:
         pieces: dict[TopicPartition, tuple[int, int]],
     ) -> Generator[tuple[RawBatch, OffsetRange], None, None]:
         """The same of pieces of the ranges, from the source."""
-        within = {each: _within(effect.ranges[each], piece) for each, piece in pieces.items()}
-        ranges = {each: bounds for each, bounds in within.items() if bounds is not None}
+        within = {partition: _within(effect.ranges[partition], piece) for partition, piece in pieces.items()}
+        ranges = {partition: bounds for partition, bounds in within.items() if bounds is not None}
         if not ranges:
             return
         with unreadable(), contextlib.closing(read(self._reader, ranges, effect.topic_ids)) as batches:

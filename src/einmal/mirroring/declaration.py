@@ -56,10 +56,10 @@ def flow_names(text: str, *, is_properties: bool = False) -> list[str]:
     problems: list[str] = []
     aliases = _aliases(keys, problems)
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
-    found = [name for name in names if _section(keys, name)]
-    if problems or not found:
+    flows = [name for name in names if _section(keys, name)]
+    if problems or not flows:
         raise DeclarationError(problems or [_no_flow(names)])
-    return [name for name in found if as_text(keys.get(f"{name}.enabled", "true")).lower() != "false"]
+    return [name for name in flows if as_text(keys.get(f"{name}.enabled", "true")).lower() != "false"]
 
 
 def parse(
@@ -85,7 +85,7 @@ def parse(
         has_opposite = any(key.startswith(f"{opposite}.") for key in keys)
         enabled = substituted(keys.get(f"{opposite}.enabled", "true"), Variables(environment, read), [], "")
         others = {*aliases, *names} - {source, target, only}
-        keys = {key: value for key, value in keys.items() if not any(key.startswith(f"{each}.") for each in others)}
+        keys = {key: value for key, value in keys.items() if not any(key.startswith(f"{prefix}.") for prefix in others)}
         if has_opposite:
             # Only that it is there, unless it is certain that it is not: policies differ by it.
             keys[f"{opposite}.enabled"] = as_text(enabled).lower() != "false"
@@ -174,15 +174,15 @@ def _flow(name: str, section: Mapping[str, Any], policy: ReplicationPolicy, prob
 def _filter(
     name: str, section: Mapping[str, Any], key: str, exclude: tuple[str, ...], problems: list[str]
 ) -> NameFilter:
-    found = NameFilter(
+    name_filter = NameFilter(
         tuple(_names(section.get(key, ".*"))), tuple(_names(section.get(f"{key}.exclude", list(exclude))))
     )
-    for expression in (*found.include, *found.exclude):
+    for expression in (*name_filter.include, *name_filter.exclude):
         try:
             re.compile(expression)
         except re.error as error:
             problems.append(f"{name}.{key}: {expression!r} is no regular expression: {error}")
-    return found
+    return name_filter
 
 
 def _transactions(name: str, section: Mapping[str, Any], problems: list[str]) -> str:
@@ -202,4 +202,4 @@ def _flag(name: str, section: Mapping[str, Any], key: str, problems: list[str]) 
 def _names(value: Any) -> list[str]:
     """A list, or text with commas as in MirrorMaker's properties."""
     parts = value if isinstance(value, list | tuple) else as_text(value).split(",")
-    return [text for each in parts if (text := as_text(each).strip())]
+    return [text for name in parts if (text := as_text(name).strip())]

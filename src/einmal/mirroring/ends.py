@@ -17,16 +17,18 @@ def offsets_each(
 ) -> tuple[dict[TopicPartition, int], dict[str, str]]:
     """The offsets at a time, LATEST or EARLIEST, and why there are none, by topic. Raises UnknownTopic, and KafkaError
     where the cluster cannot be reached."""
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     reasons: dict[str, str] = {}
     wanted = dict.fromkeys(partitions, timestamp)
     if not wanted:
-        return found, reasons
-    for each, answer in cluster.admin.list_offsets_each(wanted, isolation=isolation).items():
+        return offsets, reasons
+    for partition, answer in cluster.admin.list_offsets_each(wanted, isolation=isolation).items():
         if isinstance(answer, UnknownTopic):
             raise answer
         if isinstance(answer, KafkaError):
-            reasons.setdefault(each.topic, f"the leader of partition {each} does not answer as it should: {answer}.")
+            reasons.setdefault(
+                partition.topic, f"the leader of partition {partition} does not answer as it should: {answer}."
+            )
         else:
-            found[each] = answer.offset
-    return found, reasons
+            offsets[partition] = answer.offset
+    return offsets, reasons

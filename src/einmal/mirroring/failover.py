@@ -57,14 +57,14 @@ def _refuse_active(reader: SourceReader, groups: Collection[str]) -> None:
 def _since(flow: Flow, status: MirrorStatus, process: MirrorProcess) -> list[PartitionStatus]:
     """Positions compared with the ends at the start: more may be written meanwhile, and the mirror's position may be
     before offsets without a record, such as markers."""
-    found = {each.partition: each for each in status.partitions}
+    statuses = {partition_status.partition: partition_status for partition_status in status.partitions}
     for partition, end in process.goal.items():
         if partition.topic != OFFSETS_TOPIC:
-            known = found.get(partition)
+            known = statuses.get(partition)
             position = max(process.reached.get(partition, 0), 0 if known is None else known.position)
             copy = TopicPartition(flow.remote_topic(partition.topic), partition.partition)
-            found[partition] = PartitionStatus(partition=partition, target=copy, position=position, end=end)
-    return [found[each] for each in sorted(found)]
+            statuses[partition] = PartitionStatus(partition=partition, target=copy, position=position, end=end)
+    return [statuses[partition] for partition in sorted(statuses)]
 
 
 def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Collection[str]) -> MirrorStatus:
@@ -82,29 +82,31 @@ def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Coll
 def unready(status: MirrorStatus, groups: Collection[str]) -> list[str]:
     """Return what keeps the groups from resuming at the target where they stand at the source; without groups, what
     keeps the target from replacing the source."""
-    found = [f"group {group!r} has no offset in the flow's topics" for group in sorted(set(groups) - _names(status))]
-    found += [
+    obstacles = [
+        f"group {group!r} has no offset in the flow's topics" for group in sorted(set(groups) - _names(status))
+    ]
+    obstacles += [
         f"group {group.group!r} in {group.partition} is {group.state.value}"
         + (f": {group.reason}" if group.reason else "")
         for group in status.groups
         if group.state is not FailoverState.READY
     ]
     topics = {group.partition.topic for group in status.groups} if groups else None
-    found += [
+    obstacles += [
         f"{partition.partition} is copied up to offset {partition.position} of {partition.end}"
         for partition in status.partitions
         if partition.lag and (topics is None or partition.partition.topic in topics)
     ]
-    found += [
-        f"topic {each.topic!r} is left out: {each.reason}"
-        for each in status.left_out
-        if topics is None or each.topic in topics or each.topic == OFFSETS_TOPIC
+    obstacles += [
+        f"topic {topic.topic!r} is left out: {topic.reason}"
+        for topic in status.left_out
+        if topics is None or topic.topic in topics or topic.topic == OFFSETS_TOPIC
     ]
-    if status.incomplete and (topics is None or found):
-        found.append(status.incomplete)
+    if status.incomplete and (topics is None or obstacles):
+        obstacles.append(status.incomplete)
     if not groups and not status.partitions:
-        found.append("nothing is copied")
-    return found
+        obstacles.append("nothing is copied")
+    return obstacles
 
 
 def is_ready(status: MirrorStatus, groups: Collection[str]) -> bool:
@@ -132,5 +134,5 @@ def _status(flow: Flow, reader: SourceReader, target: Mapping[str, str]) -> Mirr
 
 
 def _of_groups(status: MirrorStatus, groups: Collection[str]) -> MirrorStatus:
-    found = [group for group in status.groups if not groups or group.group in groups]
-    return replace(status, groups=found)
+    statuses = [group for group in status.groups if not groups or group.group in groups]
+    return replace(status, groups=statuses)

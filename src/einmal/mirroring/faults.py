@@ -105,9 +105,13 @@ def _topic_of(effect: MirrorEffect, error: Exception) -> str:
     """The source topic of the partition that an error of reading or writing records names."""
     match effect:
         case effects.ScanHeaders(ranges):
-            return _named(str(error), {each: each for each in ranges})
+            return _named(str(error), {partition: partition for partition in ranges})
         case effects.CopyRecords(_, ranges, _, targets):
-            return _named(str(error), {targets[each]: each for each in ranges} | {each: each for each in ranges})
+            return _named(
+                str(error),
+                {targets[partition]: partition for partition in ranges}
+                | {partition: partition for partition in ranges},
+            )
         case _:
             return ""
 
@@ -127,10 +131,10 @@ def _lasts(error: Exception) -> bool:
 
 def _named(text: str, sources: dict[TopicPartition, TopicPartition]) -> str:
     """The source topic of the partition that the text names."""
-    found = (
+    partitions = (
         source for name, source in sources.items() if re.search(rf"(?<![\w.-]){re.escape(str(name))}(?![\w-])", text)
     )
-    return next((each.topic for each in found), "")
+    return next((partition.topic for partition in partitions), "")
 
 
 @dataclass(slots=True)
@@ -177,13 +181,13 @@ class SetAside:
         """Return which of the topics, for which a step of this kind fails now, it has failed for long: it fails at once
         for one that was left out and is tried again."""
         since = {topic: self._unanswered.setdefault((kind, topic), now_s) for topic in topics}
-        return [each for each, since_s in since.items() if each not in self.reasons and now_s - since_s >= LASTS_S]
+        return [topic for topic, since_s in since.items() if topic not in self.reasons and now_s - since_s >= LASTS_S]
 
     def answered(self, kind: type, topics: Collection[str] | None = None, *, without: Collection[str] = ()) -> None:
         """A step of this kind does not fail for these topics; None: for any topic, ``without`` some."""
-        for each in list(self._unanswered):
-            if each[0] is kind and (topics is None or each[1] in topics) and each[1] not in without:
-                del self._unanswered[each]
+        for failure in list(self._unanswered):
+            if failure[0] is kind and (topics is None or failure[1] in topics) and failure[1] not in without:
+                del self._unanswered[failure]
 
     def release(self, now_s: float) -> None:
         """Try again what was refused long enough ago."""
@@ -215,8 +219,8 @@ class SetAside:
     def healed(self, copied: Iterable[str]) -> list[str]:
         """Return the topics that were tried again and are copied now."""
         self.tried -= self.reasons.keys()
-        found = sorted(self.tried.intersection(copied))
-        for topic in found:
+        topics = sorted(self.tried.intersection(copied))
+        for topic in topics:
             self.tried.discard(topic)
             self._pauses.pop(topic, None)
-        return found
+        return topics

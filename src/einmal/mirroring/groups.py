@@ -28,6 +28,9 @@ def committed_offsets(
 ) -> dict[str, dict[TopicPartition, int]]:
     """Return the committed offsets of these partitions by group; None: of all. Raises KafkaError."""
     return {
-        group: {each: found.offset for each, found in cluster.admin.list_group_offsets(group, partitions).items()}
+        group: {
+            partition: position.offset
+            for partition, position in cluster.admin.list_group_offsets(group, partitions).items()
+        }
         for group, partitions in groups.items()
     }

@@ -101,13 +101,13 @@ class MapReader:
     def _apply_one(self, fields: list[Any], value: bytes | None) -> None:
         _, topic, partition, source_id, target_id, kind, name = fields
         key = MapKey(TopicPartition(topic, int(partition)), source_id, target_id)
-        found = None if value is None else json.loads(value)
-        if found is not None and found["version"] != _FORMAT_VERSION:
-            raise ValueError(f"format {found['version']!r:.40}, this version reads {_FORMAT_VERSION}")
+        content = None if value is None else json.loads(value)
+        if content is not None and content["version"] != _FORMAT_VERSION:
+            raise ValueError(f"format {content['version']!r:.40}, this version reads {_FORMAT_VERSION}")
         if kind == _RUN:
-            self._take_run(key, int(name), None if found is None else found["value"])
-        elif kind == _GROUP and found is not None:
-            source, target = found["value"]
+            self._take_run(key, int(name), None if content is None else content["value"])
+        elif kind == _GROUP and content is not None:
+            source, target = content["value"]
             self._groups.setdefault(key, {})[name] = GroupPosition(int(source), int(target))
 
     def _take_run(self, key: MapKey, source: int, value: list[int] | None) -> None:

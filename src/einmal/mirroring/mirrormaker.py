@@ -42,7 +42,7 @@ def keys_of(text: str) -> dict[str, str]:
     given = parse_properties(text)
     keys = {name: value for name, value in given.items() if _reason(name, given) is None}
     common = {name: keys.pop(name) for name in _OF_ALL_FLOWS if name in keys}
-    flows = {found[1] for name in keys if (found := _FLOW.fullmatch(name)) is not None}
+    flows = {match[1] for name in keys if (match := _FLOW.fullmatch(name)) is not None}
     for flow in flows:
         keys.setdefault(f"{flow}.enabled", "false")
         for name, value in common.items():
@@ -61,7 +61,7 @@ def without_effect(text: str) -> list[str]:
 
 def _reason(name: str, given: Mapping[str, str]) -> str | None:
     """Why a key has no effect, whether it is that of a flow, of a cluster or of all."""
-    aliases = [each.strip() for each in given.get("clusters", "").split(",")]
+    aliases = [alias.strip() for alias in given.get("clusters", "").split(",")]
     flow = _FLOW.fullmatch(name)
     prefix = next((alias for alias in aliases if alias and name.startswith(f"{alias}.")), None)
     bare = flow[2] if flow is not None else name if prefix is None else name.removeprefix(f"{prefix}.")

@@ -40,8 +40,8 @@ def scanned(
     """Headers of whole batches, up to a limit. ``reader``: of uncommitted records. ``take``: called with each batch.
     Raises KafkaError, or WireError for records that no broker writes."""
     ranges = effect.ranges
-    headers: dict[TopicPartition, list[Header]] = {each: [] for each in ranges}
-    reached = {each: start for each, (start, _) in ranges.items()}
+    headers: dict[TopicPartition, list[Header]] = {partition: [] for partition in ranges}
+    reached = {partition: start for partition, (start, _) in ranges.items()}
     with contextlib.closing(read(reader, ranges, effect.topic_ids)) as batches:
         for count, batch in enumerate(batches, start=1):
             partition = batch.topic_partition
@@ -53,8 +53,10 @@ def scanned(
             if count == headers_max:
                 break
         else:
-            reached = {each: end for each, (_, end) in ranges.items()}
-    return HeadersScanned({each: tuple(found) for each, found in headers.items()}, reached)
+            reached = {partition: end for partition, (_, end) in ranges.items()}
+    return HeadersScanned(
+        {partition: tuple(partition_headers) for partition, partition_headers in headers.items()}, reached
+    )
 
 
 @contextlib.contextmanager
@@ -77,7 +79,7 @@ def read(
 ) -> Generator[RawBatch, None, None]:
     """The batches of these offsets; one may reach over the ends of its range. Raises KafkaError, and WireError for
     records that no broker writes."""
-    bounds = {each: OffsetRange(start, end) for each, (start, end) in ranges.items()}
+    bounds = {partition: OffsetRange(start, end) for partition, (start, end) in ranges.items()}
     ids = {topic: uuid_of(topic_id) for topic, topic_id in topic_ids.items()}
     yield from reader.read(bounds, with_markers=with_markers, topic_ids=ids)
 

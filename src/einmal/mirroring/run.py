@@ -195,7 +195,11 @@ class MirrorProcess:
 
     def _note_healed(self, machine: MirrorMachine) -> None:
         scans = machine.progress.scans
-        copied = {each.topic for each, scan in scans.items() if scan.position != UNKNOWN and scan.scanned >= scan.end}
+        copied = {
+            partition.topic
+            for partition, scan in scans.items()
+            if scan.position != UNKNOWN and scan.scanned >= scan.end
+        }
         for topic in self._aside.healed(copied):
             self._forget(topic)
             self._tell(MirrorNotice(NoticeKind.BACK, topic, f"topic {topic!r} is copied again"))
@@ -229,17 +233,25 @@ class MirrorProcess:
 
     def _note_reached(self, machine: MirrorMachine) -> None:
         scans = machine.progress.scans
-        self.reached = {each: end for each, end in self._goal.items() if each in scans and scans[each].has_copied(end)}
+        self.reached = {
+            partition: end
+            for partition, end in self._goal.items()
+            if partition in scans and scans[partition].has_copied(end)
+        }
 
     def _check_that_it_proceeds(self, machine: MirrorMachine) -> None:
         """Raises MirrorIncomplete where nothing of the goal has been copied or read for long."""
         scans, now_s = machine.progress.scans, time.monotonic()
         missing = {
-            each: end for each, end in self._goal.items() if each not in scans or not scans[each].has_copied(end)
+            partition: end
+            for partition, end in self._goal.items()
+            if partition not in scans or not scans[partition].has_copied(end)
         }
         seen = tuple(
-            (each, scans[each].position, min(end, scans[each].scanned)) if each in scans else each
-            for each, end in missing.items()
+            (partition, scans[partition].position, min(end, scans[partition].scanned))
+            if partition in scans
+            else partition
+            for partition, end in missing.items()
         )
         if seen != self._seen or not self._seen_s:
             self._seen, self._seen_s = seen, now_s
@@ -300,7 +312,7 @@ class MirrorProcess:
             case effects.TakeEnds(partitions):
                 self._aside.answered(effects.TakeEnds, {partition.topic for partition in partitions})
             case effects.ScanHeaders(ranges) | effects.CopyRecords(_, ranges):
-                self._aside.answered(type(effect), {each.topic for each in ranges})
+                self._aside.answered(type(effect), {partition.topic for partition in ranges})
             case effects.ListTopics():
                 # The copies of those that are left out were not asked for.
                 self._aside.answered(effects.ListTopics, without=self._aside.reasons)
@@ -359,11 +371,11 @@ class MirrorProcess:
         source_id, target_id = cluster.cluster_id(), target.cluster.cluster_id()
         source = self._source.topics()
         copies = {name: flow.remote_topic(name) for name in source if flow.accepts_topic(name)}
-        found = target.look(set(copies.values()))
+        existing = target.look(set(copies.values()))
         lacking = {
             name: f"the copy {copy!r} has a partition without a leader."
             for name, copy in copies.items()
-            if copy in found and found[copy].leaderless
+            if copy in existing and existing[copy].leaderless
         }
         unread = {
             name: f"partition {name}-{topic.leaderless[0]} has no leader at the source."
@@ -378,7 +390,7 @@ class MirrorProcess:
             )
         unasked = {copies[name] for name in self._aside.reasons if name in copies}
         try:
-            listed = target.topics(found, unasked)
+            listed = target.topics(existing, unasked)
         except FaultyLeaders as error:
             sources = {copy: name for name, copy in copies.items()}
             raise FaultyLeaders({sources[copy]: why for copy, why in error.reasons.items()}) from error
@@ -398,7 +410,7 @@ class MirrorProcess:
                 return effects.MapsRead(target.read_maps())
             case effects.TakeEnds(partitions):
                 extents = source.extents(partitions)
-                self._goal = {each: extent.end for each, extent in extents.items()} | self._goal
+                self._goal = {partition: extent.end for partition, extent in extents.items()} | self._goal
                 return effects.EndsTaken(extents)
             case effects.ReadTransactions():
                 return effects.TransactionsRead(source.transactions.prepared())

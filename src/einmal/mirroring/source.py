@@ -32,14 +32,16 @@ class SourceReader:
     def topics(self) -> dict[str, SourceTopic]:
         """All topics with an id, ``__consumer_offsets`` among them if it can be read."""
         names = self.cluster.topics(".*")
-        found = dict(self.cluster.look(names, names).topics)
+        topics = dict(self.cluster.look(names, names).topics)
         with contextlib.suppress(NotAuthorized):
-            found |= self.cluster.look([OFFSETS_TOPIC], [OFFSETS_TOPIC]).topics
+            topics |= self.cluster.look([OFFSETS_TOPIC], [OFFSETS_TOPIC]).topics
         return {
             name: SourceTopic(
-                topic.topic_id, len(topic.partitions), tuple(sorted(each.partition for each in topic.leaderless))
+                topic.topic_id,
+                len(topic.partitions),
+                tuple(sorted(partition.partition for partition in topic.leaderless)),
             )
-            for name, topic in found.items()
+            for name, topic in topics.items()
             if topic.topic_id is not None
         }
 
@@ -47,29 +49,31 @@ class SourceReader:
         """Raises FaultyLeaders; Leaderless at once, instead of waiting for the leader of one while all others are
         waiting, too."""
         wanted = list(partitions)
-        names = dict.fromkeys(each.topic for each in wanted)
+        names = dict.fromkeys(partition.topic for partition in wanted)
         leaderless = {
             partition for topic in self.cluster.look(names, names).topics.values() for partition in topic.leaderless
         }
-        if lacking := [each for each in wanted if each in leaderless]:
-            raise Leaderless({each.topic: f"partition {each} has no leader at the source." for each in lacking})
+        if lacking := [partition for partition in wanted if partition in leaderless]:
+            raise Leaderless(
+                {partition.topic: f"partition {partition} has no leader at the source." for partition in lacking}
+            )
         ends, unknown = offsets_each(self.cluster, wanted, LATEST)
         starts, without_start = offsets_each(self.cluster, ends, EARLIEST)
         if unknown or without_start:
             raise FaultyLeaders({**without_start, **unknown})
-        return {each: Extent(starts[each], ends[each]) for each in wanted}
+        return {partition: Extent(starts[partition], ends[partition]) for partition in wanted}
 
     def stable_ends(self, partitions: Iterable[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         """Last stable offsets of those that still exist and have a leader, and why there are none, by topic."""
         wanted = list(partitions)
-        names = {each.topic for each in wanted}
+        names = {partition.topic for partition in wanted}
         topics = self.cluster.look(names, names).topics
         existing = [
-            each
-            for each in wanted
-            if (topic := topics.get(each.topic)) is not None
-            and each in topic.partitions
-            and each not in topic.leaderless
+            partition
+            for partition in wanted
+            if (topic := topics.get(partition.topic)) is not None
+            and partition in topic.partitions
+            and partition not in topic.leaderless
         ]
         return offsets_each(self.cluster, existing, LATEST, IsolationLevel.READ_COMMITTED)
 

@@ -62,8 +62,10 @@ class SparkCopier:
 
         def run(claims: OpenTransaction, write_as: WriteAs) -> list[Output]:
             task = _Copy(self._job.turn(claims), self._source, self._target, write_as)
-            copied.extend(each for found in self._job.run(split(effect, self._job.width), task) for each in found)
-            return [each.output for each in copied]
+            copied.extend(
+                partition for answer in self._job.run(split(effect, self._job.width), task) for partition in answer
+            )
+            return [partition.output for partition in copied]
 
         try:
             target.stage_by_tasks(effect.identity, self._job.service, run)
@@ -71,8 +73,10 @@ class SparkCopier:
             if str(error).startswith(_UNREADABLE):
                 raise SourceUnreadable(str(error)) from error
             raise SinkFailed(str(error)) from error
-        found = {each.source: each for each in copied}
-        return RecordsCopied({each: found[each].runs() if each in found else () for each in effect.ranges})
+        by_source = {partition.source: partition for partition in copied}
+        return RecordsCopied(
+            {source: by_source[source].runs() if source in by_source else () for source in effect.ranges}
+        )
 
     def close(self) -> None:
         self._job.close()
@@ -80,7 +84,7 @@ class SparkCopier:
 
 def split(effect: _EffectT, width: int) -> list[_EffectT]:
     """The effect in at most ``width`` parts, each with about as many offsets; a partition is in one part."""
-    by_size = sorted(effect.ranges.items(), key=lambda each: each[1][0] - each[1][1])
+    by_size = sorted(effect.ranges.items(), key=lambda partition_range: partition_range[1][0] - partition_range[1][1])
     parts: list[dict[TopicPartition, tuple[int, int]]] = [{} for _ in range(min(max(1, width), len(by_size)))]
     sizes = [0] * len(parts)
     for partition, (start, end) in by_size:
@@ -113,9 +117,9 @@ class _Scan:
     source: Mapping[str, str]
     headers_max: int
 
-    def __call__(self, part: ScanHeaders) -> HeadersScanned:
+    def __call__(self, effect: ScanHeaders) -> HeadersScanned:
         with RangeReader({**self.source, "isolation.level": "read_uncommitted"}) as reader:
-            return scanned(reader, part, self.headers_max)
+            return scanned(reader, effect, self.headers_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,12 @@ class _Copy:
     target: Mapping[str, str]
     write_as: WriteAs
 
-    def __call__(self, part: CopyRecords) -> list[CopiedPartition]:
-        write_as, streams = self.write_as, streams_of(part)
+    def __call__(self, effect: CopyRecords) -> list[CopiedPartition]:
+        write_as, streams = self.write_as, streams_of(effect)
         identity = (write_as.identity, write_as.transactional_id, write_as.transaction_version)
         with self.turn.claims() as claims, partition_writer(self.target) as writer:
             writer.begin(*identity)
-            batches = encoded(_committed(self.source, part), streams)
+            batches = encoded(_committed(self.source, effect), streams)
             written = write_all(writer, batches, lambda partition: _claim(claims, partition))
             copied = []
             for source, stream in streams.items():
@@ -142,11 +146,11 @@ class _Copy:
             return copied
 
 
-def _committed(source: Mapping[str, str], part: CopyRecords) -> Iterator[tuple[RawBatch, OffsetRange]]:
+def _committed(source: Mapping[str, str], effect: CopyRecords) -> Iterator[tuple[RawBatch, OffsetRange]]:
     """Batches with committed records, and what is to be copied of each. Raises SourceUnreadable, WireError."""
     with unreadable(), RangeReader({**source, "isolation.level": "read_committed"}) as reader:
-        for batch in read(reader, part.ranges, part.topic_ids, with_markers=False):
-            yield batch, OffsetRange(*part.ranges[batch.topic_partition])
+        for batch in read(reader, effect.ranges, effect.topic_ids, with_markers=False):
+            yield batch, OffsetRange(*effect.ranges[batch.topic_partition])
 
 
 def _claim(claims: Claimant, partition: TopicPartition) -> None:

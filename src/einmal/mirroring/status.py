@@ -84,11 +84,13 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
     listed = (
         None if source is None else {name: topic for name, topic in source.topics().items() if _accepts(flow, name)}
     )
-    copied = {each: offset for each, offset in recorded.offsets.items() if each.topic != OFFSETS_TOPIC}
+    copied = {partition: offset for partition, offset in recorded.offsets.items() if partition.topic != OFFSETS_TOPIC}
     ends, unanswered = ({}, {}) if source is None else source.stable_ends(copied)
     partitions = [
-        PartitionStatus(partition=each, target=_copy(flow, each), position=max(0, position), end=ends.get(each))
-        for each, position in sorted(copied.items())
+        PartitionStatus(
+            partition=partition, target=_copy(flow, partition), position=max(0, position), end=ends.get(partition)
+        )
+        for partition, position in sorted(copied.items())
     ]
     return MirrorStatus(
         batch_id=None if record is None else record.batch_id,
@@ -106,14 +108,14 @@ def _accepts(flow: Flow, name: str) -> bool:
 def _left_out(
     recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None, unanswered: Mapping[str, str]
 ) -> list[TopicStatus]:
-    found = {topic: reason for topic, reason in unanswered.items() if listed is not None and topic in listed}
-    found |= {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
+    reasons = {topic: reason for topic, reason in unanswered.items() if listed is not None and topic in listed}
+    reasons |= {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
     for name, topic in (listed or {}).items():
         if topic.leaderless:
-            found[name] = f"partition {name}-{topic.leaderless[0]} has no leader at the source."
+            reasons[name] = f"partition {name}-{topic.leaderless[0]} has no leader at the source."
         elif recorded.source_ids.get(name) != topic.topic_id and name != OFFSETS_TOPIC:
-            found.setdefault(name, "Nothing of it is copied yet.")
-    return [TopicStatus(topic=topic, reason=found[topic]) for topic in sorted(found)]
+            reasons.setdefault(name, "Nothing of it is copied yet.")
+    return [TopicStatus(topic=topic, reason=reasons[topic]) for topic in sorted(reasons)]
 
 
 def _copy(flow: Flow, partition: TopicPartition) -> TopicPartition:
@@ -143,17 +145,17 @@ def _groups(
             maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)
     at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
-    found = [
+    statuses = [
         _group(flow, group, key, saved, committed if source is not None else None, at_target, is_active=group in active)
         for key, saved in sorted(maps.items())
         for group in sorted(names)
         if group in saved.groups or key.partition in committed.get(group, {})
     ]
     return [
-        replace(each, reason=recorded.refused[each.group].reason)
-        if each.state is FailoverState.BEHIND and each.group in recorded.refused
-        else each
-        for each in found
+        replace(status, reason=recorded.refused[status.group].reason)
+        if status.state is FailoverState.BEHIND and status.group in recorded.refused
+        else status
+        for status in statuses
     ]
 
 

@@ -68,12 +68,12 @@ class TargetWriter:
         listed = [name for name in self.cluster.topics(".*") if name in names]
         return self.cluster.look(listed, listed).topics
 
-    def topics(self, found: Mapping[str, TopicSeen], unasked: Collection[str]) -> dict[str, TargetTopic]:
+    def topics(self, existing: Mapping[str, TopicSeen], unasked: Collection[str]) -> dict[str, TargetTopic]:
         """The copies with their ends; without those where a partition has no leader, and of the ``unasked``. Raises
         FaultyLeaders with the names of copies."""
-        asked = {name for name, topic in found.items() if name not in unasked and not topic.leaderless}
+        asked = {name for name, topic in existing.items() if name not in unasked and not topic.leaderless}
         ends, reasons = offsets_each(
-            self.cluster, (partition for name in asked for partition in found[name].partitions), LATEST
+            self.cluster, (partition for name in asked for partition in existing[name].partitions), LATEST
         )
         if reasons:
             raise FaultyLeaders(reasons)
@@ -81,9 +81,9 @@ class TargetWriter:
             name: TargetTopic(
                 topic.topic_id,
                 tuple(ends[partition] for partition in topic.partitions) if name in asked else (),
-                tuple(sorted(each.partition for each in topic.leaderless)),
+                tuple(sorted(partition.partition for partition in topic.leaderless)),
             )
-            for name, topic in found.items()
+            for name, topic in existing.items()
             if topic.topic_id is not None
         }
 

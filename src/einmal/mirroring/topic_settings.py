@@ -53,10 +53,10 @@ class TopicSettings:
 
     def of_new_topic(self, name: str) -> dict[str, str]:
         """The settings that a copy of a source topic is created with."""
-        found: dict[str, dict[str, str]] = {}
+        settings: dict[str, dict[str, str]] = {}
         with self._failure_noticed(name, "its settings cannot be read at the source"):
-            found = _set_values(self._source, [name])
-        return found.get(name, {})
+            settings = _set_values(self._source, [name])
+        return settings.get(name, {})
 
     def synchronize(self, topics: Mapping[str, str]) -> None:
         """Every ten minutes. ``topics``: the target's names by the source's."""
@@ -65,9 +65,9 @@ class TopicSettings:
         self._due_s = time.monotonic() + _EVERY_S
         with self._failure_noticed(", ".join(topics), "settings of topics are not copied"):
             wanted = _set_values(self._source, list(topics))
-            found = _set_values(self._target, list(topics.values()))
+            current = _set_values(self._target, list(topics.values()))
             for name, values in wanted.items():
-                self._set(topics[name], values, found.get(topics[name], {}))
+                self._set(topics[name], values, current.get(topics[name], {}))
         self.raise_limits(topics)
         with self._failure_noticed(", ".join(topics), "ACLs of topics are not copied"):
             self._copy_acls(topics)
@@ -79,15 +79,15 @@ class TopicSettings:
             return
         with self._failure_noticed(", ".join(topics), "limits of topics are not raised"):
             wanted = _limits(self._source, list(topics))
-            found = _limits(self._target, list(topics.values()))
+            current = _limits(self._target, list(topics.values()))
             for name, limits in wanted.items():
                 copy = topics[name]
-                lower = {key: limits[key] for key, value in found[copy].items() if value < limits.get(key, value)}
+                lower = {key: limits[key] for key, value in current[copy].items() if value < limits.get(key, value)}
                 self._set(copy, {key: str(value) for key, value in lower.items()}, {})
 
-    def _set(self, topic: str, wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
+    def _set(self, topic: str, wanted: Mapping[str, str], current: Mapping[str, str]) -> None:
         for name, value in wanted.items():
-            if found.get(name) != value:
+            if current.get(name) != value:
                 # One at a time: the target may lack one of them.
                 with self._failure_noticed(topic, f"{name} = {value!r} is not set"):
                     self._target.alter_configs(topic, {name: value})

@@ -54,14 +54,14 @@ class TransactionStates:
             partition: OffsetRange(max(starts[partition], self._positions.get(partition, 0)), ends[partition])
             for partition in partitions
         }
-        unread = {each: bounds for each, bounds in ranges.items() if bounds.start < bounds.end}
+        unread = {partition: bounds for partition, bounds in ranges.items() if bounds.start < bounds.end}
         try:
             if unread:
                 self._read(unread)
         except NotAuthorized:
             return None
-        self._positions |= {each: bounds.end for each, bounds in unread.items()}
-        return {each.producer_id: each.producer_epoch for each in self._prepared.values()}
+        self._positions |= {partition: bounds.end for partition, bounds in unread.items()}
+        return {transaction.producer_id: transaction.producer_epoch for transaction in self._prepared.values()}
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         for batch in self._reader.read(ranges):

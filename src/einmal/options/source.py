@@ -124,7 +124,7 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
             raise OptionError(f'option "{name}" ends a batch query (spark.read); a stream has no end')
     topics = tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip())
     assigned = _assigned(options.text("assign"))
-    if COMMIT_TOPIC in topics or any(each.topic == COMMIT_TOPIC for each in assigned):
+    if COMMIT_TOPIC in topics or any(partition.topic == COMMIT_TOPIC for partition in assigned):
         raise OptionError(
             f"topic {COMMIT_TOPIC!r} holds the commit records of pipelines and cannot be read as a source: every batch "
             "would add a record to it, which the next batch would read\n"
@@ -197,7 +197,7 @@ def topics_of(options: Mapping[str, str]) -> list[str]:
     """The topics that a source's options name, in lower case; none where it has a pattern, or JSON that is none."""
     if "assign" in options:
         with contextlib.suppress(OptionError):
-            return sorted({each.topic for each in _assigned(options["assign"])})
+            return sorted({partition.topic for partition in _assigned(options["assign"])})
     return [name.strip() for name in options.get("subscribe", "").split(",") if name.strip()]
 
 
@@ -216,6 +216,6 @@ def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
         return ()
     try:
         chosen = json.loads(text)
-        return tuple(sorted(TopicPartition(topic, int(each)) for topic in chosen for each in chosen[topic]))
+        return tuple(sorted(TopicPartition(topic, int(index)) for topic in chosen for index in chosen[topic]))
     except (ValueError, TypeError, LookupError) as error:
         raise OptionError(f'option "assign" is JSON such as {{"topic":[0,1]}}, not {text!r}') from error

@@ -48,8 +48,8 @@ class Options:
         self._given = {name.lower(): (name, value) for name, value in dotted(given).items()}
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        found = self._given.get(name.lower())
-        return default if found is None or found[1] is None else str(found[1])
+        option = self._given.get(name.lower())
+        return default if option is None or option[1] is None else str(option[1])
 
     def required(self, name: str, example: str) -> str:
         value = self.text(name)

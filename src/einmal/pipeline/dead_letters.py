@@ -91,7 +91,7 @@ def failed_record(row: Mapping[str, Any]) -> FailedRecord:
         offset=row["offset"],
         key=row["key"],
         value=row["value"],
-        headers=tuple(Header(each["key"], each["value"]) for each in row["headers"] or ()),
+        headers=tuple(Header(header["key"], header["value"]) for header in row["headers"] or ()),
         # A record without a timestamp has -1 ms; one whose timestamp is none of Spark's has none in its row.
         timestamp=timestamp if timestamp is not None and timestamp >= 0 else None,
     )

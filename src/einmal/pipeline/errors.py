@@ -27,7 +27,7 @@ class PipelineRefused(PipelineError):
 
 class PreflightFailed(PipelineRefused):
     def __init__(self, missing: Sequence[tuple[str, str]], what: str = "the pipeline cannot start") -> None:
-        lines = [f"  - {each}\n    hint: {hint}" if hint else f"  - {each}" for each, hint in missing]
+        lines = [f"  - {problem}\n    hint: {hint}" if hint else f"  - {problem}" for problem, hint in missing]
         super().__init__("\n".join([f"{what}, {len(missing)} thing(s) are missing:", *lines]))
         self.missing = tuple(missing)
 

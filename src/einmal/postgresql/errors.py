@@ -96,5 +96,5 @@ def reason(error: psycopg.Error, columns: Mapping[str, str] | None = None) -> st
 
 def _copied_column(context: str | None, columns: Mapping[str, str] | None) -> str | None:
     """Only a column that is known: the context quotes the value, which may look like one."""
-    found = _COPIED_COLUMN.findall(context or "")
-    return next((columns[each] for each in found if each in columns), None) if columns else None
+    names = _COPIED_COLUMN.findall(context or "")
+    return next((columns[name] for name in names if name in columns), None) if columns else None

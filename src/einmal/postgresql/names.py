@@ -29,7 +29,7 @@ class TableName:
         return ".".join(map(_in_quotes, self._parts()))
 
     def _parts(self) -> list[str]:
-        return [part for part in (self.schema, self.name) if part is not None]
+        return [name for name in (self.schema, self.name) if name is not None]
 
 
 def quoted(name: str) -> str:
@@ -71,7 +71,7 @@ def _parts(option: str, text: str) -> list[str]:
         raise OptionError(
             f'option "{option}" is not a name: {text!r}\nhint: quote names with other characters: \'"My Schema"."T"\''
         )
-    for part in parts:
-        if len(part.encode()) > NAME_BYTES_MAX:
-            raise OptionError(f'option "{option}": {part!r} is longer than {NAME_BYTES_MAX} bytes')
+    for name in parts:
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise OptionError(f'option "{option}": {name!r} is longer than {NAME_BYTES_MAX} bytes')
     return parts

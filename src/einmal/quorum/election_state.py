@@ -50,10 +50,10 @@ def decode(data: bytes) -> ElectionState:
         fields: dict[str, Any] = json.loads(data)
         if fields["data_version"] not in (0, 1):
             raise ValueError(f"expected a quorum state of version 0 or 1, found {fields['data_version']}")
-        found = _checksum(fields)
-        expected = fields.get(_CHECKSUM, found)
-        if expected != found:
-            raise ValueError(f"expected CRC-32C {expected}, found {found}")
+        computed = _checksum(fields)
+        expected = fields.get(_CHECKSUM, computed)
+        if expected != computed:
+            raise ValueError(f"expected CRC-32C {expected}, found {computed}")
         return ElectionState(
             int(fields["leaderEpoch"]), _somebody(fields["leaderId"]), _somebody(fields.get("votedId", _NOBODY))
         )

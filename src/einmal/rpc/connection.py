@@ -152,10 +152,10 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
         pending, self._pending = self._pending, deque()
-        for each in pending:
-            each.timer.cancel()
-            if not each.future.done():
-                each.future.set_exception(self._failure(detail, was_sent=True))
+        for request in pending:
+            request.timer.cancel()
+            if not request.future.done():
+                request.future.set_exception(self._failure(detail, was_sent=True))
         held, self._held = self._held or (), None
         for waiting in held:
             if waiting.future is not None and not waiting.future.done():
@@ -199,11 +199,11 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """Write what was kept back, in order."""
         held, self._held = self._held or (), None
-        for each in held:
-            if each.future is None:
-                self._write(each.api_key, each.version, each.body)
-            elif not each.future.done():
-                self._send(each)
+        for request in held:
+            if request.future is None:
+                self._write(request.api_key, request.version, request.body)
+            elif not request.future.done():
+                self._send(request)
 
     def send(
         self,

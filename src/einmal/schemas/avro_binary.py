@@ -125,18 +125,18 @@ def read_index(raw: bytes, at: int, count: int, what: str) -> tuple[int, int]:
 
 def array_of(item: Read) -> Read:
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        values: list[Any] = []
         inside = Unknown()
         count, end, at = _block(raw, at, unknown)
         while count:
             for _ in range(count):
                 value, at = item(raw, at, inside)
                 if inside.fields:
-                    unknown.take(str(len(found)), inside)
-                found.append(value)
+                    unknown.take(str(len(values)), inside)
+                values.append(value)
             _check_end(at, end)
             count, end, at = _block(raw, at, unknown)
-        return found, at
+        return values, at
 
     return read
 
@@ -145,18 +145,18 @@ def map_of(item: Read) -> Read:
     """A key that comes again replaces the value before."""
 
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         inside = Unknown()
         count, end, at = _block(raw, at, unknown)
         while count:
             for _ in range(count):
                 key, at = read_string(raw, at, unknown)
-                found[key], at = item(raw, at, inside)
+                values[key], at = item(raw, at, inside)
                 if inside.fields:
                     unknown.take(key, inside)
             _check_end(at, end)
             count, end, at = _block(raw, at, unknown)
-        return found, at
+        return values, at
 
     return read
 
@@ -181,8 +181,8 @@ def encoded_bytes(value: bytes) -> bytes:
 
 def encoded_items(items: Iterable[bytes]) -> bytes:
     """Encode the items of an array or a map, as one block."""
-    each = list(items)
-    return (encode_varint(len(each)) + b"".join(each) if each else b"") + encode_varint(0)
+    encoded = list(items)
+    return (encode_varint(len(encoded)) + b"".join(encoded) if encoded else b"") + encode_varint(0)
 
 
 def encoded_float(number: float) -> bytes:

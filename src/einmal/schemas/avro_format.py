@@ -80,8 +80,8 @@ class AvroSchema:
 
         known: dict[str, Any] = {}
         try:
-            for each in (named or {}).values():
-                fastavro.parse_schema(_json(each), named_schemas=known)
+            for named_text in (named or {}).values():
+                fastavro.parse_schema(_json(named_text), named_schemas=known)
             self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
             visited = _Named(known)
             visited.declared = declared
@@ -146,7 +146,7 @@ def _column(schema: Any, known: _Named, above: tuple[str, ...]) -> ColumnType:
     match kind:
         case "record" | "error":
             inner = (*above, schema["name"])
-            return struct({each["name"]: _column(each["type"], known, inner) for each in schema["fields"]})
+            return struct({field["name"]: _column(field["type"], known, inner) for field in schema["fields"]})
         case "array":
             if not _takes_bytes(schema["items"], known):
                 raise SchemaError("an Avro array has items that take no bytes", "such arrays are not decoded")
@@ -176,7 +176,7 @@ def _scalar(schema: Mapping[str, Any], known: _Named, above: tuple[str, ...]) ->
 
 
 def _union(schema: list[Any], known: _Named, above: tuple[str, ...]) -> ColumnType:
-    columns = [_column(each, known, above) for each in schema if each != "null"]
+    columns = [_column(branch, known, above) for branch in schema if branch != "null"]
     return columns[0] if len(columns) == 1 else JSON_TEXT
 
 
@@ -192,7 +192,7 @@ def _takes_bytes(schema: Any, known: _Named, depth: int = 0) -> bool:
     if isinstance(schema, list):
         return True
     if schema["type"] in ("record", "error"):
-        return any(_takes_bytes(each["type"], known, depth + 1) for each in schema["fields"])
+        return any(_takes_bytes(field["type"], known, depth + 1) for field in schema["fields"])
     if schema["type"] == "fixed":
         return int(schema["size"]) > 0
     return bool(schema["type"] != "null")

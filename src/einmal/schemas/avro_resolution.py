@@ -93,13 +93,13 @@ _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
 def expanded(schema: Any, known: Mapping[str, Any]) -> Node:
     """``schema``: as fastavro parses it, not recursive; ``known``: the types that it names. Raises SchemaError."""
     if isinstance(schema, list):
-        return {"type": "union", "branches": [expanded(each, known) for each in schema]}
+        return {"type": "union", "branches": [expanded(branch, known) for branch in schema]}
     if isinstance(schema, str):
         return {"type": schema} if schema in PRIMITIVES else expanded(known[schema], known)
     _check_names(schema)
     match schema["type"]:
         case "record" | "error":
-            fields = [{**each, "type": expanded(each["type"], known)} for each in schema["fields"]]
+            fields = [{**field, "type": expanded(field["type"], known)} for field in schema["fields"]]
             return {**schema, "type": "record", "fields": fields}
         case "array":
             return {"type": "array", "items": expanded(schema["items"], known)}
@@ -121,7 +121,7 @@ def _check_names(schema: Mapping[str, Any]) -> None:
 
 
 def _tells(union: Node) -> bool:
-    return bool(sum(each["type"] != "null" for each in union["branches"]) > 1)
+    return bool(sum(branch["type"] != "null" for branch in union["branches"]) > 1)
 
 
 def resolution(writer: Node, reader: Node, path: str = "$") -> Read:
@@ -172,7 +172,7 @@ def _converted(read: Read, convert: Convert) -> Read:
 
 
 def _written_union(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
-    branches = [_resolved(each, reader, path, as_json) for each in writer["branches"]]
+    branches = [_resolved(branch, reader, path, as_json) for branch in writer["branches"]]
 
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
         branch, at = read_index(raw, at, len(branches), "types of a union")
@@ -197,12 +197,12 @@ def _matching(writer: Node, branches: Sequence[Node]) -> Node | None:
         wider = (branch for branch in branches if branch["type"] in _PROMOTED.get(writer["type"], ()))
         return next(iter(same), None) or next(wider, None)
     for fits in (
-        lambda each: each["name"] == writer["name"],
-        lambda each: _same_name(writer, each) and _has_structure(writer, each),
-        lambda each: writer["type"] == "record" and _has_structure(writer, each),
+        lambda branch: branch["name"] == writer["name"],
+        lambda branch: _same_name(writer, branch) and _has_structure(writer, branch),
+        lambda branch: writer["type"] == "record" and _has_structure(writer, branch),
     ):
-        if (found := next(filter(fits, same), None)) is not None:
-            return found
+        if (branch := next(filter(fits, same), None)) is not None:
+            return branch
     return None
 
 
@@ -211,7 +211,7 @@ def _has_structure(writer: Node, reader: Node) -> bool:
     have it."""
     fields = _fields(writer, reader) if writer["type"] == "record" else []
     return _agrees(writer, reader) and all(
-        written is None or _agrees(written["type"], each["type"]) for each, written in fields
+        written is None or _agrees(written["type"], declared["type"]) for declared, written in fields
     )
 
 
@@ -222,7 +222,7 @@ def _agrees(writer: Node, reader: Node) -> bool:
         return _matching(writer, reader["branches"]) is not None
     match writer["type"], reader["type"]:
         case "record", "record":
-            return all(written is not None or "default" in each for each, written in _fields(writer, reader))
+            return all(written is not None or "default" in declared for declared, written in _fields(writer, reader))
         case ("enum", "enum") | ("fixed", "fixed"):
             return _same_name(writer, reader) and writer.get("size") == reader.get("size")
         case written, declared:
@@ -231,7 +231,7 @@ def _agrees(writer: Node, reader: Node) -> bool:
 
 def _same_name(writer: Node, reader: Node) -> bool:
     """By unqualified name, as the specification has it, or by alias."""
-    names = [_short(each) for each in (reader["name"], *reader.get("aliases", ()))]
+    names = [_short(name) for name in (reader["name"], *reader.get("aliases", ()))]
     return _short(writer["name"]) in names
 
 
@@ -244,35 +244,35 @@ def _short(name: str) -> str:
 
 def _fields(writer: Node, reader: Node) -> list[tuple[Node, Node | None]]:
     """The declared fields, each with the one that was written, by name, else by alias."""
-    written = {each["name"]: each for each in writer["fields"]}
+    written = {field["name"]: field for field in writer["fields"]}
     return [
-        (each, next((written[name] for name in (each["name"], *each.get("aliases", ())) if name in written), None))
-        for each in reader["fields"]
+        (field, next((written[name] for name in (field["name"], *field.get("aliases", ())) if name in written), None))
+        for field in reader["fields"]
     ]
 
 
 def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
     pairs = _fields(writer, reader)
-    declared = {written["name"]: each for each, written in pairs if written is not None}
+    declared = {written["name"]: field for field, written in pairs if written is not None}
     steps: list[tuple[str, str, Read]] = []
-    for each in writer["fields"]:
-        if (known := declared.get(each["name"])) is not None:
+    for field in writer["fields"]:
+        if (known := declared.get(field["name"])) is not None:
             inner = f"{path}.{known['name']}"
-            steps.append((known["name"], "", _resolved(each["type"], known["type"], inner, as_json)))
+            steps.append((known["name"], "", _resolved(field["type"], known["type"], inner, as_json)))
         else:
-            inner = f"{path}.{each['name']}"
-            steps.append(("", inner, _rescued(each["type"], inner)))
+            inner = f"{path}.{field['name']}"
+            steps.append(("", inner, _rescued(field["type"], inner)))
     added: list[tuple[str, bytes, Read]] = []
-    for each, written in pairs:
+    for field, written in pairs:
         if written is None:
-            inner = f"{path}.{each['name']}"
+            inner = f"{path}.{field['name']}"
             try:
-                default = _default(each["type"], each["default"])
+                default = _default(field["type"], field["default"])
             except KeyError:
                 return _mismatch(f"{inner} was not written, and has no default")
             except (TypeError, ValueError, ArithmeticError):
-                return _mismatch(f"{inner} was not written, and its default is no {each['type']['type']}")
-            added.append((each["name"], default, _resolved(each["type"], each["type"], inner, as_json)))
+                return _mismatch(f"{inner} was not written, and its default is no {field['type']['type']}")
+            added.append((field["name"], default, _resolved(field["type"], field["type"], inner, as_json)))
 
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[dict[str, Any], int]:
         row: dict[str, Any] = {}
@@ -293,7 +293,7 @@ def _rescued(written: Node, path: str) -> Read:
     """Return the reader of a field that is not declared: a value that its logical type does not have is rescued as it
     was written."""
     plain = _without_logical_types(written)
-    typed, untyped = (_resolved(each, each, path, True) for each in (written, plain))
+    typed, untyped = (_resolved(node, node, path, True) for node in (written, plain))
 
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
         try:
@@ -305,14 +305,14 @@ def _rescued(written: Node, path: str) -> Read:
 
 
 def _without_logical_types(node: Node) -> Node:
-    plain = {name: each for name, each in node.items() if name != "logicalType"}
+    plain = {name: attribute for name, attribute in node.items() if name != "logicalType"}
     for name in ("items", "values"):
         if name in node:
             plain[name] = _without_logical_types(node[name])
     if "branches" in node:
-        plain["branches"] = [_without_logical_types(each) for each in node["branches"]]
+        plain["branches"] = [_without_logical_types(branch) for branch in node["branches"]]
     if "fields" in node:
-        plain["fields"] = [{**each, "type": _without_logical_types(each["type"])} for each in node["fields"]]
+        plain["fields"] = [{**field, "type": _without_logical_types(field["type"])} for field in node["fields"]]
     return plain
 
 
@@ -332,15 +332,15 @@ def _default(node: Node, given: Any) -> bytes:
         raise TypeError(kind)
     match kind:
         case "array":
-            return encoded_items(_default(node["items"], each) for each in given)
+            return encoded_items(_default(node["items"], value) for value in given)
         case "map":
             return encoded_items(
-                encoded_bytes(name.encode()) + _default(node["values"], each) for name, each in given.items()
+                encoded_bytes(name.encode()) + _default(node["values"], value) for name, value in given.items()
             )
         case "record":
             return b"".join(
-                _default(each["type"], given[each["name"]] if each["name"] in given else each["default"])
-                for each in node["fields"]
+                _default(field["type"], given[field["name"]] if field["name"] in given else field["default"])
+                for field in node["fields"]
             )
     return _scalar_default(node, given)
 
@@ -377,9 +377,9 @@ def _scalar_default(node: Node, given: Any) -> bytes:
 def _union_default(union: Node, given: Any) -> bytes:
     """Encode the default of a union, by the first branch that it is a value of: since Avro 1.12 that need not be the
     first one."""
-    for at, each in enumerate(union["branches"]):
+    for at, branch in enumerate(union["branches"]):
         try:
-            return encode_varint(at) + _default(each, given)
+            return encode_varint(at) + _default(branch, given)
         except (TypeError, ValueError, ArithmeticError, KeyError):
             continue
     raise ValueError("union")

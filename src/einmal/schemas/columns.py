@@ -89,7 +89,7 @@ def array(item: ColumnType) -> ColumnType:
                 return None
             if not isinstance(value, list | tuple):
                 raise WrongType(f"{path}: a {type(value).__name__} is no array")
-            return [each for _, each in converted_items(enumerate(value), inner, unknown)]
+            return [converted for _, converted in converted_items(enumerate(value), inner, unknown)]
 
         return convert
 
@@ -110,7 +110,7 @@ def mapping(item: ColumnType, key: ColumnType | None = None) -> ColumnType:
                 raise WrongType(f"{path}: a {type(value).__name__} is no map")
             items: Iterable[tuple[Any, Any]] = value.items()
             if key_of is not None:
-                items = [(_key_text(key_of(name, unknown)), each) for name, each in items]
+                items = [(_key_text(key_of(name, unknown)), map_value) for name, map_value in items]
             return converted_items(items, inner, unknown)
 
         return convert
@@ -126,17 +126,17 @@ def _key_text(key: Any) -> str:
 def converted_items(items: Iterable[tuple[Any, Any]], convert: Convert, unknown: Unknown) -> list[tuple[Any, Any]]:
     """The items of an array or a map, converted, by position or by key."""
     inside = Unknown()
-    found = []
-    for key, each in items:
-        found.append((key, convert(each, inside)))
+    converted = []
+    for key, value in items:
+        converted.append((key, convert(value, inside)))
         if inside.fields:
             unknown.take(str(key), inside)
-    return found
+    return converted
 
 
 def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
     def at(path: str) -> Convert:
-        converts = [(name, each.at(f"{path}.{name}")) for name, each in fields.items()]
+        converts = [(name, column.at(f"{path}.{name}")) for name, column in fields.items()]
         names = fields.keys()
 
         def convert(value: Any, unknown: Unknown) -> Any:
@@ -154,7 +154,7 @@ def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
 
         return convert
 
-    inner = ",".join(f"{_quoted(name)}:{each.ddl}" for name, each in fields.items())
+    inner = ",".join(f"{_quoted(name)}:{column.ddl}" for name, column in fields.items())
     return ColumnType(f"struct<{inner}>", at)
 
 
@@ -210,7 +210,7 @@ def _timestamp(value: Any) -> datetime.datetime:
 
 def moment_of(text: str) -> datetime.datetime:
     """ISO 8601. Raises ValueError, and OverflowError for digits below a microsecond: Python would drop them."""
-    if (found := _FINER.search(text)) and found[1].strip("0"):
+    if (match := _FINER.search(text)) and match[1].strip("0"):
         raise OverflowError
     return datetime.datetime.fromisoformat(text)
 

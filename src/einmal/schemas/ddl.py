@@ -51,34 +51,34 @@ class DdlColumn:
 
 def parsed_columns(text: str) -> list[DdlColumn]:
     """In order. Raises SchemaError."""
-    found: list[DdlColumn] = []
+    columns: list[DdlColumn] = []
     position, text = 0, text.strip()
     # Behind a last comma there has to be one more column.
-    while position < len(text) or not found or text.endswith(","):
+    while position < len(text) or not columns or text.endswith(","):
         column = _COLUMN.match(text, position)
         if column is None:
             near = text[position : position + 40]
             raise SchemaError(f"no column of Spark's DDL at {near!r}", "id BIGINT NOT NULL, price DECIMAL(10,2), ...")
-        if len(found) == _COLUMNS_MAX:
+        if len(columns) == _COLUMNS_MAX:
             raise SchemaError(f"more than {_COLUMNS_MAX:,} columns")
-        found.append(_column(column))
+        columns.append(_column(column))
         position = column.end()
-    names = [each.name.lower() for each in found]
+    names = [column.name.lower() for column in columns]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise SchemaError(f"two columns are named {repeated!r}, but for case")
-    return found
+    return columns
 
 
-def _column(found: re.Match[str]) -> DdlColumn:
-    name = found["plain"] or found["quoted"].replace("``", "`")
-    kind = found["type"].lower()
+def _column(match: re.Match[str]) -> DdlColumn:
+    name = match["plain"] or match["quoted"].replace("``", "`")
+    kind = match["type"].lower()
     kind = _ALIASES.get(kind, kind)
     if kind not in TYPES:
-        raise SchemaError(f"column {name!r} has type {found['type']!r}", f"one of {', '.join(TYPES)}".upper())
-    if found["precision"] is not None and kind != "decimal":
+        raise SchemaError(f"column {name!r} has type {match['type']!r}", f"one of {', '.join(TYPES)}".upper())
+    if match["precision"] is not None and kind != "decimal":
         raise SchemaError(f"column {name!r}: {kind} has no length", "lengths are checked by the table that is written")
     # Spark's defaults.
-    precision, scale = int(found["precision"] or 10), int(found["scale"] or 0)
+    precision, scale = int(match["precision"] or 10), int(match["scale"] or 0)
     if kind == "decimal" and not (0 < precision <= _PRECISION_MAX and scale <= precision):
         raise SchemaError(f"column {name!r}: decimal({precision},{scale}) is no decimal of Spark's")
-    return DdlColumn(name, kind, precision, scale, found["required"] is not None)
+    return DdlColumn(name, kind, precision, scale, match["required"] is not None)

@@ -58,7 +58,7 @@ class DebeziumDecoder:
         self._after = _Row("$.after", types, requires=True)
         # A deleted row has its key only, unless its table has replica identity full.
         self._before = _Row("$.before", types, requires=False)
-        fields = ",".join(f"`{each.name.replace('`', '``')}`:{kind.ddl}" for each, kind in types)
+        fields = ",".join(f"`{column.name.replace('`', '``')}`:{kind.ddl}" for column, kind in types)
         self.ddl = f"struct<{fields},`{DELETED}`:boolean>"
 
     def decode(self, raw: bytes) -> Decoded:
@@ -89,9 +89,9 @@ class _Row:
     def __init__(self, path: str, types: list[tuple[DdlColumn, ColumnType]], *, requires: bool) -> None:
         self._path = path
         self._field = path.removeprefix("$.")
-        self._names = frozenset(each.name for each, _ in types)
+        self._names = frozenset(column.name for column, _ in types)
         self._columns: list[tuple[str, bool, Convert]] = [
-            (each.name, each.is_required and requires, kind.at(f"{path}.{each.name}")) for each, kind in types
+            (column.name, column.is_required and requires, kind.at(f"{path}.{column.name}")) for column, kind in types
         ]
 
     def convert(self, change: Mapping[str, Any], unknown: Unknown) -> dict[str, Any]:

@@ -31,12 +31,12 @@ class Limits:
         if raw.count(b"[") + raw.count(b"{") <= self.depth:
             return
         depth = 0
-        for found in _BRACKETS.finditer(raw):
-            if found[0] in (b"[", b"{"):
+        for match in _BRACKETS.finditer(raw):
+            if match[0] in (b"[", b"{"):
                 depth += 1
                 if depth > self.depth:
                     raise NestedTooDeeply(f"more than {self.depth} levels of nesting")
-            elif found[0] in (b"]", b"}"):
+            elif match[0] in (b"]", b"}"):
                 depth -= 1
 
 

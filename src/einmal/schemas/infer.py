@@ -49,17 +49,17 @@ class Shape:
             case list():
                 self.kinds.add("array")
                 self.items = self.items or Shape()
-                for each in value:
-                    self.items.add(each)
+                for nested in value:
+                    self.items.add(nested)
             case dict():
                 self._add_object(value)
 
     def _add_object(self, value: dict[str, Any]) -> None:
         self.kinds.add("object")
         self.objects += 1
-        for name, each in value.items():
+        for name, property_value in value.items():
             if name in self.properties or len(self.properties) < _PROPERTIES_MAX:
-                self.properties.setdefault(name, Shape()).add(each)
+                self.properties.setdefault(name, Shape()).add(property_value)
                 self.counts[name] = self.counts.get(name, 0) + 1
             else:
                 self.counts[name] = 0
@@ -80,8 +80,8 @@ class Shape:
     def _object_schema(self) -> dict[str, Any]:
         if len(self.counts) > _PROPERTIES_MAX:
             values = Shape()
-            for each in self.properties.values():
-                values.kinds |= each.kinds
+            for shape in self.properties.values():
+                values.kinds |= shape.kinds
             return {"additionalProperties": values.schema()}
         required = sorted(name for name, count in self.counts.items() if count == self.objects)
         properties = {name: self.properties[name].schema() for name in sorted(self.properties)}

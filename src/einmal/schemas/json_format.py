@@ -90,10 +90,10 @@ class JsonDecoder:
 def _field_path(schema_path: Sequence[str | int]) -> str:
     """Where a rule belongs, in names of the schema only: the keys of a map are the record's content."""
     path = "$"
-    for before, each in zip(("", *schema_path), schema_path, strict=False):
+    for before, step in zip(("", *schema_path), schema_path, strict=False):
         if before == "properties":
-            path += f".{each}"
-        elif each in ("items", "additionalProperties") and before != "properties":
+            path += f".{step}"
+        elif step in ("items", "additionalProperties") and before != "properties":
             path += "[]"
     return path
 
@@ -152,9 +152,11 @@ def _open(node: Any) -> Any:
     """The schema without ``additionalProperties: false``: unknown properties are for the policy."""
     if isinstance(node, dict):
         return {
-            name: _open(each) for name, each in node.items() if not (name == "additionalProperties" and each is False)
+            name: _open(child)
+            for name, child in node.items()
+            if not (name == "additionalProperties" and child is False)
         }
-    return [_open(each) for each in node] if isinstance(node, list) else node
+    return [_open(child) for child in node] if isinstance(node, list) else node
 
 
 def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], depth: int = 0) -> ColumnType:
@@ -184,7 +186,9 @@ def _typed(
     if kind == "object":
         properties = node.get("properties")
         if isinstance(properties, Mapping) and properties:
-            return struct({name: _column(document, each, above, depth + 1) for name, each in properties.items()})
+            return struct(
+                {name: _column(document, subschema, above, depth + 1) for name, subschema in properties.items()}
+            )
         values = node.get("additionalProperties")
         return mapping(_column(document, values, above, depth + 1)) if isinstance(values, Mapping) else JSON_TEXT
     if kind == "array":
@@ -205,9 +209,9 @@ def _referred(document: Mapping[str, Any], reference: str) -> Any:
             f"the JSON Schema refers to another document, {reference!r}", "put it under $defs of the same document"
         )
     node: Any = document
-    for part in reference.lstrip("#").split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, Mapping) or part not in node:
+    for token in reference.lstrip("#").split("/")[1:]:
+        token = token.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, Mapping) or token not in node:
             raise SchemaError(f"the JSON Schema has nothing at {reference!r}")
-        node = node[part]
+        node = node[token]
     return node

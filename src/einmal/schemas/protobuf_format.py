@@ -152,12 +152,12 @@ def _only_message(files: Any) -> str:
 
 
 def _indexes(descriptor: Any) -> tuple[int, ...]:
-    found: list[int] = []
+    indexes: list[int] = []
     while descriptor.containing_type is not None:
-        found.insert(0, [nested.name for nested in descriptor.containing_type.nested_types].index(descriptor.name))
+        indexes.insert(0, [nested.name for nested in descriptor.containing_type.nested_types].index(descriptor.name))
         descriptor = descriptor.containing_type
-    found.insert(0, list(descriptor.file.message_types_by_name).index(descriptor.name))
-    return tuple(found)
+    indexes.insert(0, list(descriptor.file.message_types_by_name).index(descriptor.name))
+    return tuple(indexes)
 
 
 def _message_column(descriptor: Any, above: tuple[str, ...]) -> ColumnType:
@@ -171,7 +171,7 @@ def _message_column(descriptor: Any, above: tuple[str, ...]) -> ColumnType:
 
 def _field_column(field: Any, above: tuple[str, ...]) -> ColumnType:
     if _is_map(field):
-        key, value = (_single_column(field.message_type.fields_by_name[each], above) for each in ("key", "value"))
+        key, value = (_single_column(field.message_type.fields_by_name[name], above) for name in ("key", "value"))
         return mapping(value, key)
     column = _single_column(field, above)
     return array(column) if field.is_repeated else column
@@ -203,20 +203,22 @@ def _plain(message: Any) -> dict[str, Any]:
     """
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    found = {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
-    return found | _unknown_fields(UnknownFieldSet(message))
+    known_fields = {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
+    return known_fields | _unknown_fields(UnknownFieldSet(message))
 
 
 def _unknown_fields(fields: Any) -> dict[str, Any]:
     """As the wire has them: a number, bytes, or the fields of a group; of a field that comes again, a list. Raises
     MalformedValue."""
-    found: dict[str, list[Any]] = {}
+    values_by_number: dict[str, list[Any]] = {}
     for field in fields:
         if field.field_number == 0:
             raise MalformedValue("a field with the number 0")
         is_plain = isinstance(field.data, int | bytes)
-        found.setdefault(str(field.field_number), []).append(field.data if is_plain else _unknown_fields(field.data))
-    return {number: values[0] if len(values) == 1 else values for number, values in found.items()}
+        values_by_number.setdefault(str(field.field_number), []).append(
+            field.data if is_plain else _unknown_fields(field.data)
+        )
+    return {number: values[0] if len(values) == 1 else values for number, values in values_by_number.items()}
 
 
 def _plain_field(message: Any, field: Any) -> Any:
@@ -224,9 +226,9 @@ def _plain_field(message: Any, field: Any) -> Any:
     if _is_map(field):
         inner = field.message_type.fields_by_name["value"]
         key = field.message_type.fields_by_name["key"]
-        return {_plain_value(name, key): _plain_value(each, inner) for name, each in value.items()}
+        return {_plain_value(name, key): _plain_value(map_value, inner) for name, map_value in value.items()}
     if field.is_repeated:
-        return [_plain_value(each, field) for each in value]
+        return [_plain_value(single_value, field) for single_value in value]
     if field.has_presence and not message.HasField(field.name):
         if field.is_required:
             # The library knows, too; its list of what is missing ends the process for some messages within maps.

@@ -67,7 +67,7 @@ class SchemaRegistry:
 
     def __init__(self, settings: Mapping[str, str], pause: Callable[[float], None] = time.sleep) -> None:
         self.settings = RedactedDict({name: settings[name] for name in SETTINGS if settings.get(name)})
-        self._urls = [each.strip().rstrip("/") for each in settings[URL].split(",") if each.strip()]
+        self._urls = [url.strip().rstrip("/") for url in settings[URL].split(",") if url.strip()]
         self._pause = pause
         self._lock = threading.Lock()
         self._by_id: dict[int, RegisteredSchema] = {}
@@ -79,13 +79,13 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> RegisteredSchema:
         """Raises SchemaNotFound, RegistryUnavailable."""
         with self._lock:
-            found = self._by_id.get(schema_id)
-            if found is None:
-                found = self._registered(schema_id, self._get(f"/schemas/ids/{schema_id}"))
+            schema = self._by_id.get(schema_id)
+            if schema is None:
+                schema = self._registered(schema_id, self._get(f"/schemas/ids/{schema_id}"))
                 if len(self._by_id) >= _SCHEMAS_MAX:
                     self._by_id.pop(next(iter(self._by_id)))
-                self._by_id[schema_id] = found
-        return found
+                self._by_id[schema_id] = schema
+        return schema
 
     def latest(self, subject: str) -> RegisteredSchema:
         """Raises SchemaNotFound, RegistryUnavailable."""
@@ -99,11 +99,11 @@ class SchemaRegistry:
         self._refer(answer, references, set())
         return RegisteredSchema(schema_id, str(answer.get("schemaType") or "AVRO"), _text(answer), references)
 
-    def _refer(self, answer: Mapping[str, Any], found: dict[str, str], asked: set[str]) -> None:
+    def _refer(self, answer: Mapping[str, Any], references: dict[str, str], asked: set[str]) -> None:
         """Collect what an answer refers to, depth first. ``asked``: names, so that a circle of them ends."""
-        for each in answer.get("references") or ():
+        for reference in answer.get("references") or ():
             try:
-                name, subject, version = str(each["name"]), str(each["subject"]), int(each["version"])
+                name, subject, version = str(reference["name"]), str(reference["subject"]), int(reference["version"])
             except (TypeError, KeyError, ValueError) as error:
                 raise RegistryUnavailable(f"{self._urls[0]}: an answer that is no schema registry's") from error
             if name in asked:
@@ -112,8 +112,8 @@ class SchemaRegistry:
             if len(asked) > _REFERENCES_MAX:
                 raise SchemaNotFound(f"a schema refers to more than {_REFERENCES_MAX} others")
             referred = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}")
-            self._refer(referred, found, asked)
-            found[name] = _text(referred)
+            self._refer(referred, references, asked)
+            references[name] = _text(referred)
 
     def _get(self, path: str) -> Mapping[str, Any]:
         reason = ""

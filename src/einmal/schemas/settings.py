@@ -31,7 +31,9 @@ TOLERANCE: Final = "errors.tolerance"
 LIMIT: Final = "errors.deadletterqueue.limit"
 TOPIC: Final = "errors.deadletterqueue.topic.name"
 CONTEXT: Final = "errors.deadletterqueue.context.headers.enable"
-_FIELDS: Final = tuple(f"{part}.{name}" for part in ("key", "value") for name in ("format", "schema", "message"))
+_FIELDS: Final = tuple(
+    f"{field_name}.{name}" for field_name in ("key", "value") for name in ("format", "schema", "message")
+)
 ERRORS: Final = (TOLERANCE, LIMIT, TOPIC, CONTEXT)
 NAMES: Final = (*_FIELDS, *registry.SETTINGS, CONTRACT, *ERRORS)
 _RECORDS_MIN: Final = 100
@@ -122,10 +124,14 @@ def _check(settings: DecodeSettings) -> None:
     if settings.key is None and settings.value is None:
         raise SettingError('no format is declared\nhint: value.format = "json" with value.schema = "FILE"')
     _check_changes(settings)
-    for part in (settings.key, settings.value):
-        if part is not None and part.schema is None and (part.format == "protobuf" or not settings.registry):
+    for field_settings in (settings.key, settings.value):
+        if (
+            field_settings is not None
+            and field_settings.schema is None
+            and (field_settings.format == "protobuf" or not settings.registry)
+        ):
             hint = "a JSON Schema, an .avsc file, descriptors of Protobuf, or columns in Spark's DDL for debezium-json"
-            raise SettingError(f"format {part.format} has no schema\nhint: value.schema names {hint}")
+            raise SettingError(f"format {field_settings.format} has no schema\nhint: value.schema names {hint}")
     if settings.contract == DISCARD_ROW and not settings.tolerates:
         raise SettingError(
             f"{CONTRACT}={DISCARD_ROW} makes dead letters of rows\nhint: set {TOLERANCE}=all and {TOPIC}, or "
@@ -148,26 +154,28 @@ def _check_changes(settings: DecodeSettings) -> None:
             raise SettingError(f"value.schema: {error}") from error
 
 
-def _field(part: str, given: Mapping[str, str]) -> FieldSettings | None:
-    kind = given.get(f"{part}.format")
+def _field(field_name: str, given: Mapping[str, str]) -> FieldSettings | None:
+    kind = given.get(f"{field_name}.format")
     if kind is None:
-        lost = [name for name in given if name.startswith(f"{part}.")]
+        lost = [name for name in given if name.startswith(f"{field_name}.")]
         if lost:
-            raise SettingError(f"{lost[0]} is set without {part}.format\nhint: {part}.format: {', '.join(FORMATS)}")
+            raise SettingError(
+                f"{lost[0]} is set without {field_name}.format\nhint: {field_name}.format: {', '.join(FORMATS)}"
+            )
         return None
     if kind not in FORMATS:
-        raise SettingError(f"{part}.format is {', '.join(FORMATS)}, not {kind!r}")
-    return FieldSettings(kind, given.get(f"{part}.schema"), given.get(f"{part}.message"))
+        raise SettingError(f"{field_name}.format is {', '.join(FORMATS)}, not {kind!r}")
+    return FieldSettings(kind, given.get(f"{field_name}.schema"), given.get(f"{field_name}.message"))
 
 
 def _registry(given: Mapping[str, str]) -> Mapping[str, str]:
-    found = {name: given[name] for name in registry.SETTINGS if given.get(name)}
-    if found and registry.URL not in found:
-        raise SettingError(f"{next(iter(found))} is set without {registry.URL}")
-    for url in found.get(registry.URL, "").split(",") if found else ():
+    settings = {name: given[name] for name in registry.SETTINGS if given.get(name)}
+    if settings and registry.URL not in settings:
+        raise SettingError(f"{next(iter(settings))} is set without {registry.URL}")
+    for url in settings.get(registry.URL, "").split(",") if settings else ():
         if not url.strip().startswith(("http://", "https://")):
             raise SettingError(f"{registry.URL} is an http or https URL, or several with commas between them")
-    return RedactedDict(found)
+    return RedactedDict(settings)
 
 
 def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
@@ -181,10 +189,10 @@ def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str
 def _limit(text: str | None) -> Limit:
     if text is None:
         return Limit()
-    found = _LIMIT.fullmatch(text.strip())
-    if found is None or (found[2] is not None and float(found[2]) > 100):
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None or (match[2] is not None and float(match[2]) > 100):
         raise SettingError(f"{LIMIT} is a number of rows per batch, or a share of them such as 1%, not {text!r}")
-    return Limit(count=int(found[1])) if found[1] is not None else Limit(share=float(found[2]) / 100)
+    return Limit(count=int(match[1])) if match[1] is not None else Limit(share=float(match[2]) / 100)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,11 @@ def message_indexes(payload: bytes) -> tuple[tuple[int, ...], bytes]:
         return (0,), payload[position:]
     if not 0 < count <= _INDEXES_MAX:
         raise MalformedValue("no message indexes of Protobuf's wire format")
-    found = []
+    indexes = []
     for _ in range(count):
         index, position = _zigzag(payload, position)
-        found.append(index)
-    return tuple(found), payload[position:]
+        indexes.append(index)
+    return tuple(indexes), payload[position:]
 
 
 def _zigzag(payload: bytes, position: int) -> tuple[int, int]:

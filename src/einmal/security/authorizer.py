@@ -50,11 +50,11 @@ class _Patterns:
 
     def matching(self, name: str) -> int:
         """The numbers of all patterns that the name matches, joined by or."""
-        found = self.literal.get(name, 0) | self.literal.get(WILDCARD, 0)
+        joined = self.literal.get(name, 0) | self.literal.get(WILDCARD, 0)
         for length in self.lengths:
             # A name that is shorter is its own prefix, which matches too.
-            found |= self.prefixed.get(name[:length], 0)
-        return found
+            joined |= self.prefixed.get(name[:length], 0)
+        return joined
 
     def change(self, acl: Acl, by: int) -> None:
         """Add to the number of the ACL's pattern: an operation's bit, which is not in it yet, or an ACL's count."""
@@ -141,14 +141,14 @@ class StandardAuthorizer:
     def operations(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
         """Everything that the principal may do to the resource: a bit for each operation."""
         key = (principal, host, resource_type, name)
-        found = self._remembered.get(key)
-        if found is None:
-            found = self._decide(principal, host, resource_type, name)
+        operations = self._remembered.get(key)
+        if operations is None:
+            operations = self._decide(principal, host, resource_type, name)
             if len(name) <= _REMEMBERED_NAME_MAX:
                 if len(self._remembered) >= _REMEMBERED_MAX:
                     self._remembered.clear()
-                self._remembered[key] = found
-        return found
+                self._remembered[key] = operations
+        return operations
 
     def _decide(self, principal: Principal, host: str, resource_type: ResourceType, name: str) -> int:
         if principal in self._super_users:
@@ -178,13 +178,13 @@ class StandardAuthorizer:
     def allows_any(self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether there may be a resource of the type to which the principal may do it (KIP-679)."""
         key = (principal, host, operation, resource_type)
-        found = self._remembered_types.get(key)
-        if found is None:
-            found = self.allows(principal, host, operation, resource_type, _ANY_NAME) or self._allows_some(*key)
+        is_allowed = self._remembered_types.get(key)
+        if is_allowed is None:
+            is_allowed = self.allows(principal, host, operation, resource_type, _ANY_NAME) or self._allows_some(*key)
             if len(self._remembered_types) >= _REMEMBERED_MAX:
                 self._remembered_types.clear()
-            self._remembered_types[key] = found
-        return found
+            self._remembered_types[key] = is_allowed
+        return is_allowed
 
     def _allows_some(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType

@@ -52,22 +52,22 @@ class KeySet:
         import jwt
 
         try:
-            found = json.loads(document)["keys"]
-            described = [each for each in found[:_KEYS_MAX] if isinstance(each, dict)]
+            keys = json.loads(document)["keys"]
+            described = [web_key for web_key in keys[:_KEYS_MAX] if isinstance(web_key, dict)]
         except (ValueError, TypeError, LookupError, RecursionError):
             raise ValueError("not a JSON Web Key Set") from None
         self._keys: list[_Key] = []
-        for each in described:
-            algorithms = _ALGORITHMS.get(str(each.get("kty")), ())
-            if each.get("alg") is not None:
-                algorithms = tuple(name for name in algorithms if name == each["alg"])
-            if not algorithms or each.get("use", "sig") != "sig":
+        for web_key in described:
+            algorithms = _ALGORITHMS.get(str(web_key.get("kty")), ())
+            if web_key.get("alg") is not None:
+                algorithms = tuple(name for name in algorithms if name == web_key["alg"])
+            if not algorithms or web_key.get("use", "sig") != "sig":
                 continue
             try:
-                key = jwt.PyJWK(each, algorithms[0]).key
+                key = jwt.PyJWK(web_key, algorithms[0]).key
             except (jwt.PyJWTError, ValueError, TypeError, LookupError):
                 continue
-            self._keys.append(_Key(each.get("kid"), algorithms, key))
+            self._keys.append(_Key(web_key.get("kid"), algorithms, key))
         if not self._keys:
             raise ValueError("no key in it is for signatures with an asymmetric algorithm")
 
@@ -82,7 +82,7 @@ class KeySet:
         named = [key for key in self._keys if key_id is None or key.key_id == key_id]
         if not named:
             raise UnknownKey("the token is signed by a key that the identity provider does not publish", may_pass=True)
-        fitting = [each for each in named if algorithm in each.algorithms]
+        fitting = [key for key in named if algorithm in key.algorithms]
         if not fitting:
             raise TokenError("the token's algorithm is not an asymmetric one of its key", may_pass=False)
         if len(fitting) > 1:

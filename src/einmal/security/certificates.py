@@ -87,7 +87,9 @@ def _escaped(text: str) -> str:
     before, after = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
     if not body:
         return "\\ " * len(text)
-    escaped = "".join("\\00" if each == "\0" else "\\" + each if each in _ESCAPED else each for each in body)
+    escaped = "".join(
+        "\\00" if character == "\0" else "\\" + character if character in _ESCAPED else character for character in body
+    )
     return "\\ " * before + escaped + "\\ " * after
 
 
@@ -104,7 +106,7 @@ def _dotted(content: bytes) -> str:
 
 def _elements(data: bytes) -> list[_Element]:
     """The elements of DER that follow each other. Raises ValueError."""
-    found: list[_Element] = []
+    elements: list[_Element] = []
     position = 0
     while position < len(data):
         start = position
@@ -119,6 +121,6 @@ def _elements(data: bytes) -> list[_Element]:
         end = position + size
         if end > len(data):
             raise ValueError("a certificate that ends within an element")
-        found.append(_Element(tag, data[position:end], data[start:end]))
+        elements.append(_Element(tag, data[position:end], data[start:end]))
         position = end
-    return found
+    return elements

@@ -119,5 +119,5 @@ def _verification(error: ssl.SSLCertVerificationError) -> HandshakeFailure:
 
 def names_of(certificate: dict[str, Any] | None) -> str:
     """The hosts in a certificate, as ``SSLObject.getpeercert()`` returns it; at most ten."""
-    found = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
-    return ", ".join(found[:10]) + (", ..." if len(found) > 10 else "")
+    hosts = [value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    return ", ".join(hosts[:10]) + (", ..." if len(hosts) > 10 else "")

@@ -41,11 +41,13 @@ def parse_jaas(text: str) -> LoginModule:
             "(with the semicolon)",
         )
     # Platforms that shade Kafka's classes put a prefix before the package (kafkashaded.org.apache...).
-    module = next((each for each in _MODULES if match[1] == each or match[1].endswith(f".{each}")), None)
+    module = next(
+        (class_name for class_name in _MODULES if match[1] == class_name or match[1].endswith(f".{class_name}")), None
+    )
     if module is None:
         raise SecuritySettingError(
             f"{NAME}: the login module {match[1]} is not supported",
-            f"supported are {', '.join(each.rpartition('.')[2] for each in _MODULES)}",
+            f"supported are {', '.join(class_name.rpartition('.')[2] for class_name in _MODULES)}",
         )
     return LoginModule(_MODULES[module], {name: _unquoted(value) for name, value in _OPTION.findall(match[3])})
 

@@ -77,9 +77,9 @@ def _reason(answer: bytes) -> str:
     """The broker's error, such as ``status=invalid_token``; only known keys, and bounded."""
     try:
         error = json.loads(answer[:_ANSWER_MAX])
-        found = [
+        fields = [
             f"{key}={str(error[key])[:200]}" for key in ("status", "scope", "openid-configuration") if error.get(key)
         ]
     except (ValueError, AttributeError):
-        found = []
-    return ", ".join(found) or "without a reason that this client can read"
+        fields = []
+    return ", ".join(fields) or "without a reason that this client can read"

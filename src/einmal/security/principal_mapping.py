@@ -51,20 +51,20 @@ class PrincipalMapping:
         raise NoRuleMatches(f"no rule of {_SETTING} matches {distinguished_name!r}")
 
 
-def _filled(match: Any, found: re.Match[str]) -> str:
+def _filled(match: Any, token: re.Match[str]) -> str:
     """Return what a group, or an escaped character, of a replacement stands for."""
-    return found[1] or match[int(found[2])] or ""
+    return token[1] or match[int(token[2])] or ""
 
 
 def _parsed(text: str) -> list[_Rule]:
     rules = []
     position = 0
     while position < len(text.rstrip()):
-        found = _RULE.match(text, position)
-        if found is None or found.end() == position:
+        match = _RULE.match(text, position)
+        if match is None or match.end() == position:
             raise SecuritySettingError(f"{_SETTING}: {text[position : position + 60]!r} is no rule", _HINT)
-        rules.append(_Rule(None, "", "") if found[1] is None else _rule(found[1], found[2], found[3]))
-        position = found.end()
+        rules.append(_Rule(None, "", "") if match[1] is None else _rule(match[1], match[2], match[3]))
+        position = match.end()
     return rules or [_Rule(None, "", "")]
 
 
@@ -79,7 +79,7 @@ def _rule(pattern: str, replacement: str, case: str) -> _Rule:
             f"{_SETTING}: {pattern!r} is no regular expression of RE2's: {reason}",
             f"{_HINT}; RE2 has no (?=...) and no \\1",
         ) from None
-    groups = [int(found[2]) for found in _GROUP.finditer(replacement) if found[2]]
+    groups = [int(match[2]) for match in _GROUP.finditer(replacement) if match[2]]
     if groups and max(groups) > compiled.groups:
         raise SecuritySettingError(
             f"{_SETTING}: {replacement!r} uses a group that {pattern!r} does not have",

@@ -39,8 +39,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _unescaped(text: str) -> str:
-    def one(found: re.Match[str]) -> str:
-        code = found[1]
+    def one(match: re.Match[str]) -> str:
+        code = match[1]
         return chr(int(code[1:], 16)) if len(code) == 5 else _CONTROL.get(code, code)
 
     return _ESCAPED.sub(one, text)
@@ -49,16 +49,16 @@ def _unescaped(text: str) -> str:
 def resolved(name: str, value: str, environment: Mapping[str, str], read: Callable[[str], str]) -> str:
     """``value`` with its references replaced. ``read``: a file's text, OSError. Raises SecuritySettingError."""
 
-    def replaced(found: re.Match[str]) -> str:
-        if found[1] == "env":
-            if found[2] not in environment:
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] == "env":
+            if match[2] not in environment:
                 raise SecuritySettingError(
-                    f"{name}: the environment has no {found[2]}", f"set it: export {found[2]}=..."
+                    f"{name}: the environment has no {match[2]}", f"set it: export {match[2]}=..."
                 )
-            return environment[found[2]]
-        path, colon, key = found[2].rpartition(":")
+            return environment[match[2]]
+        path, colon, key = match[2].rpartition(":")
         if not colon:
-            path, key = found[2], ""
+            path, key = match[2], ""
         try:
             text = read(path)
         except (OSError, UnicodeDecodeError) as error:

@@ -65,7 +65,7 @@ def _entries(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _user(mechanism: str, fields: dict[str, str]) -> FirstUser:
-    name, password, salted = (fields.get(each, "") for each in ("name", "password", "saltedpassword"))
+    name, password, salted = (fields.get(field, "") for field in ("name", "password", "saltedpassword"))
     if not name or bool(password) == bool(salted) or (salted and "salt" not in fields):
         raise SecuritySettingError(
             f"{NAME}: an entry needs a name, and a password or a saltedpassword with its salt", "complete it"

@@ -133,9 +133,9 @@ class ScramServerExchange:
     def _choose(self) -> ScramCredential:
         """The credential of the user, or a made-up one, which is derived in any case: it takes the same time."""
         made_up = self._made_up()
-        found = self._users.node if self.is_node else self._users.find(self.user)
-        self._is_known = found is not None
-        return found or made_up
+        credential = self._users.node if self.is_node else self._users.find(self.user)
+        self._is_known = credential is not None
+        return credential or made_up
 
     def _made_up(self) -> ScramCredential:
         def derived(purpose: bytes) -> bytes:

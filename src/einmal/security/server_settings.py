@@ -69,11 +69,11 @@ def sasl_server_settings(find: Lookup) -> SaslServerSettings:
                 f"sasl.enabled.mechanisms: {mechanism} is not supported", f"supported are {', '.join(MECHANISMS)}"
             )
     warnings: list[str] = []
-    modules = {each: _module(find, each, warnings) for each in mechanisms}
+    modules = {mechanism: _module(find, mechanism, warnings) for mechanism in mechanisms}
     return SaslServerSettings(
         mechanisms,
         _plain_users(modules[PLAIN]) if PLAIN in modules else {},
-        {each: find("connections.max.reauth.ms", each) for each in mechanisms},
+        {mechanism: find("connections.max.reauth.ms", mechanism) for mechanism in mechanisms},
         find("connection.failed.authentication.delay.ms"),
         find("sasl.server.max.receive.size"),
         _jwt_settings(find, modules[OAUTHBEARER], warnings) if OAUTHBEARER in modules else None,
@@ -82,7 +82,7 @@ def sasl_server_settings(find: Lookup) -> SaslServerSettings:
 
 
 def _list(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+    return [value.strip() for value in text.split(",") if value.strip()]
 
 
 def _module(find: Lookup, mechanism: str, warnings: list[str]) -> LoginModule | None:

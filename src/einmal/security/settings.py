@@ -265,7 +265,7 @@ def _check_text(name: str, value: str) -> None:
 
 def _mechanism(protocol: str, given: Mapping[str, Any]) -> str:
     named = [str(given[name]) for name in ("sasl.mechanism", "sasl.mechanisms") if given.get(name)]
-    if len({each.upper() for each in named}) > 1:
+    if len({mechanism.upper() for mechanism in named}) > 1:
         raise SecuritySettingError("sasl.mechanism and sasl.mechanisms name different mechanisms", "set one of them")
     supported = ", ".join(MECHANISMS)
     if not named:
@@ -335,8 +335,8 @@ def _token(given: Mapping[str, Any], options: Mapping[str, str]) -> TokenFile | 
     if provider:
         if not callable(provider):
             raise SecuritySettingError(f"{_PROVIDER} is not a function", "pass one that returns a token")
-        found: TokenCallable = provider
-        return found
+        function: TokenCallable = provider
+        return function
     parts = urlsplit(str(url))
     if parts.scheme == "file" and parts.path:
         return TokenFile(unquote(parts.path))

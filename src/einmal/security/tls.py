@@ -91,22 +91,22 @@ def read_into(pem: Pem | None, read: Callable[[str], str]) -> Pem | None:
 
 
 def _versions(protocols: str) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    named = [each.strip() for each in protocols.split(",") if each.strip()]
-    unknown = [each for each in named if each not in _VERSIONS]
+    named = [protocol.strip() for protocol in protocols.split(",") if protocol.strip()]
+    unknown = [protocol for protocol in named if protocol not in _VERSIONS]
     if unknown or not named:
         raise SecuritySettingError(
             f"ssl.enabled.protocols={protocols}: {', '.join(unknown) or 'none'} is not supported",
             f"supported: {', '.join(_VERSIONS)}",
         )
-    versions = [_VERSIONS[each] for each in named]
+    versions = [_VERSIONS[protocol] for protocol in named]
     return min(versions), max(versions)
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: str) -> None:
     """Suites by Java's or OpenSSL's names. Those of TLS 1.3 are all on, or all off: Python cannot choose among them."""
-    named = [each.strip() for each in suites.split(",") if each.strip()]
-    of_13 = [each for each in named if each in _SUITES_OF_13]
-    older = [_openssl_name(each) for each in named if each not in _SUITES_OF_13]
+    named = [suite.strip() for suite in suites.split(",") if suite.strip()]
+    of_13 = [suite for suite in named if suite in _SUITES_OF_13]
+    older = [_openssl_name(suite) for suite in named if suite not in _SUITES_OF_13]
     if of_13 and len(of_13) < len(_SUITES_OF_13) and context.maximum_version is ssl.TLSVersion.TLSv1_3:
         raise SecuritySettingError(
             f"ssl.cipher.suites={suites}: the suites of TLS 1.3 cannot be chosen one by one",
@@ -120,12 +120,12 @@ def _set_ciphers(context: ssl.SSLContext, suites: str) -> None:
         raise SecuritySettingError(
             f"ssl.cipher.suites={suites} has no suite of a version in ssl.enabled.protocols", "correct one of them"
         )
-    for each in older:
+    for suite in older:
         try:
-            context.set_ciphers(each)
+            context.set_ciphers(suite)
         except ssl.SSLError:
             raise SecuritySettingError(
-                f"ssl.cipher.suites: OpenSSL has no {each}", "see `openssl ciphers -stdname` for names"
+                f"ssl.cipher.suites: OpenSSL has no {suite}", "see `openssl ciphers -stdname` for names"
             ) from None
     if older:
         context.set_ciphers(":".join(older))
@@ -207,8 +207,8 @@ def _named(pem: Pem) -> str:
 
 def _certificates(text: str) -> str:
     """Only the certificates: keytool and openssl write their names between them, in any encoding."""
-    found = [_CERTIFICATE + each.partition(_END)[0] + _END for each in text.split(_CERTIFICATE)[1:]]
-    return "\n".join(found) + "\n"
+    certificates = [_CERTIFICATE + chunk.partition(_END)[0] + _END for chunk in text.split(_CERTIFICATE)[1:]]
+    return "\n".join(certificates) + "\n"
 
 
 @contextmanager

@@ -69,16 +69,16 @@ class Tokens:
         if isinstance(source, ClientCredentials):
             return await asyncio.to_thread(_ask, source, self._context)
         try:
-            found = await asyncio.to_thread(source)
-            if inspect.isawaitable(found):
-                found = await found
+            answer = await asyncio.to_thread(source)
+            if inspect.isawaitable(answer):
+                answer = await answer
         except Exception as error:
             raise TokenError(f"the token provider failed: {type(error).__name__}", may_pass=False) from error
-        return _provided(found)
+        return _provided(answer)
 
 
-def _provided(found: Any) -> tuple[str, float | None]:
-    value, expires_at = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+def _provided(answer: Any) -> tuple[str, float | None]:
+    value, expires_at = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
     if isinstance(value, Secret):
         value = value.reveal()
     if not isinstance(value, str) or not isinstance(expires_at, int | float | None):

@@ -87,7 +87,7 @@ def _sorted(response: Any) -> str:
     if isinstance(response, dict):
         return str({key: _sorted(value) for key, value in sorted(response.items())})
     if isinstance(response, tuple | list):
-        return str(sorted(_sorted(each) for each in response))
+        return str(sorted(_sorted(value) for value in response))
     return repr(response)
 
 
@@ -99,14 +99,14 @@ def _replay(shard: Shard[RecordT, object], partition: Partition, codec: Codec[Re
             return
         for position, header in iter_headers(batches):
             offset = header.next_offset
-            found = decode_records(batches, position, header)
+            records = decode_records(batches, position, header)
             producer = ProducerIdAndEpoch(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
             if header.is_control:
-                for record in found:
+                for record in records:
                     if control_type(record) in (ABORT, COMMIT):
                         shard.replay_marker(producer, decode_marker(record).committed)
                 continue
-            for record in found:
+            for record in records:
                 producer_id = producer.producer_id if header.is_transactional else None
                 decoded = codec.decode(record.key, record.value, producer_id)
                 if decoded is not None:

@@ -73,17 +73,17 @@ def inflict(disk: SimulatedDisk, view: HostDisk, directory: PurePosixPath, sourc
 
 
 def _files(view: HostDisk, directory: PurePosixPath) -> list[PurePosixPath]:
-    found = []
+    files = []
     for name in view.list_directory(directory):
         # The recorded boot id decides what counts as torn: it is never damaged.
         if name.startswith("."):
             continue
         path = directory / name
         try:
-            found += [path / each for each in view.list_directory(path)]
+            files += [path / child for child in view.list_directory(path)]
         except FileNotFoundError:
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def _promised(view: HostDisk, path: PurePosixPath) -> int:

@@ -75,13 +75,13 @@ class NumbersModel:
     def wanted(self) -> list[int]:
         """The records that readers must find: those that are not within a window of a written one with their event."""
         last: dict[int, int] = {}
-        found = []
+        numbers = []
         for number in range(_END):
             event = self.events[number] if self.events else number
             if event not in last or number - last[event] > _WINDOW_MS:
                 last[event] = number
-                found.append(number)
-        return found
+                numbers.append(number)
+        return numbers
 
 
 @dataclass(slots=True)
@@ -209,7 +209,7 @@ class SimulatedIngest:
         begin = _OTHER if self._source.is_other else 0
         deduplicated = None if self.window is None else self.window.batch(_END)
         records = map(self._source.record, self._batch)
-        numbers = [int(each.value or b"") for each in (deduplicated.written(records) if deduplicated else records)]
+        numbers = [int(record.value or b"") for record in (deduplicated.written(records) if deduplicated else records)]
         outputs = []
         for index, partition in enumerate(PARTITIONS):
             values = [begin + number for number in numbers if number % len(PARTITIONS) == index]
@@ -240,8 +240,8 @@ class SimulatedIngest:
 
     def restore(self, recorded: Any) -> None:
         if self.window is not None:
-            found = RecordedWindow(_WINDOW_MS) if recorded is None else decode_window(recorded)
-            self.window.restore(found, partial(self.written_keys, self.window))
+            recorded_window = RecordedWindow(_WINDOW_MS) if recorded is None else decode_window(recorded)
+            self.window.restore(recorded_window, partial(self.written_keys, self.window))
 
     def written_keys(self, window: KeyWindow, recorded: RecordedWindow) -> dict[int, Keys]:
         """Return the keys of the committed records that were recorded."""
@@ -254,9 +254,9 @@ class SimulatedIngest:
                 if self.is_committed(entry):
                     written = self._source.record(entry.value)
                     record = Record(Offset(offset), written.timestamp or 0, written.key, written.value, ())
-                    found = record_key(window, "out", record)
-                    if found is not None:
-                        remember(keys[recorded.span_of(partition, offset)], *found)
+                    key = record_key(window, "out", record)
+                    if key is not None:
+                        remember(keys[recorded.span_of(partition, offset)], *key)
         return keys
 
     def is_committed(self, entry: ModelRecord) -> bool:
@@ -343,7 +343,7 @@ def check(kafka: KafkaModel, records: list[int]) -> list[str]:
     for index, partition in enumerate(PARTITIONS):
         values = [entry.value for entry in kafka.log(partition).entries if kafka.decided.get(entry.transaction)]
         wanted = [record for record in records if record % len(PARTITIONS) == index]
-        anomalies += [f"lost: {each}" for each in wanted if each not in values]
+        anomalies += [f"lost: {record}" for record in wanted if record not in values]
         anomalies += [f"duplicated: {value}" for value in sorted(set(values)) if values.count(value) > 1]
         anomalies += [f"not to be written: {value}" for value in sorted(set(values) - set(wanted))]
         if not anomalies and values != wanted:

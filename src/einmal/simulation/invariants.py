@@ -80,15 +80,15 @@ class Invariants:
                 break
             for position, header in iter_headers(batches):
                 offset = header.next_offset
-                found_here: Mapping[int, Any]
+                stored: Mapping[int, Any]
                 if partition.config.is_compacted:
-                    found_here = _records(batches, position, header)
+                    stored = _records(batches, position, header)
                 else:
-                    found_here = {header.base_offset: (header.last_offset, header.crc, header.partition_leader_epoch)}
-                for at, found in found_here.items():
-                    known = committed.setdefault(at, found)
-                    if known != found:
-                        detail = f"{key} had {known} committed at {at}, node {node.config.node_id} has {found}"
+                    stored = {header.base_offset: (header.last_offset, header.crc, header.partition_leader_epoch)}
+                for at, actual in stored.items():
+                    known = committed.setdefault(at, actual)
+                    if known != actual:
+                        detail = f"{key} had {known} committed at {at}, node {node.config.node_id} has {actual}"
                         self._complain("committed-changed", key, detail)
         self._seen[partition] = offset
 
@@ -100,28 +100,28 @@ class Invariants:
         for node in nodes:
             for partition in replicas(node):
                 replicas_of.setdefault(partition.topic_partition, []).append((node.config.node_id, partition))
-        for key, found in replicas_of.items():
-            self._compare_logs(key, found)
+        for key, copies in replicas_of.items():
+            self._compare_logs(key, copies)
 
-    def _compare_logs(self, key: TopicPartition, found: list[tuple[int, Partition]]) -> None:
-        start = max(partition.log_start_offset for _, partition in found)
-        end = min(partition.high_watermark for _, partition in found)
-        first_id, first = found[0]
+    def _compare_logs(self, key: TopicPartition, copies: list[tuple[int, Partition]]) -> None:
+        start = max(partition.log_start_offset for _, partition in copies)
+        end = min(partition.high_watermark for _, partition in copies)
+        first_id, first = copies[0]
         if first.config.is_compacted:
-            self._compare_compacted(key, found, end)
+            self._compare_compacted(key, copies, end)
             return
         expected = content(first, start, end)
-        for node_id, partition in found[1:]:
+        for node_id, partition in copies[1:]:
             if content(partition, start, end) != expected:
                 self._complain("replicas-differ", key, f"{key} on {node_id} is not what it is on {first_id}")
 
-    def _compare_compacted(self, key: TopicPartition, found: list[tuple[int, Partition]], end: Offset) -> None:
+    def _compare_compacted(self, key: TopicPartition, copies: list[tuple[int, Partition]], end: Offset) -> None:
         """With each other, or with all records ever committed, if none may be lost."""
-        first = found[0][1]
+        first = copies[0][1]
         committed = self._committed.get((key, first.topic_id))
         written = records(first, Offset(0), end) if committed is None else committed
         expected = last_values({offset: record for offset, record in written.items() if offset < end})
-        for node_id, partition in found:
+        for node_id, partition in copies:
             if last_values(records(partition, Offset(0), end)) != expected:
                 self._complain("replicas-differ", key, f"{key} on {node_id} has other last values than it should have")
 
@@ -149,8 +149,8 @@ class Invariants:
 def replicas(node: Node) -> list[Partition]:
     """Return the replicas of a node, that of the metadata log too."""
     quorum = getattr(node.quorum, "partition", None)
-    found = [] if quorum is None else [quorum]
-    return [*found, *node.partitions]
+    metadata_replicas = [] if quorum is None else [quorum]
+    return [*metadata_replicas, *node.partitions]
 
 
 def content(partition: Partition, start: Offset, end: Offset) -> bytes:
@@ -195,15 +195,15 @@ def _records(batches: Any, position: int, header: BatchHeader) -> dict[int, Stor
 
 def records(partition: Partition, start: Offset, end: Offset) -> dict[int, StoredRecord]:
     """Between two offsets."""
-    found: dict[int, StoredRecord] = {}
+    stored: dict[int, StoredRecord] = {}
     while start < end:
         batches = partition.read(start, _READ_BYTES, below=end)
         if not batches:
             break
         for position, header in iter_headers(batches):
             start = header.next_offset
-            found.update(_records(batches, position, header))
-    return found
+            stored.update(_records(batches, position, header))
+    return stored
 
 
 def last_values(written: Mapping[int, StoredRecord]) -> dict[bytes | None, bytes]:
@@ -219,6 +219,6 @@ def last_values(written: Mapping[int, StoredRecord]) -> dict[bytes | None, bytes
             read = {}
         else:
             read = {offset: record}
-        for at, each in read.items():
-            last[each.key] = max(last.get(each.key, (-1, None)), (at, each.value), key=lambda known: known[0])
+        for at, visible in read.items():
+            last[visible.key] = max(last.get(visible.key, (-1, None)), (at, visible.value), key=lambda known: known[0])
     return {key: value for key, (_, value) in last.items() if value is not None}

@@ -72,8 +72,8 @@ def _misplaced(cluster: SourceCluster, visible: Visible) -> Iterator[str]:
     for partition, records in visible.items():
         written = [
             (value, transaction)
-            for (_, each), values in cluster.order.items()
-            if each == partition
+            for (_, log_partition), values in cluster.order.items()
+            if log_partition == partition
             for _, value, transaction in values
         ]
         positions = {value: index for index, (value, _) in enumerate(written)}
@@ -107,7 +107,7 @@ def _application(cluster: SourceCluster, target: MirrorTarget, flow: Flow, visib
         resumes = offsets.get((APPLICATION, _at_target(partition, flow)), 0)
         passed = {value for offset, value in records if offset < resumes}
         output = visible[TopicPartition(OUTPUT, partition.partition)]
-        processed = {each.value for _, each in output if isinstance(each, Processed)}
+        processed = {payload.value for _, payload in output if isinstance(payload, Processed)}
         present = {value for _, value in records}
         again = (processed & present) - passed - cluster.removed
         # What the target refuses may be behind, but the commit record names it: it is not ready to fail over.
@@ -148,9 +148,11 @@ def _passed(
     passed: set[Any] = set()
     copied = {value for _, value in records}
     created = cluster.topic_ids.index
-    for (each_id, each), written in cluster.order.items():
-        if each == partition and created(each_id) <= created(topic_id):
-            passed |= {value for at, value, _ in written if value in copied and (each_id != topic_id or at < offset)}
+    for (log_topic_id, log_partition), written in cluster.order.items():
+        if log_partition == partition and created(log_topic_id) <= created(topic_id):
+            passed |= {
+                value for at, value, _ in written if value in copied and (log_topic_id != topic_id or at < offset)
+            }
     return passed
 
 

@@ -142,15 +142,15 @@ class SimulatedMirror:
         copied: dict[TopicPartition, tuple[OffsetRun, ...]] = {}
         for partition, (start, end) in effect.ranges.items():
             yield
-            found = self._source.committed(partition, start, effect.topic_ids[partition.topic])
-            if found is None:
+            committed = self._source.committed(partition, start, effect.topic_ids[partition.topic])
+            if committed is None:
                 return protocol.Failed(f"{partition} has no offset {start} any more")
-            records = [each for each in found if each.offset < end]
+            records = [record for record in committed if record.offset < end]
             log = str(effect.targets[partition])
             targets: list[int] = []
             while len(targets) < len(records):
                 chunk = records[len(targets) : len(targets) + self._world.rng.randint(1, 4)]
-                answer = yield from self._produce(effect.identity, log, [each.value for each in chunk])
+                answer = yield from self._produce(effect.identity, log, [record.value for record in chunk])
                 if isinstance(answer, ErrorCode):
                     return protocol.Failed(answer.name)
                 targets += range(answer[0], answer[1] + 1)
@@ -255,12 +255,12 @@ class SimulatedMirror:
             log = self._source.log(partition, effect.topic_ids[partition.topic])
             if log is None:
                 return effects.EffectFailed(f"{partition} is not the same any more")
-            found = [batch for batch in log.batches if start <= batch.last and batch.first < end]
+            batches = [batch for batch in log.batches if start <= batch.last and batch.first < end]
             reached[partition] = end
-            if len(found) > 1 and self._world.rng.random() < 0.2:
-                found = found[: len(found) // 2]
-                reached[partition] = found[-1].last + 1
-            headers[partition] = tuple(batch.header() for batch in found)
+            if len(batches) > 1 and self._world.rng.random() < 0.2:
+                batches = batches[: len(batches) // 2]
+                reached[partition] = batches[-1].last + 1
+            headers[partition] = tuple(batch.header() for batch in batches)
         return effects.HeadersScanned(headers, reached)
 
     def _delay(self) -> Steps:

@@ -59,11 +59,13 @@ class MirrorTarget(KafkaModel):
                 yield offset, entry.value
 
     def group_offsets(self) -> dict[tuple[str, TopicPartition], int]:
-        return {(each.group, each.partition): each.offset for _, each in self.decided_records(GROUPS)}
+        return {
+            (committed.group, committed.partition): committed.offset for _, committed in self.decided_records(GROUPS)
+        }
 
     def move_group(self, group: str, choice: int) -> None:
         """A member of the group has run here for a while, and has committed an offset."""
-        partitions = [partition for each, partition in self.group_offsets() if each == group]
+        partitions = [partition for name, partition in self.group_offsets() if name == group]
         # Between the mirror's question and its EndTxn nobody can be protected.
         if partitions and self._state is not ModelState.ONGOING:
             partition = partitions[choice % len(partitions)]

@@ -202,9 +202,9 @@ async def _finish(world: World, workload: Workload) -> None:
 async def _is_decided(world: World) -> None:
     """Every transaction has ended."""
     deadline = world.loop.time() + _DECIDED
-    while found := liveness.undecided(world.nodes()):
+    while undecided := liveness.undecided(world.nodes()):
         if world.loop.time() > deadline:
-            world.report("undecided", f"transactions are open in {', '.join(map(str, found))}")
+            world.report("undecided", f"transactions are open in {', '.join(map(str, undecided))}")
             return
         await asyncio.sleep(_LOOK)
 
@@ -230,7 +230,7 @@ def _moves(world: World) -> str:
     for node in world.nodes():
         for partition in replicas(node):
             ends.setdefault(partition.topic_partition, {})[node.config.node_id] = partition.high_watermark
-    behind = [f"{key} {found}" for key, found in ends.items() if len(set(found.values())) > 1]
+    behind = [f"{key} {watermarks}" for key, watermarks in ends.items() if len(set(watermarks.values())) > 1]
     return ", ".join(behind)
 
 

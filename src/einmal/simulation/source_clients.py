@@ -122,13 +122,13 @@ class SourceClients:
         while True:
             yield from self._pause()
             partition = rng.choice(sorted(offsets))
-            found = self._unprocessed(partition, offsets)[: rng.randint(1, 4)]
-            if not found:
+            records = self._unprocessed(partition, offsets)[: rng.randint(1, 4)]
+            if not records:
                 if self.busy == 1 and not any(self._unprocessed(offset, offsets) for offset in offsets):
                     return
                 continue
-            end = found[-1].offset + 1
-            for record in found:
+            end = records[-1].offset + 1
+            for record in records:
                 yield from self._pause()
                 output = TopicPartition(OUTPUT, partition.partition)
                 cluster.write(output, (Processed(record.value, cluster.new_value()),), producer)
@@ -141,9 +141,9 @@ class SourceClients:
                 offsets[partition] = end
 
     def _unprocessed(self, partition: TopicPartition, offsets: dict[TopicPartition, int]) -> list[SourceRecord]:
-        found = self.cluster.committed(partition, offsets[partition])
-        assert found is not None
-        return found
+        records = self.cluster.committed(partition, offsets[partition])
+        assert records is not None
+        return records
 
     def _audit(self) -> Steps:
         """Reads, and commits offsets outside of transactions, at times before what it has read."""

@@ -152,9 +152,9 @@ class SourceCluster:
         return topic.logs[partition.partition]
 
     def known_log(self, partition: TopicPartition) -> SourceLog:
-        found = self.log(partition)
-        assert found is not None
-        return found
+        log = self.log(partition)
+        assert log is not None
+        return log
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         """Retention: whole batches below ``offset``."""

@@ -62,8 +62,8 @@ def running(world: World) -> list[Machine]:
 
 def any_machine(world: World, source: random.Random) -> Machine | None:
     """A running machine."""
-    found = running(world)
-    return source.choice(found) if found else None
+    machines = running(world)
+    return source.choice(machines) if machines else None
 
 
 def data_leader(world: World, source: random.Random) -> Machine | None:
@@ -87,17 +87,17 @@ def controller(world: World, source: random.Random) -> Machine | None:
 def one(find: Callable[[World, random.Random], Machine | None]) -> Callable[[World, random.Random], list[Machine]]:
     """The machine that ``find`` finds, as a list; an empty list hits nobody, and still takes its time."""
 
-    def found(world: World, source: random.Random) -> list[Machine]:
+    def machines(world: World, source: random.Random) -> list[Machine]:
         machine = find(world, source)
         return [] if machine is None else [machine]
 
-    return found
+    return machines
 
 
 def several(world: World, source: random.Random) -> list[Machine]:
     """Any number of running machines, none and all included."""
-    found = running(world)
-    return source.sample(found, source.randint(0, len(found)))
+    machines = running(world)
+    return source.sample(machines, source.randint(0, len(machines)))
 
 
 def every_machine(world: World, _source: random.Random) -> list[Machine]:
@@ -195,7 +195,7 @@ def outside_a_ring(world: World, source: random.Random) -> list[Link]:
     if not apart:
         # Three in a ring are all neighbours: then one link is gone.
         apart = [(names[0], names[1])]
-    return [link for each, other in apart for link in ((each, other), (other, each))]
+    return [link for name, other in apart for link in ((name, other), (other, name))]
 
 
 def beside_a_bridge(world: World, source: random.Random) -> list[Link]:
@@ -255,8 +255,8 @@ def _clients_apart(world: World, source: random.Random) -> list[str]:
 
 def any_client(world: World, source: random.Random) -> Client | None:
     """A client that runs and is not paused."""
-    found = [client for client in world.clients if not client.host.is_paused and not client.task.done()]
-    return source.choice(found) if found else None
+    clients = [client for client in world.clients if not client.host.is_paused and not client.task.done()]
+    return source.choice(clients) if clients else None
 
 
 def preferred_leaders(world: World, source: random.Random) -> OperatorRequest | None:

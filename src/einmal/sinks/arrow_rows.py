@@ -32,15 +32,15 @@ class ArrowRows(BatchRows):
 
     def without(self, column: str) -> ArrowRows:
         kept = [name for name in self._parts[0].schema.names if name != column]
-        return ArrowRows([each.select(kept) for each in self._parts])
+        return ArrowRows([table.select(kept) for table in self._parts])
 
     def select(self, columns: Sequence[Selected]) -> ArrowRows:
-        return ArrowRows([_selected(each, columns) for each in self._parts])
+        return ArrowRows([_selected(table, columns) for table in self._parts])
 
     def write(self, write: WritePart) -> list[PartReport]:
         reports = [
-            write(TaskAttempt(number, secrets.randbits(48)), iter(part.to_batches(_ROWS)))
-            for number, part in enumerate(self._parts)
+            write(TaskAttempt(number, secrets.randbits(48)), iter(table.to_batches(_ROWS)))
+            for number, table in enumerate(self._parts)
         ]
         return [report for report in reports if report is not None]
 
@@ -49,7 +49,7 @@ def _selected(table: Any, columns: Sequence[Selected]) -> Any:
     import pyarrow
     from pyarrow import compute
 
-    found = []
+    arrays = []
     for column in columns:
         values = table.column(column.column)
         if column.field is not None:
@@ -57,8 +57,8 @@ def _selected(table: Any, columns: Sequence[Selected]) -> Any:
         if column.as_json:
             texts = [None if value is None else _json(value, values.type) for value in values.to_pylist()]
             values = pyarrow.chunked_array([texts], pyarrow.string())
-        found.append(values)
-    return pyarrow.table(found, names=[each.name for each in columns])
+        arrays.append(values)
+    return pyarrow.table(arrays, names=[column.name for column in columns])
 
 
 def _json(value: Any, kind: Any) -> str:
@@ -66,14 +66,14 @@ def _json(value: Any, kind: Any) -> str:
     from pyarrow import types
 
     if types.is_map(kind) and value is not None:
-        pairs = (f"{_key(key, kind.key_type)}:{_json(each, kind.item_type)}" for key, each in value)
+        pairs = (f"{_key(key, kind.key_type)}:{_json(nested, kind.item_type)}" for key, nested in value)
         return f"{{{','.join(pairs)}}}"
     match value:
         case dict():
-            pairs = (f"{json.dumps(name)}:{_json(each, kind.field(name).type)}" for name, each in value.items())
+            pairs = (f"{json.dumps(name)}:{_json(nested, kind.field(name).type)}" for name, nested in value.items())
             return f"{{{','.join(pairs)}}}"
         case list():
-            return f"[{','.join(_json(each, kind.value_type) for each in value)}]"
+            return f"[{','.join(_json(nested, kind.value_type) for nested in value)}]"
         case bytes():
             value = base64.b64encode(value).decode()
         case datetime.datetime() if value.tzinfo is None:
@@ -96,7 +96,7 @@ def _key(key: Any, kind: Any) -> str:
 
 def schema_of(schema: Any) -> RowSchema:
     """Return the schema of columns of Arrow's types."""
-    return RowSchema(fields=tuple(RowField(each.name, type_of(each.type), each.nullable) for each in schema))
+    return RowSchema(fields=tuple(RowField(field.name, type_of(field.type), field.nullable) for field in schema))
 
 
 def type_of(kind: Any) -> RowType:
@@ -130,7 +130,7 @@ def arrow_type(kind: RowType) -> Any:
             key = pyarrow.field("key", arrow_type(kind.key), nullable=False)
             return pyarrow.map_(key, pyarrow.field("value", arrow_type(kind.value), kind.has_null))
         case RowSchema():
-            return pyarrow.struct([pyarrow.field(each.name, arrow_type(each.type), each.nullable) for each in kind])
+            return pyarrow.struct([pyarrow.field(field.name, arrow_type(field.type), field.nullable) for field in kind])
     scalars = _scalars()
     if kind.kind not in scalars:
         raise TypeError(f"Arrow has no type for {kind}")

@@ -81,7 +81,7 @@ class DeltaLakeTable(LakeTable):
     def names(self, snapshot: Any) -> Sequence[str]:
         if not self._records.exists():
             return []
-        return [(each / _NAME_FILE).read_text() for each in sorted(self._records.iterdir())]
+        return [(directory / _NAME_FILE).read_text() for directory in sorted(self._records.iterdir())]
 
     def state(self, snapshot: Any, name: str) -> LakeState:
         version = snapshot.transaction_version(f"{_PREFIX}{name}")
@@ -98,9 +98,9 @@ class DeltaLakeTable(LakeTable):
                 return self.state(later, name)
             text = f"{path} is missing"
         try:
-            found = json.loads(text)
-            committed = Identity(ProducerId(int(found["committed"][0])), ProducerEpoch(int(found["committed"][1])))
-            return LakeState(epoch, committed, found["record"], int(found["timestamp_ms"]))
+            fields = json.loads(text)
+            committed = Identity(ProducerId(int(fields["committed"][0])), ProducerEpoch(int(fields["committed"][1])))
+            return LakeState(epoch, committed, fields["record"], int(fields["timestamp_ms"]))
         except (ValueError, LookupError, TypeError):
             # It cannot be read as a record, and nothing is removed that it may have committed.
             return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(_TRANSACTIONS)), text)
@@ -179,8 +179,8 @@ class DeltaLakeTable(LakeTable):
                 path.unlink(missing_ok=True)
 
     def _record_files(self, name: str) -> list[Path]:
-        found = self._record_path(name, 0).parent.glob("*.json")
-        return [path for path in found if path.stem.isdecimal()]
+        paths = self._record_path(name, 0).parent.glob("*.json")
+        return [path for path in paths if path.stem.isdecimal()]
 
     def _write_record(self, name: str, version: int, state: LakeState, *, is_new: bool) -> None:
         """``is_new``: raise SnapshotSuperseded where somebody has written it."""
@@ -188,8 +188,8 @@ class DeltaLakeTable(LakeTable):
         if not (path.parent / _NAME_FILE).exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write_durably(path.parent / _NAME_FILE, name)
-            for each in (self._records, self._records.parent, self._path):
-                flush_directory(each)
+            for directory in (self._records, self._records.parent, self._path):
+                flush_directory(directory)
         text = state_as_json(state)
         if not is_new:
             # Another try of the same transaction replaces it.
@@ -250,7 +250,7 @@ def _without_nullability(kind: Any) -> Any:
     if isinstance(kind, dict):
         skipped = ("nullable", "containsNull", "valueContainsNull", "metadata")
         return {name: _without_nullability(value) for name, value in kind.items() if name not in skipped}
-    return [_without_nullability(each) for each in kind] if isinstance(kind, list) else kind
+    return [_without_nullability(field) for field in kind] if isinstance(kind, list) else kind
 
 
 class DeltaSink(LakeSink):

@@ -45,7 +45,7 @@ def statistics(path: Path, count: int, columns: int = COLUMNS_DEFAULT) -> str:
                 break
             if types.is_nested(kind):
                 continue
-            groups = [footer.row_group(each).column(leaf).statistics for each in range(footer.num_row_groups)]
+            groups = [footer.row_group(index).column(leaf).statistics for index in range(footer.num_row_groups)]
             if not all(group is not None and group.has_null_count for group in groups):
                 continue
             nulls[names] = str(sum(group.null_count for group in groups))

@@ -162,8 +162,8 @@ class _Trial:
         error = self._attempt(every)
         if error is None:
             return rows
-        found = find_rejected(every, error, self._attempt, depends=_depends, check=rejections.check)
-        for number, why in found.items():
+        errors = find_rejected(every, error, self._attempt, depends=_depends, check=rejections.check)
+        for number, why in errors.items():
             ((record, file, row),) = self._connection.execute(
                 f"SELECT {RECORD}, einmal_file, file_row_number FROM einmal_rows WHERE einmal_number = ?", [number]
             ).fetchall()

@@ -234,7 +234,7 @@ class EmbeddedCommitPoint(RowCommitPoint):
             loaded = self._database.load_others(self._transaction, self._table, files, rejections) if files else 0
             loaded += rejections.count
             self._transaction.execute(f"DELETE FROM {REJECTED} WHERE pipeline = ?", [self._name])
-            for row in as_columns(rejections.found):
+            for row in as_columns(rejections.rejected):
                 values = [self._name, batch_id, *row]
                 self._transaction.execute(f"INSERT INTO {REJECTED} VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
         if loaded != staged:
@@ -418,8 +418,8 @@ class EmbeddedSink(RowSink):
                 connection.execute("COMMIT")
             if schema is None:
                 return []
-            found = record_problems(self._errors, schema, self._database.own_columns)
-            return found + prepare_table(self._database, connection, self._table, schema.without(RECORD))
+            problems = record_problems(self._errors, schema, self._database.own_columns)
+            return problems + prepare_table(self._database, connection, self._table, schema.without(RECORD))
 
     @contextlib.contextmanager
     def _connection(self, *, creating: bool = False) -> Iterator[Any]:
@@ -443,8 +443,8 @@ def prepare_table(database: Database, connection: Any, table: str, schema: RowSc
 
 def _columns_without_type(database: Database, schema: RowSchema) -> list[tuple[str, str]]:
     lower = [field.name.lower() for field in schema]
-    twice = sorted({each for each in lower if lower.count(each) > 1})
-    problems = [(f"there are two columns {each!r}: the database ignores case", "rename one") for each in twice]
+    twice = sorted({name for name in lower if lower.count(name) > 1})
+    problems = [(f"there are two columns {name!r}: the database ignores case", "rename one") for name in twice]
     problems += [
         (f"no column can be named {field.name!r}", "rename it")
         for field in schema

@@ -86,7 +86,7 @@ class IcebergTable(LakeTable):
         return str(snapshot.metadata.table_uuid)
 
     def names(self, snapshot: Any) -> Sequence[str]:
-        return [each.removeprefix(_EPOCH) for each in snapshot.properties if each.startswith(_EPOCH)]
+        return [key.removeprefix(_EPOCH) for key in snapshot.properties if key.startswith(_EPOCH)]
 
     def state(self, snapshot: Any, name: str) -> LakeState:
         if (text := snapshot.properties.get(f"{_EPOCH}{name}")) is None:
@@ -94,9 +94,9 @@ class IcebergTable(LakeTable):
         epoch = int(text)
         text = snapshot.properties.get(f"{_STATE}{name}", "")
         try:
-            found = json.loads(text)
-            committed = Identity(ProducerId(int(found["committed"][0])), ProducerEpoch(int(found["committed"][1])))
-            return LakeState(epoch, committed, found["record"], int(found["timestamp_ms"]))
+            fields = json.loads(text)
+            committed = Identity(ProducerId(int(fields["committed"][0])), ProducerEpoch(int(fields["committed"][1])))
+            return LakeState(epoch, committed, fields["record"], int(fields["timestamp_ms"]))
         except (ValueError, LookupError, TypeError):
             # It cannot be read as a record, and nothing is removed that it may have committed.
             return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(2**32)), text)

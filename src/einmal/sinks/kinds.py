@@ -50,15 +50,15 @@ def sink_class(kind: str) -> type[RowSink]:
     if kind in _PACKAGES and find_spec(_PACKAGES[kind]) is None:
         raise OptionError(f"sink type {kind!r} needs {_PACKAGES[kind]}\nhint: {install_command(kind)}")
     try:
-        found = getattr(import_module(module), name)
+        candidate = getattr(import_module(module), name)
     except ImportError as error:
         extra = install_command(kind) if kind in KINDS else f"{module} must be importable by the driver"
         raise OptionError(f"sink type {kind!r} cannot be loaded: {error}\nhint: {extra}") from error
     except AttributeError as error:
         raise OptionError(f"sink type {kind!r}: {module} has no {name}") from error
-    if not (isinstance(found, type) and issubclass(found, RowSink)):
+    if not (isinstance(candidate, type) and issubclass(candidate, RowSink)):
         raise OptionError(f"sink type {kind!r} is no einmal.sinks.sink.RowSink")
-    return found
+    return candidate
 
 
 def new_sink(kind: str, given: Mapping[str, Any]) -> RowSink:

@@ -366,7 +366,7 @@ def _unwritable(schema: RowSchema) -> list[tuple[str, str]]:
     if not names:
         return [("the rows have no columns", "select some")]
     twice = sorted({name for name in names if names.count(name) > 1})
-    problems = [(f"there are two columns {each!r}", "rename one") for each in twice]
+    problems = [(f"there are two columns {name!r}", "rename one") for name in twice]
     for field in schema:
         if "\0" in field.name or not field.name:
             problems.append((f"no column can be named {field.name!r}", "rename it"))

@@ -58,23 +58,23 @@ def find_rejected(
     the number of rejected rows, and raises where they are too many. ``narrow``: a faster search among few rows; of its
     suspects one for each reason is tried again.
     """
-    found: dict[int, E] = {}
-    _halve(rows, error, attempt, found, check, narrow)
-    while again := [row for row, reason in found.items() if depends(reason)]:
-        before = len(found)
-        found = {row: reason for row, reason in found.items() if not depends(reason)}
+    rejected: dict[int, E] = {}
+    _halve(rows, error, attempt, rejected, check, narrow)
+    while again := [row for row, reason in rejected.items() if depends(reason)]:
+        before = len(rejected)
+        rejected = {row: reason for row, reason in rejected.items() if not depends(reason)}
         if (failed := attempt(again)) is not None:
-            _halve(again, failed, attempt, found, check, narrow)
-        if len(found) == before:
+            _halve(again, failed, attempt, rejected, check, narrow)
+        if len(rejected) == before:
             break
-    return dict(sorted(found.items()))
+    return dict(sorted(rejected.items()))
 
 
 def _halve(
     rows: Rows,
     error: E,
     attempt: Attempt[E],
-    found: dict[int, E],
+    rejected: dict[int, E],
     check: Callable[[int], None],
     narrow: Narrow | None,
 ) -> None:
@@ -87,8 +87,8 @@ def _halve(
         if failed is None:
             continue
         if len(some) == 1:
-            found[some[0]] = failed
-            check(len(found))
+            rejected[some[0]] = failed
+            check(len(rejected))
             continue
         if narrow is not None and len(some) > NARROW_MAX:
             # Not by halves: where each of these has a rejected row, all rows would be tried at every level.
@@ -102,8 +102,8 @@ def _halve(
             for row, why in suspects:
                 alone = reasons.get(why) or attempt([row])
                 if alone is not None:
-                    found[row] = alone
-                    check(len(found))
+                    rejected[row] = alone
+                    check(len(rejected))
                     if why:
                         reasons[why] = alone
             continue
@@ -126,16 +126,16 @@ class Rejections:
         self._batch_id = batch_id
         self._rows = rows
         self._count = 0
-        self._found: dict[tuple[str, int, int], RejectedRow] = {}
+        self._rejected: dict[tuple[str, int, int], RejectedRow] = {}
 
     @property
     def count(self) -> int:
         return self._count
 
     @property
-    def found(self) -> tuple[RejectedRow, ...]:
+    def rejected(self) -> tuple[RejectedRow, ...]:
         """One for each record: a record that two rejected rows were made of is one dead letter."""
-        return tuple(self._found.values())
+        return tuple(self._rejected.values())
 
     def check(self, more: int = 0) -> None:
         """Whether there may be so many more. Raises ToleranceExceeded."""
@@ -163,7 +163,7 @@ class Rejections:
         self._count += 1
         self.check()
         row = RejectedRow(str(topic), int(partition), int(offset), exception, message)
-        self._found.setdefault((row.topic, row.partition, row.offset), row)
+        self._rejected.setdefault((row.topic, row.partition, row.offset), row)
 
 
 HINT: Final = f"SELECT ..., struct(topic, partition, offset) AS {RECORD}, of the record that the row is made of"
@@ -176,7 +176,7 @@ def record_problems(
     rejected rows needs for its ``own``."""
     if not errors.tolerates:
         return []
-    found = [
+    problems = [
         (f"with {TOLERANCE}=all no column of the query can be named {field.name!r}", "rename it")
         for field in schema
         if field.name.lower() in own
@@ -186,8 +186,8 @@ def record_problems(
     if kinds.get(RECORD) != wanted:
         what = f"has no column {RECORD}" if RECORD not in kinds else f"has {RECORD} as {kinds[RECORD]}, not {wanted}"
         made = f"{TOLERANCE}=all makes dead letters of the records of rejected rows, and the query {what}"
-        found.append((made, HINT))
-    return found
+        problems.append((made, HINT))
+    return problems
 
 
 def as_columns(rows: Iterable[RejectedRow]) -> list[tuple[int, str, int, int, str, str]]:

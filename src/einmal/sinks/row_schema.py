@@ -106,14 +106,14 @@ class RowSchema(RowType):
 
     @property
     def names(self) -> list[str]:
-        return [each.name for each in self.fields]
+        return [column.name for column in self.fields]
 
     def without(self, name: str) -> RowSchema:
-        return RowSchema(fields=tuple(each for each in self.fields if each.name != name))
+        return RowSchema(fields=tuple(column for column in self.fields if column.name != name))
 
     def __str__(self) -> str:
-        return f"struct<{','.join(f'{each.name}:{each.type}' for each in self.fields)}>"
+        return f"struct<{','.join(f'{column.name}:{column.type}' for column in self.fields)}>"
 
     @property
     def as_json(self) -> Any:
-        return {"type": "struct", "fields": [each.as_json for each in self.fields]}
+        return {"type": "struct", "fields": [column.as_json for column in self.fields]}

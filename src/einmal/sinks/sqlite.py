@@ -157,8 +157,8 @@ class _Inserting:
                 self._reject(number, "sqlite.invalid_text", why)
         error = self._attempt(every)
         if error is not None:
-            found = find_rejected(every, error, self._attempt, depends=_depends, check=self._rejections.check)
-            for number, rejected in found.items():
+            errors = find_rejected(every, error, self._attempt, depends=_depends, check=self._rejections.check)
+            for number, rejected in errors.items():
                 self._reject(number, *_described(rejected))
         return self._loaded
 

@@ -138,8 +138,8 @@ class StagedFiles:
             moved.append(replace(file, path=directory / file.path.name))
             file.path.rename(moved[-1].path)
         for directory in {file.path.parent for file in moved}:
-            for each in (directory, directory.parent, root):
-                flush_directory(each)
+            for path in (directory, directory.parent, root):
+                flush_directory(path)
         self._reported[identity] = tuple(moved)
         return tuple(moved)
 
@@ -153,15 +153,15 @@ class StagedFiles:
     def is_published(self, identity: Identity, root: Path) -> bool:
         """Whether files of an identity that has a staging directory were moved."""
         mine = [path.name for path, numbers in self._directories() if Identity(*numbers[:2]) == identity]
-        return any(self._published(root, each).exists() for each in mine)
+        return any(self._published(root, name).exists() for name in mine)
 
     def _published(self, root: Path, batch: str) -> Path:
         return root / f"einmal-{self._home.name}" / batch
 
     def transactions(self, before_epoch: int) -> list[Identity]:
         """Transactions of earlier epochs that still have a directory."""
-        found = {Identity(*numbers[:2]) for _, numbers in self._directories()}
-        return sorted(each for each in found if each.producer_id < before_epoch)
+        identities = {Identity(*numbers[:2]) for _, numbers in self._directories()}
+        return sorted(identity for identity in identities if identity.producer_id < before_epoch)
 
     def discard(self, identity: Identity) -> bool:
         """Remove what is staged under an identity; whether anything was. Raises OSError."""

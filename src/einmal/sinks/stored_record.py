@@ -23,16 +23,16 @@ def committed(name: str, text: str, timestamp_ms: int) -> Committed:
         return Committed(name, None, timestamp_ms, str(error))
 
 
-def compare(name: str, known: Known | None, found: str | None, location: str, cause: str) -> None:
+def compare(name: str, known: Known | None, stored: str | None, location: str, cause: str) -> None:
     """A sink that was restored lacks batches that a run goes by, and may have its epoch.
 
     ``known``: None where the run has neither read nor committed a record. Raises PipelineRefused.
     """
-    if known is None or known == (found,):
+    if known is None or known == (stored,):
         return
     was, now = (
         "none" if record is None else f"batch {record.batch_id}"
-        for record in (decoded(name, known[0]), decoded(name, found))
+        for record in (decoded(name, known[0]), decoded(name, stored))
     )
     raise PipelineRefused(
         f"the last commit of {name!r} in {location} was {was}, and now it is {now}: {cause}",

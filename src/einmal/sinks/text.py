@@ -24,13 +24,13 @@ def rows_without_text(rows: Any) -> dict[int, str]:
     """The numbers of rows with text that is not UTF-8, and the column that has it."""
     import pyarrow
 
-    found: dict[int, str] = {}
+    columns: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if not _is_valid(column):
             # ``take`` copies: the values of a slice of a nested array are those of all rows.
             bad = (at for at in range(len(column)) if not _is_valid(column.take(pyarrow.array([at], pyarrow.int64()))))
-            found = dict.fromkeys(bad, name) | found
-    return found
+            columns = dict.fromkeys(bad, name) | columns
+    return columns
 
 
 def _is_valid(column: Any) -> bool:

@@ -49,14 +49,14 @@ def reason_of(error: BaseException) -> str:
 def _java_causes(error: BaseException) -> list[tuple[str, str]]:
     """(class, message) of a Java exception and of its causes, outermost first; empty where there is none to ask."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    found: list[tuple[str, str]] = []
+    causes: list[tuple[str, str]] = []
     try:
-        while java is not None and len(found) < _CAUSES_MAX:
-            found.append((str(java.getClass().getSimpleName()), str(java.getMessage() or "")))
+        while java is not None and len(causes) < _CAUSES_MAX:
+            causes.append((str(java.getClass().getSimpleName()), str(java.getMessage() or "")))
             java = java.getCause()
     except Exception:  # noqa: BLE001 - py4j's errors where the JVM has ended since
-        return found or [("Py4JNetworkError", _JVM_GONE)]
-    return found
+        return causes or [("Py4JNetworkError", _JVM_GONE)]
+    return causes
 
 
 def _python_error(message: str) -> str | None:
@@ -67,7 +67,7 @@ def _python_error(message: str) -> str | None:
         match = _PYTHON_ERROR.match(lines[0]) if lines else None
         if match is None or lines[0].startswith(_PYSPARKS_OWN):
             continue
-        reason = ": ".join(part.strip() for part in match.groups() if part)
+        reason = ": ".join(group.strip() for group in match.groups() if group)
         return f"{reason} ({_OTHER_PYTHON})" if reason == _NOT_THERE else reason + _hint(lines[1:])
     return None
 

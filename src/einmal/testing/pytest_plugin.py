@@ -36,7 +36,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.getoption("collectonly") or hasattr(config, "workerinput") or _configured(config):
         return
-    if any(_wants_one_broker(getattr(each, "fixturenames", ())) for each in session.items):
+    if any(_wants_one_broker(getattr(test, "fixturenames", ())) for test in session.items):
         from einmal.testing.own_brokers import OwnBrokers
 
         config.stash[_LAUNCHED] = OwnBrokers(1)

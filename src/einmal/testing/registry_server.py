@@ -142,7 +142,7 @@ def _handler(schemas: Schemas, lock: threading.Lock, user_info: str | None) -> t
                 body = self._body()
                 if wanted is not None and not hmac.compare_digest(self.headers.get("Authorization", ""), wanted):
                     raise RestError(401, 40101, "Unauthorized")
-                path = [unquote(each) for each in urlsplit(self.path).path.strip("/").split("/")]
+                path = [unquote(segment) for segment in urlsplit(self.path).path.strip("/").split("/")]
                 with lock:
                     status, answer = 200, _routed(schemas, self.command, path, body)
             except RestError as error:

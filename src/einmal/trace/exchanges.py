@@ -73,7 +73,9 @@ class Exchange:
     @property
     def is_done(self) -> bool:
         """Whether the answer has no error, for all of its partitions."""
-        return self.answered_at is not None and self.error is None and not any(each.error for each in self.parts)
+        return (
+            self.answered_at is not None and self.error is None and not any(partition.error for partition in self.parts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +180,17 @@ def _produce(request: Any, answer: Any, names: Names) -> dict[str, Any] | None:
     }
     parts, identity = [], {}
     for topic in request.topic_data:
-        for each in topic.partition_data:
+        for partition in topic.partition_data:
             name = names.topic(topic)
-            headers = [header for _, header in iter_headers(each.records or b"")]
+            headers = [header for _, header in iter_headers(partition.records or b"")]
             for header in headers:
                 identity = _identity(header)
-            done = written.get((name, each.index))
+            done = written.get((name, partition.index))
             first = done.base_offset if done is not None and not done.error_code else None
             error = None if done is None else _named(done.error_code)
-            parts.append(ExchangePart(name, each.index, sum(each.record_count for each in headers), first, error=error))
+            parts.append(
+                ExchangePart(name, partition.index, sum(header.record_count for header in headers), first, error=error)
+            )
     return {"transactional_id": request.transactional_id, **identity, "parts": tuple(parts)}
 
 

@@ -56,22 +56,22 @@ def moments(traced: Traced, views: dict[str, list[ReaderView]]) -> list[Learning
     decided = "takes the decision"
     knows = "knows the outcome" if done is None else f"knows that it is {traced.outcome.value}"
     at = None if done is None else done.answered_at
-    found = [
+    learnt = [
         LearningMoment(Side.COORDINATOR, "coordinator", decided, asked, at),
         LearningMoment(Side.PRODUCER, traced.transactional_id, knows, at, at),
     ]
     what = "reads past it" if traced.outcome is LearntOutcome.ABORTED else "may read the records"
     for reader, seen in views.items():
-        found.append(LearningMoment(Side.READER, reader, what, *_window(seen, asked)))
-    return found
+        learnt.append(LearningMoment(Side.READER, reader, what, *_window(seen, asked)))
+    return learnt
 
 
 def _window(seen: Sequence[ReaderView], asked: float | None) -> tuple[float | None, float | None]:
     """When all partitions that the reader fetches had their last stable offset behind the transaction."""
-    latest = [each.latest for each in seen]
-    known = [each for each in latest if each is not None]
+    latest = [view.latest for view in seen]
+    known = [at for at in latest if at is not None]
     # The broker may have made the answer long before it was seen: held back is only what was asked for later.
-    held = [each.held.sent_at for each in seen if each.held is not None]
+    held = [view.held.sent_at for view in seen if view.held is not None]
     earliest = max([*held, *([] if asked is None else [asked])], default=None)
     return earliest, max(known) if known and len(known) == len(latest) else None
 
@@ -79,37 +79,37 @@ def _window(seen: Sequence[ReaderView], asked: float | None) -> tuple[float | No
 def views(traced: Traced, exchanges: Sequence[Exchange]) -> dict[str, list[ReaderView]]:
     """Find the answers about the transaction's partitions of each committed reader, by its client id."""
     fetches = [exchange for exchange in exchanges if exchange.api == "Fetch" and exchange.answered_at is not None]
-    fetches.sort(key=lambda each: each.answered_at or 0)
+    fetches.sort(key=lambda fetch: fetch.answered_at or 0)
     written = traced.written()
-    found: dict[str, list[ReaderView]] = {}
+    views_by_reader: dict[str, list[ReaderView]] = {}
     for reader in dict.fromkeys(fetch.client_id for fetch in fetches):
         own = [fetch for fetch in fetches if fetch.client_id == reader]
-        seen = [_seen(each, traced, own) for each in written.values()]
-        seen = [each for each in seen if each.held is not None or each.moved is not None]
+        seen = [_seen(partition, traced, own) for partition in written.values()]
+        seen = [view for view in seen if view.held is not None or view.moved is not None]
         if seen:
-            found[reader] = seen
-    return found
+            views_by_reader[reader] = seen
+    return views_by_reader
 
 
 def _seen(written: WrittenPart, traced: Traced, fetches: Sequence[Exchange]) -> ReaderView:
     held = moved = marker = None
-    for each, lso in _stable_offsets(written.name, fetches):
+    for fetch, lso in _stable_offsets(written.name, fetches):
         since = written.acknowledged_at if lso <= written.last_offset else traced.asked_at or written.acknowledged_at
-        if (each.answered_at or 0) < max(since, written.acknowledged_at):
+        if (fetch.answered_at or 0) < max(since, written.acknowledged_at):
             continue
         if lso > written.last_offset:
-            moved = each
+            moved = fetch
             break
-        held = each
+        held = fetch
     if moved is not None:
-        (marks,) = (part.markers for part in moved.parts if part.name == written.name)
+        (marks,) = (partition.markers for partition in moved.parts if partition.name == written.name)
         own = (mark for mark in marks if mark.producer_id == traced.producer_id)
-        marker = next((each for each in own if each.offset > written.last_offset), None)
+        marker = next((mark for mark in own if mark.offset > written.last_offset), None)
     return ReaderView(written, held, moved, marker)
 
 
 def _stable_offsets(name: str, fetches: Sequence[Exchange]) -> Iterator[tuple[Exchange, int]]:
     for fetch in fetches:
-        for part in fetch.parts:
-            if part.name == name and part.last_stable_offset is not None:
-                yield fetch, part.last_stable_offset
+        for partition in fetch.parts:
+            if partition.name == name and partition.last_stable_offset is not None:
+                yield fetch, partition.last_stable_offset

@@ -35,15 +35,15 @@ class ExchangeRecorder:
             return
         if answer.request.api == "Metadata":
             self._topics.update(topics_of(answer))
-        found = self._exchange(answer.request, sent_at, answer, at)
-        if found is not None:
-            self._done.append(found)
+        answered_exchange = self._exchange(answer.request, sent_at, answer, at)
+        if answered_exchange is not None:
+            self._done.append(answered_exchange)
 
     def exchanges(self) -> list[Exchange]:
         """In the order of the requests; those without an answer so far, too."""
         unanswered = (self._exchange(request, at, None, None) for request, at in list(self._waiting.items()))
-        found = [*self._done, *(each for each in unanswered if each is not None)]
-        return sorted(found, key=lambda each: each.sent_at)
+        exchanges = [*self._done, *(pending for pending in unanswered if pending is not None)]
+        return sorted(exchanges, key=lambda recorded: recorded.sent_at)
 
     def _exchange(
         self, request: RequestFrame, sent_at: float, answer: AnswerFrame | None, answered_at: float | None

@@ -21,7 +21,7 @@ def story(traced: Traced, exchanges: Sequence[Exchange]) -> Diagram:
     seen = views(traced, exchanges)
     known = moments(traced, seen)
     lanes = _Lanes(traced, seen)
-    events = sorted(_events(traced, seen, lanes), key=lambda each: each.at)
+    events = sorted(_events(traced, seen, lanes), key=lambda event: event.at)
     rows = [Arrow(_ms(event.at, traced), event.source, event.target, event.label, event.tone) for event in events]
     rows += [Arrow(None, lanes.producer, target, label, Tone.WRONG) for target, label in _missing(traced, lanes)]
     return Diagram(
@@ -34,7 +34,7 @@ def story(traced: Traced, exchanges: Sequence[Exchange]) -> Diagram:
         tuple(lanes.drawn()),
         tuple(rows),
         tuple(_bars(traced, seen, events, len(rows), lanes)),
-        tuple(knowledge(each, traced) for each in known),
+        tuple(knowledge(moment, traced) for moment in known),
         tuple(remarks(traced, seen)),
     )
 
@@ -67,15 +67,15 @@ class _Lanes:
         fetches = _shown(self.seen)
         keys: list[tuple[str, str | int | None]] = [("producer", None)]
         for role in ("coordinator", "group coordinator", "leader"):
-            keys += [(role, each.broker) for each in (*exchanges, *fetches) if _role(each) == role]
+            keys += [(role, exchange.broker) for exchange in (*exchanges, *fetches) if _role(exchange) == role]
             # A transaction after the first may be seen before anything is asked of its coordinator.
             keys += [("coordinator", None)] if len(keys) == 1 else []
-        keys += [("reader", each) for each in self.seen]
+        keys += [("reader", client_id) for client_id in self.seen]
         self._keys = list(dict.fromkeys(keys))
 
-    def of(self, each: Exchange) -> int:
+    def of(self, exchange: Exchange) -> int:
         """The lane of the broker that was asked."""
-        return self._keys.index((_role(each), each.broker))
+        return self._keys.index((_role(exchange), exchange.broker))
 
     def of_coordinator(self) -> int:
         return max(index for index, (role, _) in enumerate(self._keys) if role == "coordinator")
@@ -88,7 +88,7 @@ class _Lanes:
             if role == "producer":
                 yield Lane(self.traced.transactional_id, f"producer{_software(self.traced.exchanges)}")
             elif role == "reader":
-                fetches = [each for each in _shown(self.seen) if each.client_id == who]
+                fetches = [fetch for fetch in _shown(self.seen) if fetch.client_id == who]
                 yield Lane(str(who) or "no client id", f"read_committed{_software(fetches)}")
             else:
                 yield Lane("broker not known" if who is None else f"broker {who}", self._subtitle(role, who))
@@ -99,7 +99,7 @@ class _Lanes:
         asked = (
             exchange for exchange in self.traced.exchanges if exchange.api == "Produce" and exchange.broker == broker
         )
-        names = sorted({part.name for each in asked for part in each.parts})
+        names = sorted({partition.name for exchange in asked for partition in exchange.parts})
         return _leader_of(names)
 
 
@@ -109,37 +109,37 @@ def _leader_of(names: Sequence[str]) -> str:
     return f"leader of {', '.join(names) if len(names) <= _PARTITIONS_NAMED else f'{len(names)} partitions'}"
 
 
-def _role(each: Exchange) -> str:
-    if each.api in ("Produce", "Fetch"):
+def _role(exchange: Exchange) -> str:
+    if exchange.api in ("Produce", "Fetch"):
         return "leader"
-    return "group coordinator" if each.api == "TxnOffsetCommit" else "coordinator"
+    return "group coordinator" if exchange.api == "TxnOffsetCommit" else "coordinator"
 
 
 def _software(exchanges: Iterable[Exchange]) -> str:
-    found = ", ".join(dict.fromkeys(exchange.software for exchange in exchanges if exchange.software))
-    return f", {found}" if found else ""
+    software = ", ".join(dict.fromkeys(exchange.software for exchange in exchanges if exchange.software))
+    return f", {software}" if software else ""
 
 
 def _shown(seen: dict[str, list[ReaderView]]) -> list[Exchange]:
     """The Fetches that are drawn: of each partition the last that was held back, and the first that was not."""
-    found = (each for views in seen.values() for view in views for each in (view.held, view.moved))
-    return list(dict.fromkeys(each for each in found if each is not None))
+    fetches = (fetch for views in seen.values() for view in views for fetch in (view.held, view.moved))
+    return list(dict.fromkeys(fetch for fetch in fetches if fetch is not None))
 
 
 def _events(traced: Traced, seen: dict[str, list[ReaderView]], lanes: _Lanes) -> Iterator[_Event]:
-    for each in (*traced.exchanges, *([traced.successor] if traced.successor else [])):
-        broker = lanes.of(each)
-        yield _Event(each.sent_at, lanes.producer, broker, request_label(each), Tone.REQUEST, each)
-        if each.answered_at is not None:
-            knows = each is traced.end and each.is_done
-            tone = Tone.KNOWS if knows else Tone.ANSWER if each.is_done else Tone.WRONG
-            yield _Event(each.answered_at, broker, lanes.producer, answer_label(each), tone, each)
-    for each in _shown(seen):
-        reader, broker = lanes.reader(each.client_id), lanes.of(each)
-        yield _Event(each.sent_at, reader, broker, "Fetch", Tone.REQUEST, each)
-        views = seen[each.client_id]
-        tone = Tone.KNOWS if any(view.moved is each for view in views) else Tone.ANSWER
-        yield _Event(each.answered_at or each.sent_at, broker, reader, fetched_label(each, views), tone, each)
+    for exchange in (*traced.exchanges, *([traced.successor] if traced.successor else [])):
+        broker = lanes.of(exchange)
+        yield _Event(exchange.sent_at, lanes.producer, broker, request_label(exchange), Tone.REQUEST, exchange)
+        if exchange.answered_at is not None:
+            knows = exchange is traced.end and exchange.is_done
+            tone = Tone.KNOWS if knows else Tone.ANSWER if exchange.is_done else Tone.WRONG
+            yield _Event(exchange.answered_at, broker, lanes.producer, answer_label(exchange), tone, exchange)
+    for fetch in _shown(seen):
+        reader, broker = lanes.reader(fetch.client_id), lanes.of(fetch)
+        yield _Event(fetch.sent_at, reader, broker, "Fetch", Tone.REQUEST, fetch)
+        views = seen[fetch.client_id]
+        tone = Tone.KNOWS if any(view.moved is fetch for view in views) else Tone.ANSWER
+        yield _Event(fetch.answered_at or fetch.sent_at, broker, reader, fetched_label(fetch, views), tone, fetch)
 
 
 def _missing(traced: Traced, lanes: _Lanes) -> Iterator[tuple[int, str]]:
@@ -156,13 +156,13 @@ def _bars(
 ) -> Iterator[Bar]:
     """A bar for each leader: from its first acknowledgement until a reader sees all its partitions readable."""
     written = traced.written().values()
-    for broker in dict.fromkeys(each.broker for each in written):
-        own = [each for each in written if each.broker == broker]
-        begun = min(each.acknowledged_at for each in own)
+    for broker in dict.fromkeys(partition.broker for partition in written):
+        own = [partition for partition in written if partition.broker == broker]
+        begun = min(partition.acknowledged_at for partition in own)
         first = next(
             index for index, event in enumerate(events) if event.at == begun and event.exchange.api == "Produce"
         )
-        released = [_released_at(each.name, seen) for each in own]
+        released = [_released_at(partition.name, seen) for partition in own]
         ends = [at for at in released if at is not None]
         is_released = len(ends) == len(released)
         last = rows - 1

@@ -130,15 +130,15 @@ class _Page:
             colour = self._outcome if seen else "--gone"
             y += _LINE + 6
             lines.append(f'<circle cx="25" cy="{y - 4}" r="5" style="fill: var({colour})"/>')
-            found = _paragraph(f"{moment.who} {moment.what}: {moment.words}", 38, y, self.width, "")
-            lines += found
-            y += _LINE * (len(found) - 1)
+            paragraph = _paragraph(f"{moment.who} {moment.what}: {moment.words}", 38, y, self.width, "")
+            lines += paragraph
+            y += _LINE * (len(paragraph) - 1)
         y += 8
         for words in (*self.diagram.remarks, *_legend(self.diagram)):
             y += _LINE + 4
-            found = _paragraph(words, 20, y, self.width, "s")
-            lines += found
-            y += _LINE * (len(found) - 1)
+            paragraph = _paragraph(words, 20, y, self.width, "s")
+            lines += paragraph
+            y += _LINE * (len(paragraph) - 1)
         return lines, y + 20
 
 

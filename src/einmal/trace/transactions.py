@@ -47,7 +47,7 @@ class Traced:
     def end(self) -> Exchange | None:
         """The EndTxn that had an answer without an error; else the last that was asked."""
         asked = [exchange for exchange in self.exchanges if exchange.api == "EndTxn"]
-        done = [each for each in asked if each.is_done]
+        done = [exchange for exchange in asked if exchange.is_done]
         return done[0] if done else asked[-1] if asked else None
 
     @property
@@ -82,7 +82,7 @@ class Traced:
     def topics(self) -> frozenset[str]:
         """Those that it wrote to."""
         asked = (exchange for exchange in self.exchanges if exchange.api in ("AddPartitionsToTxn", "Produce"))
-        return frozenset(part.topic for each in asked for part in each.parts)
+        return frozenset(partition.topic for exchange in asked for partition in exchange.parts)
 
     @property
     def begun_at(self) -> float:
@@ -90,18 +90,23 @@ class Traced:
 
     def written(self) -> dict[str, WrittenPart]:
         """By the partition's name."""
-        found: dict[str, WrittenPart] = {}
+        written: dict[str, WrittenPart] = {}
         for exchange in self.exchanges:
             if exchange.api != "Produce" or exchange.answered_at is None:
                 continue
-            for part in exchange.parts:
-                if part.first_offset is None or part.last_offset is None:
+            for partition in exchange.parts:
+                if partition.first_offset is None or partition.last_offset is None:
                     continue
                 new = WrittenPart(
-                    part.name, exchange.broker, part.first_offset, part.last_offset, part.records, exchange.answered_at
+                    partition.name,
+                    exchange.broker,
+                    partition.first_offset,
+                    partition.last_offset,
+                    partition.records,
+                    exchange.answered_at,
                 )
-                found[part.name] = _joined(found[part.name], new) if part.name in found else new
-        return found
+                written[partition.name] = _joined(written[partition.name], new) if partition.name in written else new
+        return written
 
 
 def _joined(one: WrittenPart, other: WrittenPart) -> WrittenPart:
@@ -134,19 +139,19 @@ def transactions(exchanges: Sequence[Exchange]) -> list[Traced]:
         known.append(exchange)
     rest = [Traced(name, tuple(known)) for name, known in current.items() if _is_transaction(known)]
     return sorted(
-        [*finished, *rest], key=lambda each: (each.outcome is LearntOutcome.NOT_ENDED, each.exchanges[-1].sent_at)
+        [*finished, *rest], key=lambda traced: (traced.outcome is LearntOutcome.NOT_ENDED, traced.exchanges[-1].sent_at)
     )
 
 
 def _is_transaction(known: Sequence[Exchange]) -> bool:
-    return any(each.api in WRITES or each.api == "EndTxn" for each in known)
+    return any(exchange.api in WRITES or exchange.api == "EndTxn" for exchange in known)
 
 
-def _begins(known: Sequence[Exchange], each: Exchange) -> bool:
+def _begins(known: Sequence[Exchange], exchange: Exchange) -> bool:
     """Whether a request belongs to the next transaction. A repeated EndTxn does not, nor what was sent beside one."""
-    if each.api == "InitProducerId":
+    if exchange.api == "InitProducerId":
         return True
     ends = [other for other in known if other.api == "EndTxn"]
-    if each.api == "EndTxn" or not ends:
+    if exchange.api == "EndTxn" or not ends:
         return False
-    return any(other.answered_at is not None and other.answered_at <= each.sent_at for other in ends)
+    return any(other.answered_at is not None and other.answered_at <= exchange.sent_at for other in ends)

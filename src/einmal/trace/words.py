@@ -23,7 +23,7 @@ NO_READER: Final = "No read_committed reader fetched its partitions through the 
 def verdict(traced: Traced, known: Sequence[LearningMoment]) -> str:
     """One sentence: how it ended, who learnt it when."""
     name = traced.transactional_id
-    readers = [each.latest for each in known if each.side is Side.READER]
+    readers = [moment.latest for moment in known if moment.side is Side.READER]
     seen = [reader for reader in readers if reader is not None]
     match traced.outcome:
         case LearntOutcome.NOT_ENDED if traced.successor is not None:
@@ -34,7 +34,7 @@ def verdict(traced: Traced, known: Sequence[LearningMoment]) -> str:
             return f"Transaction of {name}: open. Nobody has asked to end it."
         case LearntOutcome.UNKNOWN:
             return f"Transaction of {name}: its producer does not know the outcome; no answer to EndTxn has it."
-    (producer,) = (each for each in known if each.side is Side.PRODUCER)
+    (producer,) = (moment for moment in known if moment.side is Side.PRODUCER)
     text = f"Transaction of {name}: {traced.outcome.value}. Its producer knew after {_after(producer.latest, traced)}"
     if not seen:
         return f"{text}; no reader was seen to pass it."
@@ -87,7 +87,7 @@ def remarks(traced: Traced, views: dict[str, list[ReaderView]]) -> Iterator[str]
 
 def _added(traced: Traced) -> set[str]:
     asked = (exchange for exchange in traced.exchanges if exchange.api == "AddPartitionsToTxn")
-    return {part.name for each in asked for part in each.parts}
+    return {partition.name for exchange in asked for partition in exchange.parts}
 
 
 def _after(at: float | None, traced: Traced) -> str:

@@ -399,7 +399,9 @@ class TransactionCoordinator:
                 and (longer_than_ms < 0 or now.wall_ms - transaction.start_ms > longer_than_ms)
             )
 
-        return Decision(response=tuple(each for each in self._transactions.values() if passes(each)))
+        return Decision(
+            response=tuple(transaction for transaction in self._transactions.values() if passes(transaction))
+        )
 
     # --- the log -----------------------------------------------------------------------------------------------------
 

@@ -99,8 +99,8 @@ def _encode_partitions(transaction: Transaction) -> bytes:
     if transaction.state is TransactionState.EMPTY:
         return _count(-1)
     topics = [
-        (topic, [each.partition for each in group])
-        for topic, group in groupby(transaction.partitions, key=lambda each: each.topic)
+        (topic, [partition.partition for partition in group])
+        for topic, group in groupby(transaction.partitions, key=lambda partition: partition.topic)
     ]
     parts = [_count(len(topics))]
     for topic, ids in topics:

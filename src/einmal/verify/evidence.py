@@ -98,13 +98,13 @@ class WorkloadEvidence:
             "client_errors": dict(self.client_errors),
             "anomalies": [
                 {
-                    "kind": each.kind,
-                    "count": each.count,
-                    "definition": definition(each.kind),
-                    "detail": each.detail,
-                    "operations": list(each.operations),
+                    "kind": anomaly.kind,
+                    "count": anomaly.count,
+                    "definition": definition(anomaly.kind),
+                    "detail": anomaly.detail,
+                    "operations": list(anomaly.operations),
                 }
-                for each in self.shown(since)
+                for anomaly in self.shown(since)
             ],
         }
 
@@ -113,7 +113,11 @@ class WorkloadEvidence:
         kinds: dict[str, list[Anomaly]] = defaultdict(list)
         for anomaly in self.anomalies:
             kinds[anomaly.kind].append(anomaly)
-        examples = [(len(found), each) for found in kinds.values() for each in sorted(found, key=_size)[:examples_max]]
+        examples = [
+            (len(anomalies), anomaly)
+            for anomalies in kinds.values()
+            for anomaly in sorted(anomalies, key=_size)[:examples_max]
+        ]
         witnesses = Witnesses(self.history, [anomaly for _, anomaly in examples])
         for count, anomaly in examples:
             ops = witnesses.of(anomaly)[:_OPS_SHOWN]
@@ -163,15 +167,15 @@ class Evidence:
         """Throughput and latency, second by second, of all workloads."""
         counts: dict[int, int] = defaultdict(int)
         latencies: dict[int, list[float]] = defaultdict(list)
-        for part in self.workloads:
-            for op in part.history.ops:
+        for workload in self.workloads:
+            for op in workload.history.ops:
                 if op.sends and op.outcome is OpOutcome.OK and op.ended is not None:
                     second = int(op.ended - self.began)
                     counts[second] += len(op.sends)
                     latencies[second].append(1000 * (op.ended - op.began))
         return [
-            Second(counts[each], median(latencies[each]) if each in latencies else None)
-            for each in range(max([*counts, 0]) + 1)
+            Second(counts[second], median(latencies[second]) if second in latencies else None)
+            for second in range(max([*counts, 0]) + 1)
         ]
 
     def fields(self, environment: RunEnvironment, left: Sequence[str]) -> dict[str, object]:
@@ -185,7 +189,7 @@ class Evidence:
             "client": self.client,
             "seed": self.seed,
             "seconds": self.seconds,
-            "workloads": [part.fields(self.began) for part in self.workloads],
+            "workloads": [workload.fields(self.began) for workload in self.workloads],
             "faults": [fault._asdict() for fault in self.faults],
             "timeline": [second._asdict() for second in self.seconds_of()],
             "cluster": dict(self.cluster),

@@ -17,10 +17,12 @@ _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerd
 
 def rows(workloads: Iterable[WorkloadEvidence]) -> list[tuple[str, ...]]:
     """A row for each workload: operations by their outcome, and records that were read."""
-    return [
-        (part.name, *(f"{n:,}" for n in (part.acknowledged, part.failed, part.unknown, part.read, len(part.anomalies))))
-        for part in workloads
-    ]
+    return [(workload.name, *(f"{count:,}" for count in _counts(workload))) for workload in workloads]
+
+
+def _counts(workload: WorkloadEvidence) -> tuple[int, ...]:
+    anomalies = len(workload.anomalies)
+    return workload.acknowledged, workload.failed, workload.unknown, workload.read, anomalies
 
 
 def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -> str:
@@ -57,7 +59,7 @@ the timing of the machine differs.</p>
 def _control(evidence: Evidence) -> str:
     if evidence.control is None:
         return ""
-    mistakes = "; ".join(part.mistake for part in evidence.workloads)
+    mistakes = "; ".join(workload.mistake for workload in evidence.workloads)
     text = f"Negative control {evidence.control}: {mistakes}. An anomaly is the expected result."
     return f"<p><b>{escape(text)}</b></p>"
 
@@ -66,13 +68,13 @@ def _anomalies(evidence: Evidence) -> str:
     parts = []
     for workload in evidence.workloads:
         kind = ""
-        for each in workload.shown(evidence.began):
-            if each.kind != kind:
-                kind = each.kind
-                parts.append(f"<h3>{escape(workload.name)}: {each.count} × {escape(kind)}</h3>")
+        for anomaly in workload.shown(evidence.began):
+            if anomaly.kind != kind:
+                kind = anomaly.kind
+                parts.append(f"<h3>{escape(workload.name)}: {anomaly.count} × {escape(kind)}</h3>")
                 parts.append(f'<p class="soft">{escape(definition(kind))}</p>')
-            parts.append(f"<p>{escape(each.detail)}</p>")
-            parts.append("<ul>" + "".join(f"<li><code>{escape(op)}</code></li>" for op in each.operations) + "</ul>")
+            parts.append(f"<p>{escape(anomaly.detail)}</p>")
+            parts.append("<ul>" + "".join(f"<li><code>{escape(op)}</code></li>" for op in anomaly.operations) + "</ul>")
     return "<h2>Counter-examples</h2>" + "\n".join(parts) if parts else ""
 
 

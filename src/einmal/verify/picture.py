@@ -31,8 +31,10 @@ def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = W
         f'<svg viewBox="0 0 {width} {bottom + 28}" role="img" aria-label="{_label(seconds, faults)}" '
         'font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
     ]
-    counts = [(index + 0.5, float(each.acknowledged)) for index, each in enumerate(seconds)]
-    latencies = [(index + 0.5, each.latency_ms) for index, each in enumerate(seconds) if each.latency_ms is not None]
+    counts = [(index + 0.5, float(second.acknowledged)) for index, second in enumerate(seconds)]
+    latencies = [
+        (index + 0.5, second.latency_ms) for index, second in enumerate(seconds) if second.latency_ms is not None
+    ]
     plots = (
         ("records acknowledged per second", counts, "var(--committed)", _TOP),
         ("median latency of an operation, ms", latencies, "var(--read)", _TOP + _PLOT + _GAP),
@@ -47,7 +49,7 @@ def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = W
             parts.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{share * most:,.0f}</text>')
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
     parts += [_fault(number, fault, x(fault.seconds), bottom) for number, fault in enumerate(faults, start=1)]
-    step = next(each for each in (1, 2, 5, 10, 30, 60, 300, 600, 3600) if x(each) - _LEFT >= _LABEL or each == 3600)
+    step = next(step for step in (1, 2, 5, 10, 30, 60, 300, 600, 3600) if x(step) - _LEFT >= _LABEL or step == 3600)
     parts += [
         f'<text x="{x(second):.1f}" y="{bottom + 20}" text-anchor="middle">{second} s</text>'
         for second in range(0, int(end) + 1, step)

@@ -177,7 +177,7 @@ class VerifyRun:
             if source is not None:
                 chance = random.Random(f"{self.options.seed}/{name}")
                 disturbing.append(self._disturb(source, chance, runs))
-        tasks = [asyncio.ensure_future(each) for each in disturbing]
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in disturbing]
         try:
             # A fault that fails ends the run.
             done, _ = await asyncio.wait(tasks, timeout=self.options.seconds, return_when=asyncio.FIRST_EXCEPTION)
@@ -233,19 +233,19 @@ class VerifyRun:
             return [f"everything named {PREFIX}{self.name}-*: {error}"]
 
     def _evidence(self, runs: Sequence[TestedRun], facts: Mapping[str, str], durability: Mapping[str, str]) -> Evidence:
-        parts = [
+        workloads = [
             WorkloadEvidence.of(run.name, run.history, run.anomalies(), mistake=run.mistake, client_errors=run.errors)
             for run in runs
         ]
         gaps = [gap for run in runs for gap in run.gaps]
         is_pipeline = self.options.pipeline is not None
-        found = [anomaly for part in parts for anomaly in part.anomalies]
-        verdict, sentence = decide(found, gaps, PIPELINE_HOLDS if is_pipeline else HOLDS)
+        anomalies = [anomaly for workload in workloads for anomaly in workload.anomalies]
+        verdict, sentence = decide(anomalies, gaps, PIPELINE_HOLDS if is_pipeline else HOLDS)
         return Evidence(
             verdict=verdict,
             sentence=sentence,
             definition=PIPELINE_DEFINITION if is_pipeline else DEFINITION,
-            workloads=tuple(parts),
+            workloads=tuple(workloads),
             faults=tuple(self.faults),
             client=runs[0].client,
             control=self.options.control,

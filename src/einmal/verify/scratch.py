@@ -54,11 +54,11 @@ class Scratch:
     async def cluster(self) -> dict[str, str]:
         """Facts about the cluster. Raises KafkaError."""
         async with Admin(self._config) as admin:
-            found = await admin.describe_cluster()
+            description = await admin.describe_cluster()
         return {
-            "cluster id": found.cluster_id or "unknown",
-            "brokers": str(len(found.brokers)),
-            "transaction.version": str(found.transaction_version),
+            "cluster id": description.cluster_id or "unknown",
+            "brokers": str(len(description.brokers)),
+            "transaction.version": str(description.transaction_version),
         }
 
     async def durability(self) -> dict[str, str]:
@@ -75,12 +75,12 @@ class Scratch:
                         raise
                     await asyncio.sleep(_PAUSE_S)
         replicas = {len(partition.replicas) for topic in described.values() for partition in topic.partitions.values()}
-        found = {"acks": "all", "replication factor": ", ".join(map(str, sorted(replicas)))}
+        settings = {"acks": "all", "replication factor": ", ".join(map(str, sorted(replicas)))}
         for name in _DURABILITY:
             values = {str(config[name].value) for config in configs.values() if name in config}
             if values:
-                found[name] = ", ".join(_NEVER if value == _INT64_MAX else value for value in sorted(values))
-        return found
+                settings[name] = ", ".join(_NEVER if value == _INT64_MAX else value for value in sorted(values))
+        return settings
 
     async def remove(self) -> list[str]:
         """Delete everything that was made; return what could not be removed, each with the reason."""

@@ -92,18 +92,18 @@ def _gunzip(data: bytes, max_bytes: int, members_max: int | None = None) -> byte
             # In pieces: each member copies the rest, which is quadratic for many small ones.
             piece = data[position : position + _GZIP_PIECE]
             try:
-                part = member.decompress(piece, min(remaining + 1, _GZIP_PART))
+                chunk = member.decompress(piece, min(remaining + 1, _GZIP_PART))
             except zlib.error as error:
                 raise CorruptBatch(f"gzip: {error}") from error
-            if not piece and not part and not member.eof:
+            if not piece and not chunk and not member.eof:
                 raise CorruptBatch("gzip: the data ends early")
             # At the end of a member the rest may be in both.
             position += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
-            remaining -= len(part)
+            remaining -= len(chunk)
             if remaining < 0:
                 raise TooLarge(f"more than {max_bytes} bytes")
-            output.write(part)
-    # Not a copy, which a join of the parts would be.
+            output.write(chunk)
+    # Not a copy, which a join of the chunks would be.
     return output.getvalue()
 
 

@@ -196,9 +196,9 @@ def validate_all(buffer: Buffer) -> None:
 def ensure_crc(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
     """The bytes covered by the CRC-32C. Raises CorruptBatch if it does not match."""
     covered = covered_bytes(buffer, position, header.size)
-    found = crc32c(covered)
-    if found != header.crc:
-        raise CorruptBatch(f"expected CRC-32C {header.crc:08x}, found {found:08x}")
+    computed = crc32c(covered)
+    if computed != header.crc:
+        raise CorruptBatch(f"expected CRC-32C {header.crc:08x}, found {computed:08x}")
     return covered
 
 

@@ -102,15 +102,15 @@ class Bank:
         self._final = auditor
 
     def anomalies(self) -> list[Anomaly]:
-        found = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
+        anomalies = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
         for auditor in self._auditors.values():
-            found += auditor.anomalies
+            anomalies += auditor.anomalies
         if self._final is not None:
-            found += self._final.finish(
+            anomalies += self._final.finish(
                 [order for order, outcome in self._orders.items() if outcome is OpOutcome.OK],
                 [order for order, outcome in self._orders.items() if outcome is OpOutcome.FAIL],
             )
-        return found
+        return anomalies
 
     # --- clerks ----------------------------------------------------------------------------------------------------
 
@@ -247,11 +247,11 @@ class Bank:
     @staticmethod
     def _audited(auditor: BankReader) -> Seen:
         def seen(records: Sequence[ConsumerRecord]) -> None:
-            entries: dict[int, list[TransferEntry]] = {}
+            by_partition: dict[int, list[TransferEntry]] = {}
             for record in records:
-                entries.setdefault(record.partition, []).append(_read(record))
-            for partition, found in entries.items():
-                auditor.read(partition, found)
+                by_partition.setdefault(record.partition, []).append(_read(record))
+            for partition, entries in by_partition.items():
+                auditor.read(partition, entries)
 
         return seen
 
@@ -293,7 +293,7 @@ async def _is_behind(
     consumer: WorkloadConsumer, keys: Sequence[TopicPartition], ends: dict[TopicPartition, int]
 ) -> bool:
     committed = await consumer.committed(*keys)
-    return any((0 if (found := committed.get(key)) is None else found.offset) < ends[key] for key in keys)
+    return any((0 if (position := committed.get(key)) is None else position.offset) < ends[key] for key in keys)
 
 
 def positions_after(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, OffsetAndMetadata]:

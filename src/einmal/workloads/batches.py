@@ -60,19 +60,19 @@ class Batches:
         driver = _driver(process)
         await driver.init_producer_id()
         await driver.close()
-        found: list[ConsumerRecord] = []
-        await read_to_the_end(process, (*self.keys, COMMITS), self.recorder, seen=found.extend)
-        self._final = found
+        records: list[ConsumerRecord] = []
+        await read_to_the_end(process, (*self.keys, COMMITS), self.recorder, seen=records.extend)
+        self._final = records
 
     def anomalies(self) -> list[Anomaly]:
-        found = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
+        anomalies = find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None))
         if self._final is not None:
             committed = [_batch(record) for record in self._final if record.topic == COMMITS.topic]
             written = [
                 WrittenRecord(_batch(record), _attempt(record)) for record in self._final if record.topic == OUTPUT
             ]
-            found += find_batch_anomalies(committed, written)
-        return found
+            anomalies += find_batch_anomalies(committed, written)
+        return anomalies
 
     async def _read(self, process: Process) -> None:
         await follow(process, (*self.keys, COMMITS), self.recorder, self._endings, read_committed=True)
@@ -118,9 +118,9 @@ class Batches:
     async def _last_committed(self, process: Process) -> int:
         """The commit record for certain: this driver owns the transactional.id, so all below the high watermark will be
         decided."""
-        found: list[ConsumerRecord] = []
-        await read_to_the_end(process, [COMMITS], Recorder(), seen=found.extend)
-        return max((_batch(record) for record in found), default=0)
+        records: list[ConsumerRecord] = []
+        await read_to_the_end(process, [COMMITS], Recorder(), seen=records.extend)
+        return max((_batch(record) for record in records), default=0)
 
 
 class _Attempt:

@@ -55,9 +55,9 @@ class WrittenDatabase:
         """Fence every earlier writer. The new owner, and the state that was committed last."""
         await _travel(source)
         self.owner += 1
-        found = self.owner, self.state
+        answer = self.owner, self.state
         await _travel(source)
-        return found
+        return answer
 
     async def commit(self, owner: int, name: str, values: Sequence[str], state: str, source: random.Random) -> None:
         """The rows and the state of a transaction, in one commit. Raises Replaced."""
@@ -100,17 +100,17 @@ class DualWrites:
         producer = process.producer(**_SETTINGS)
         await self._recover(process, producer)
         await producer.close()
-        found: list[str] = []
+        values: list[str] = []
         await read_to_the_end(
-            process, self.keys, self.recorder, seen=lambda records: found.extend(_value(record) for record in records)
+            process, self.keys, self.recorder, seen=lambda records: values.extend(_value(record) for record in records)
         )
-        self._final = found
+        self._final = values
 
     def anomalies(self) -> list[Anomaly]:
-        found = [*find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None)), *self._early]
+        anomalies = [*find_anomalies(self.recorder.history(is_read_to_the_end=self._final is not None)), *self._early]
         if self._final is not None:
-            found += find_disagreements(self.database.transactions, self._final)
-        return found
+            anomalies += find_disagreements(self.database.transactions, self._final)
+        return anomalies
 
     # --- the reader ------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class Recorder:
         self._ops.append(
             Op(
                 process=process,
-                actions=tuple(Poll(key, tuple(found)) for key, found in polls.items()),
+                actions=tuple(Poll(key, tuple(read)) for key, read in polls.items()),
                 outcome=OpOutcome.OK,
                 read_committed=read_committed,
                 starts_anew=starts_anew,
@@ -82,9 +82,9 @@ class OngoingOp:
             polls.setdefault(record.topic_partition, []).append(
                 (record.offset, (record.value or b"").decode(errors="backslashreplace"))
             )
-        found = [Poll(key, tuple(read)) for key, read in polls.items()]
+        actions = [Poll(key, tuple(read)) for key, read in polls.items()]
         self._ops[self._index] = replace(
-            self.op, actions=(*self.op.actions, *found), rebalanced=self.op.rebalanced or rebalanced
+            self.op, actions=(*self.op.actions, *actions), rebalanced=self.op.rebalanced or rebalanced
         )
 
     def subscribed(self) -> None:

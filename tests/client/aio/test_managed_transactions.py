@@ -115,7 +115,7 @@ async def hanging(*names: str) -> list[tuple[int, TopicPartition]]:
     async with AfterTheList({"bootstrap.servers": "127.0.0.1:1"}) as admin:
         admin.names = names
         found = await admin.find_hanging_transactions(last_timestamp_before=1)
-    return [(each.producer_id, each.topic_partition) for each in found.found]
+    return [(each.producer_id, each.topic_partition) for each in found.producers]
 
 
 async def test_a_transactional_id_that_vanished_after_the_list_hides_only_its_own_transaction() -> None:

@@ -57,7 +57,7 @@ def test_many_files_that_have_not_changed_cost_a_fingerprint_each() -> None:
     files = [tracked(path, inode, content) for inode, (path, content) in enumerate(disk.contents.items())]
     seen = [disk.seen(path, inode) for inode, path in enumerate(disk.contents)]
     found = match(files, seen, disk.fingerprint)
-    assert (len(found.found), len(found.new), len(found.missing)) == (MANY, 0, 0)
+    assert (len(found.present), len(found.new), len(found.missing)) == (MANY, 0, 0)
     assert disk.asked <= MANY
 
 
@@ -74,8 +74,8 @@ def test_many_files_that_were_compressed_are_found_without_comparing_pairs() -> 
     files = [tracked(path, inode, content) for inode, (path, content) in enumerate(contents.items())]
     disk = Disk({f"{path}.gz": content for path, content in contents.items()})
     found = match(files, [disk.seen(path, MANY + inode) for inode, path in enumerate(disk.contents)], disk.fingerprint)
-    assert len(found.found) == MANY
-    assert all(each.seen is not None and each.seen.path == f"{each.file.path}.gz" for each in found.found)
+    assert len(found.present) == MANY
+    assert all(each.seen is not None and each.seen.path == f"{each.file.path}.gz" for each in found.present)
     assert disk.asked <= 5 * MANY
 
 
@@ -83,7 +83,7 @@ def test_a_copy_is_read_on_where_its_original_was_left() -> None:
     disk = Disk({"/log/app.log": b"new\n", "/log/app.log.1": b"1\n2\n3\n"})
     file = tracked("/log/app.log", 1, b"1\n2\n")
     found = match([file], [disk.seen("/log/app.log", 1), disk.seen("/log/app.log.1", 2)], disk.fingerprint)
-    assert [(each.file, each.seen and each.seen.path) for each in found.found] == [(file, "/log/app.log.1")]
+    assert [(each.file, each.seen and each.seen.path) for each in found.present] == [(file, "/log/app.log.1")]
     assert [each.file.path for each in found.new] == ["/log/app.log"]
 
 
@@ -99,7 +99,7 @@ def test_a_copy_is_one_also_while_its_original_shares_the_path_with_a_file_that_
     file = tracked("/log/app.log", 1, contents[1])
     for order in (seen, seen[::-1]):
         found = match([file], order, fingerprint)
-        assert [each.file for each in found.found] == [file]
+        assert [each.file for each in found.present] == [file]
         (new,) = found.new
         assert (new.file.key.inode, [each.key.inode for each in new.copies]) == (2, [3])
 
@@ -126,7 +126,7 @@ def test_files_that_begin_in_the_same_way_are_separated_where_one_begins_anew() 
     copy = FileCopy("/log/app.log.1", FileKey(1, 2, 1), Mark(8, fingerprint_of(b"heading\n", 8)))
     file = tracked("/log/app.log", 1, b"heading\n", copy)
     found = match([file], [disk.seen("/log/app.log", 1), disk.seen("/log/app.log.1", 2)], disk.fingerprint)
-    assert [each.seen and each.seen.path for each in found.found] == ["/log/app.log"]
+    assert [each.seen and each.seen.path for each in found.present] == ["/log/app.log"]
     assert [each.file.path for each in found.new] == ["/log/app.log.1"]
 
 

@@ -81,7 +81,7 @@ def measured(server: PostgresServer, mode: str, rows: int, rejected: int) -> tup
         ((kept,),) = session.execute(
             "measuring", sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))
         ).fetchall()
-        assert (kept, len(rejections.found)) == (rows - rejected, rejected)
+        assert (kept, len(rejections.rejected)) == (rows - rejected, rejected)
         return taken
     finally:
         session.rollback()

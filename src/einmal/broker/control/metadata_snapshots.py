@@ -81,8 +81,8 @@ class MetadataSnapshots:
                 self._disk.remove(self._path(other))
 
     def _ids(self) -> list[OffsetAndEpoch]:
-        found = (snapshot.id_of(name) for name in self._disk.list_directory(self.directory))
-        return [snapshot_id for snapshot_id in found if snapshot_id is not None]
+        snapshot_ids = (snapshot.id_of(name) for name in self._disk.list_directory(self.directory))
+        return [snapshot_id for snapshot_id in snapshot_ids if snapshot_id is not None]
 
     def _path(self, snapshot_id: OffsetAndEpoch) -> PurePosixPath:
         return self.directory / snapshot.file_name(snapshot_id)

@@ -258,17 +258,21 @@ class MetadataFollower:
                 return None
             if response.error_code is not ErrorCode.none or not response.topics:
                 return None
-            part = response.topics[0].partitions[0]
-            leader = part.current_leader
+            partition = response.topics[0].partitions[0]
+            leader = partition.current_leader
             member.step(
                 SnapshotAnswered(
-                    leader_id, epoch, Reply(part.error_code, somebody(leader.leader_id), leader.leader_epoch)
+                    leader_id, epoch, Reply(partition.error_code, somebody(leader.leader_id), leader.leader_epoch)
                 )
             )
-            if part.error_code is not ErrorCode.none or member.leader_epoch != epoch or not part.unaligned_records:
+            if (
+                partition.error_code is not ErrorCode.none
+                or member.leader_epoch != epoch
+                or not partition.unaligned_records
+            ):
                 return None
-            data += part.unaligned_records
-            size = part.size
+            data += partition.unaligned_records
+            size = partition.size
         return bytes(data)
 
 

@@ -167,10 +167,10 @@ class QuorumRuntime:
 
     async def load(self) -> None:
         """Open log, snapshot and state file. Raises OSError, LogCorruption or ConfigError."""
-        found = await self._storage.open()
+        snapshot = await self._storage.open()
         self.partition = self._storage.partition
-        if found is not None:
-            snapshot_id, values = found
+        if snapshot is not None:
+            snapshot_id, values = snapshot
             self.install_snapshot(snapshot_id, values)
             self.partition.advance(Offset(snapshot_id.offset))
         self._storage.check_log(self._metadata.next_offset)

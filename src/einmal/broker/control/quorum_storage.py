@@ -63,13 +63,13 @@ class QuorumStorage:
         Raises OSError or LogCorruption.
         """
         self.partition = self._partitions.open_metadata(METADATA_PARTITION, METADATA_TOPIC_ID)
-        found = self.snapshots.load(self.partition.log_start_offset)
-        if found is not None:
-            snapshot_id, _values = found
+        snapshot = self.snapshots.load(self.partition.log_start_offset)
+        if snapshot is not None:
+            snapshot_id, _values = snapshot
             if self.partition.log_end_offset < snapshot_id.offset or self.partition.latest_epoch < snapshot_id.epoch:
                 # It stopped while it replaced a log that was far behind by the snapshot.
                 await self.partition.restart_at(Offset(snapshot_id.offset))
-        return found
+        return snapshot
 
     def check_log(self, offset: Offset) -> None:
         """Read all that the image will be made of: with a part of it the node would wait for the rest for ever.
@@ -94,7 +94,7 @@ class QuorumStorage:
 
         What cannot be read is logged; the rest comes when it is asked for again.
         """
-        found: list[MetadataRecord] = []
+        metadata_records: list[MetadataRecord] = []
         try:
             while offset < below:
                 batches = self.partition.read(offset, _READ_BYTES, below=below)
@@ -103,13 +103,13 @@ class QuorumStorage:
                         for record in decode_records(batches, position, header):
                             decoded = records.decode(record.key, record.value, None)
                             if decoded is not None:
-                                found.append(decoded)
+                                metadata_records.append(decoded)
                     offset = header.next_offset
                 if not batches:
                     break
         except (OSError, LogCorruption, WireError) as error:
             log.error("metadata_log_unreadable", _UNREADABLE, partition=METADATA_PARTITION, offset=offset, error=error)
-        return found, offset
+        return metadata_records, offset
 
     # --- the vote ----------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class TopicCreation:
             name,
             partitions,
             replication_factor,
-            configs=tuple(CreatableTopicConfig(*each) for each in configs.items()),
+            configs=tuple(CreatableTopicConfig(*setting) for setting in configs.items()),
         )
 
     def stop(self) -> None:

@@ -134,7 +134,11 @@ class MarkerSender:
     def leaders_changed(self) -> None:
         """Send at once to the current leaders, instead of former ones."""
         for outcome in list(self._outcomes.values()):
-            moved = [each for each, asked in outcome.missing.items() if asked != self._leader_of(each)]
+            moved = [
+                topic_partition
+                for topic_partition, asked in outcome.missing.items()
+                if asked != self._leader_of(topic_partition)
+            ]
             for topic_partition in moved:
                 lane = self._lanes.get(outcome.missing[topic_partition])
                 if lane is not None:
@@ -232,7 +236,9 @@ class MarkerSender:
     def _try_again(self, outcome: _Outcome) -> None:
         outcome.timer = None
         outcome.pauses += 1
-        self._route(outcome, [each for each, asked in outcome.missing.items() if asked == NO_LEADER])
+        self._route(
+            outcome, [topic_partition for topic_partition, asked in outcome.missing.items() if asked == NO_LEADER]
+        )
 
     async def _report(self, outcome: _Outcome) -> None:
         await outcome.written()

@@ -61,8 +61,8 @@ def request_of(asked: Sequence[Markers]) -> WriteTxnMarkersRequest:
                 *end.producer,
                 transaction_result=end.committed,
                 topics=tuple(
-                    WritableTxnMarkerTopic(topic, tuple(each.partition for each in group))
-                    for topic, group in groupby(partitions, key=lambda each: each.topic)
+                    WritableTxnMarkerTopic(topic, tuple(topic_partition.partition for topic_partition in group))
+                    for topic, group in groupby(partitions, key=lambda topic_partition: topic_partition.topic)
                 ),
                 coordinator_epoch=end.coordinator_epoch,
                 transaction_version=end.transaction_version,

@@ -116,7 +116,7 @@ class VerificationRequests:
     async def _exchange(
         self, coordinator: BrokerId, taken: dict[str, tuple[_Question, _Asked]]
     ) -> dict[str, dict[TopicPartition, ErrorCode]]:
-        request = AddPartitionsToTxnRequest(tuple(_transaction(*each) for each in taken.values()))
+        request = AddPartitionsToTxnRequest(tuple(_transaction(*verification) for verification in taken.values()))
         try:
             answer = await self._peers.ask(
                 coordinator, ADD_PARTITIONS_TO_TXN, _VERSION, request, timeout_ms=_TIMEOUT_MS, lane=_LANE
@@ -142,7 +142,7 @@ def _transaction(question: _Question, asked: _Asked) -> AddPartitionsToTxnTransa
         *question.producer,
         verify_only=not question.adds,
         topics=tuple(
-            AddPartitionsToTxnTopic(topic, tuple(each.partition for each in group))
-            for topic, group in groupby(sorted(asked.partitions), key=lambda each: each.topic)
+            AddPartitionsToTxnTopic(topic, tuple(topic_partition.partition for topic_partition in group))
+            for topic, group in groupby(sorted(asked.partitions), key=lambda topic_partition: topic_partition.topic)
         ),
     )

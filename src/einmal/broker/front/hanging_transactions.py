@@ -48,7 +48,11 @@ class HangingTransactions:
         async for end, partitions in context.paced(asked):
             if not end.committed:
                 open_before |= {(end, partition): self._open_transaction(end, partition) for partition in partitions}
-        wanted = [end.producer.producer_id for (end, _partition), found in open_before.items() if found is not None]
+        wanted = [
+            end.producer.producer_id
+            for (end, _partition), open_transaction in open_before.items()
+            if open_transaction is not None
+        ]
         managed = await self._managed_producers(list(dict.fromkeys(wanted))) if wanted else ()
         results: list[PartitionErrors] = []
         async for end, partitions in context.paced(asked):
@@ -59,7 +63,9 @@ class HangingTransactions:
             if is_managed:
                 refuse("WriteTxnMarkers for a transaction that its coordinator manages")
             open_now = {
-                partition: found for partition in partitions if (found := open_before[end, partition]) is not None
+                partition: open_transaction
+                for partition in partitions
+                if (open_transaction := open_before[end, partition]) is not None
             }
             errors = dict.fromkeys(partitions, ErrorCode.invalid_txn_state)
             if isinstance(managed, ErrorCode):

@@ -35,7 +35,7 @@ def refusal(
         return ErrorCode.inconsistent_cluster_id
     if voter_id not in (ANY_VOTER, quorum.node_id):
         return ErrorCode.invalid_voter_key
-    named = [(topic.topic_name, part.partition_index) for topic in topics for part in topic.partitions]
+    named = [(topic.topic_name, partition.partition_index) for topic in topics for partition in topic.partitions]
     return None if named == [METADATA_PARTITION] else ErrorCode.invalid_request
 
 

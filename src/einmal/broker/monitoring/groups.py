@@ -51,8 +51,8 @@ async def ends_of(node: Monitored) -> Mapping[TopicPartition, Ends]:
         if topic is not None and topic_partition.partition < len(topic.partitions):
             leader = topic.partitions[topic_partition.partition].leader
             elsewhere.setdefault(leader, {})[topic_partition] = None
-    for found in await asyncio.gather(*(_asked(node, *each) for each in sorted(elsewhere.items()))):
-        ends |= found
+    for leader_ends in await asyncio.gather(*(_asked(node, *leadership) for leadership in sorted(elsewhere.items()))):
+        ends |= leader_ends
     return ends
 
 
@@ -79,7 +79,11 @@ async def _asked(node: Monitored, leader: BrokerId, partitions: Iterable[TopicPa
             # A leader that does not answer is asked once only.
             break
         stable = await _latest(node, leader, asked, IsolationLevel.READ_COMMITTED)
-        ends |= {each: Ends(every[each], stable[each]) for each in asked if each in every and each in stable}
+        ends |= {
+            partition: Ends(every[partition], stable[partition])
+            for partition in asked
+            if partition in every and partition in stable
+        }
     return ends
 
 
@@ -87,8 +91,8 @@ async def _latest(
     node: Monitored, leader: BrokerId, partitions: Iterable[TopicPartition], isolation: IsolationLevel
 ) -> dict[TopicPartition, int]:
     topics = tuple(
-        ListOffsetsTopic(topic, tuple(ListOffsetsPartition(each.partition, -1, _LATEST) for each in group))
-        for topic, group in groupby(partitions, key=lambda each: each.topic)
+        ListOffsetsTopic(topic, tuple(ListOffsetsPartition(partition.partition, -1, _LATEST) for partition in group))
+        for topic, group in groupby(partitions, key=lambda partition: partition.topic)
     )
     request = ListOffsetsRequest(_CONSUMER, isolation.value, topics)
     try:
@@ -113,7 +117,7 @@ def add_groups(page: Page, node: Monitored, ends: Mapping[TopicPartition, Ends])
 def _add_offsets(
     page: Page, group_id: str, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, Ends]
 ) -> Iterator[None]:
-    for topic, partitions in groupby(sorted(offsets), key=lambda each: each.topic):
+    for topic, partitions in groupby(sorted(offsets), key=lambda partition: partition.topic):
         current_sum = lag_sum = 0
         for partition in partitions:
             committed = offsets[partition]

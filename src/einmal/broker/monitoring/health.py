@@ -38,7 +38,7 @@ def _reasons_of_broker(node: Monitored) -> Iterator[str]:
         yield f"{behind} committed metadata records are not applied"
     if partitions.has_put_off:
         yield "replicas are being opened"
-    unavailable = [each for each in partitions.offline if _leads(node, *each)]
+    unavailable = [topic_partition for topic_partition in partitions.offline if _leads(node, *topic_partition)]
     if unavailable:
         yield f"{len(unavailable)} led partitions cannot be opened, the first: {unavailable[0]}"
     if partitions.is_disk_broken:

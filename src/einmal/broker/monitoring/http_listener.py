@@ -48,7 +48,7 @@ class HttpServer:
     def admit(self, connection: _HttpConnection) -> bool:
         """Whether a new connection may stay. Where there are too many, the oldest without a request goes."""
         if len(self._connections) >= CONNECTIONS_MAX:
-            silent = next((each for each in self._connections if each.is_waiting), None)
+            silent = next((other for other in self._connections if other.is_waiting), None)
             if silent is None:
                 return False
             silent.abort()

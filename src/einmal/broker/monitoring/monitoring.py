@@ -87,4 +87,4 @@ class Monitoring:
                 await node.turns.run(add_replicas(page, node))
                 await node.turns.run(add_transactions(page, node))
                 await node.turns.run(add_groups(page, node, await ends_of(node)))
-        return [part async for part in node.turns.paced(page.parts())]
+        return [family async for family in node.turns.paced(page.parts())]

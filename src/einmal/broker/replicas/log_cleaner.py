@@ -66,9 +66,9 @@ class LogCleaner:
         for partition in self._partitions:
             if not self._may_clean(partition) or partition in failed:
                 continue
-            found = partition.cleanable(now)
-            rank = (partition.topic_partition.topic in INTERNAL_TOPICS, found.dirty_ratio)
-            if found.is_due(partition.config) and (best is None or rank > best):
+            cleanable = partition.cleanable(now)
+            rank = (partition.topic_partition.topic in INTERNAL_TOPICS, cleanable.dirty_ratio)
+            if cleanable.is_due(partition.config) and (best is None or rank > best):
                 best, chosen = rank, partition
         return chosen
 

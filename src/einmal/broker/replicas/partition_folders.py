@@ -41,12 +41,12 @@ class PartitionFolders:
 
     def all(self) -> list[TopicPartition]:
         """The topics' partitions that have directories, by their names. Raises OSError."""
-        found = []
+        partitions = []
         for name in self._disk.list_directory(self._directory):
             topic, _, partition_id = name.rpartition("-")
             if topic not in ("", CLUSTER_METADATA) and partition_id.isdecimal():
-                found.append(TopicPartition(topic, int(partition_id)))
-        return found
+                partitions.append(TopicPartition(topic, int(partition_id)))
+        return partitions
 
     # --- whose they are ----------------------------------------------------------------------------------------------
 

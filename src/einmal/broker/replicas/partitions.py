@@ -332,7 +332,10 @@ class Partitions:
     async def _store_marks(self) -> None:
         """Raises OSError; the last marks still hold then."""
         data = self._marks.changed(
-            {(each.topic_id, each.topic_partition): each.durable_high_watermark for each in self._all()}
+            {
+                (partition.topic_id, partition.topic_partition): partition.durable_high_watermark
+                for partition in self._all()
+            }
         )
         if data is not None:
             await self._disk.in_background(lambda: self._marks.store(data))

@@ -331,7 +331,7 @@ class ReplicaSessions:
 
     def _read(self, session: _Session, max_bytes: int) -> list[tuple[UUID, FetchedPartition]]:
         """The answer of the changed partitions, at most about so many bytes, but at least one batch."""
-        found: list[tuple[UUID, FetchedPartition]] = []
+        partitions: list[tuple[UUID, FetchedPartition]] = []
         # With max_bytes of 0 a follower would never advance, and would retry at once for ever.
         room = max(1, max_bytes)
         for key in list(session.changed):
@@ -343,9 +343,9 @@ class ReplicaSessions:
             if self._is_news(tracked, fetched):
                 tracked.sent_high_watermark = fetched.high_watermark
                 tracked.sent_log_start = fetched.log_start_offset
-                found.append((key[0], fetched))
+                partitions.append((key[0], fetched))
                 room -= len(fetched.records)
-        return found
+        return partitions
 
     def _read_one(self, tracked: _Tracked, room: int) -> FetchedPartition:
         asked, partition = tracked.asked, tracked.partition
@@ -427,15 +427,15 @@ class ReplicaSessions:
         if session.waiting is not None:
             self._answer(session, session.waiting, [])
 
-    def _answer(self, session: _Session, waiting: _Waiting, found: list[tuple[UUID, FetchedPartition]]) -> None:
+    def _answer(self, session: _Session, waiting: _Waiting, partitions: list[tuple[UUID, FetchedPartition]]) -> None:
         session.waiting = None
         # If the follower's connection is lost it does not read this answer, and begins a new session.
         if not waiting.done.done():
-            waiting.done.set_result(self._encode(waiting.version, session, found))
+            waiting.done.set_result(self._encode(waiting.version, session, partitions))
 
-    def _encode(self, version: int, session: _Session, found: list[tuple[UUID, FetchedPartition]]) -> Answer:
+    def _encode(self, version: int, session: _Session, partitions: list[tuple[UUID, FetchedPartition]]) -> Answer:
         session.answered_in = self._round
         topics: dict[Topic, list[FetchedPartition]] = {}
-        for topic_id, fetched in found:
+        for topic_id, fetched in partitions:
             topics.setdefault(topic_id, []).append(fetched)
         return encode_fetch_response(version, FetchResponse(list(topics.items()), session_id=session.session_id))

@@ -154,8 +154,8 @@ class RequestCounts:
         now = self.stopwatch()
         if now - self._since >= _WINDOW_S:
             self._since = now
-            for each in self._answered.values():
-                each.earlier, each.buckets = each.buckets, [0] * len(each.buckets)
+            for version in self._answered.values():
+                version.earlier, version.buckets = version.buckets, [0] * len(version.buckets)
 
     def _versions(self) -> Iterator[tuple[int, list[_Answered]]]:
         by_key = groupby(sorted(self._answered), key=lambda key: key[0])

@@ -35,7 +35,7 @@ class ParkedFetches:
         self._waiting[ticket] = size, expire
         self.held += size
         if len(self._largest) > 2 * len(self._waiting) + 100:
-            self._largest = [(-of, each) for each, (of, _expire) in self._waiting.items()]
+            self._largest = [(-of, waiting_ticket) for waiting_ticket, (of, _expire) in self._waiting.items()]
             heapq.heapify(self._largest)
         else:
             heapq.heappush(self._largest, (-size, ticket))

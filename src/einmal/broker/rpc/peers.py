@@ -105,8 +105,8 @@ class Peers:
 
     async def _ask_self(self, api_key: int, version: int, body: Sequence[Part], lane: str) -> Answer:
         frame = bytearray(encode_request_header(api_key, version, 0, self._credentials.user))
-        for part in body:
-            frame += part
+        for chunk in body:
+            frame += chunk
         answer = await self._answer_itself(audience_of(lane), frame)
         return Answer(answer, response_body_position(api_key, version, answer))
 
@@ -145,8 +145,8 @@ class Peers:
                 if location.authenticates:
                     await self._authenticate(connection, timeout_ms)
         except ssl.SSLError as error:
-            found = explained(error)
-            reason = f"{found.reason}: {found.hint}" if found is not None else str(error)
+            failure = explained(error)
+            reason = f"{failure.reason}: {failure.hint}" if failure is not None else str(error)
             failed = "TLS handshake with another node failed: %(reason)s"
             log.warning("node_handshake_failed", failed, reason=reason, peer=name)
             raise NoAnswer(f"{name}: TLS handshake failed: {reason}", was_sent=False) from error

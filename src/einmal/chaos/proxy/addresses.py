@@ -90,6 +90,6 @@ def _routed(message: Any, route: Route) -> Any:
             host, port = route(node_id, (message.host, message.port))
             changes |= {"host": host, "port": port}
     for name in names & {"brokers", "coordinators", "node_endpoints"}:
-        changes[name] = tuple(_routed(each, route) for each in getattr(message, name))
+        changes[name] = tuple(_routed(broker, route) for broker in getattr(message, name))
     changed = dataclasses.replace(message, **changes)
     return message if changed == message else changed

@@ -57,9 +57,12 @@ class RequestFrame:
             message = self.message
         except WireError:
             return frozenset()
-        found = {getattr(each, "transactional_id", None) for each in (message, *getattr(message, "transactions", ()))}
-        found.add(getattr(message, "v3_and_below_transactional_id", None))
-        return frozenset(each for each in found if each)
+        ids = {
+            getattr(structure, "transactional_id", None)
+            for structure in (message, *getattr(message, "transactions", ()))
+        }
+        ids.add(getattr(message, "v3_and_below_transactional_id", None))
+        return frozenset(transactional_id for transactional_id in ids if transactional_id)
 
 
 class AnswerFrame:

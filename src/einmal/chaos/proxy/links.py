@@ -116,7 +116,7 @@ class ProxyLink:
 
     async def run(self) -> None:
         """Forward until one side closes its connection, or a fault does."""
-        tasks = [asyncio.create_task(each) for each in (self._requests(), self._answers(), self._deliver())]
+        tasks = [asyncio.create_task(coroutine) for coroutine in (self._requests(), self._answers(), self._deliver())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[1] in done:

@@ -117,7 +117,7 @@ def _asked_name(asked: Any, name: str) -> str | None:
     if not dataclasses.is_dataclass(asked):
         return None
     names = {field.name for field in dataclasses.fields(asked)}
-    return next((each for each in (name, *_OTHER_NAMES.get(name, ())) if each in names), None)
+    return next((candidate for candidate in (name, *_OTHER_NAMES.get(name, ())) if candidate in names), None)
 
 
 def _zero(field: dataclasses.Field[Any], inner: Any, is_nullable: bool, is_array: bool) -> Any:

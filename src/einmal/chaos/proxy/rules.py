@@ -213,7 +213,7 @@ def _error_code(name: str) -> ErrorCode:
     try:
         return ErrorCode[name.lower()]
     except KeyError:
-        names = [each.name.upper() for each in ErrorCode]
+        names = [code.name.upper() for code in ErrorCode]
         raise ValueError(f"unknown error code {name!r}{_hint(name, names)}") from None
 
 

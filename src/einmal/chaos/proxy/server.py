@@ -82,7 +82,7 @@ class KafkaProxy:
         observer: FrameObserver | None = None,
     ) -> None:
         """Raises ValueError for an address without a port."""
-        self._bootstrap = [_address(each) for each in bootstrap_servers.split(",")]
+        self._bootstrap = [_address(server) for server in bootstrap_servers.split(",")]
         self._host = host
         self._upstream_tls = upstream_tls
         self._tls = tls
@@ -109,7 +109,7 @@ class KafkaProxy:
     def start(self) -> None:
         """Listen for clients, one port for each bootstrap server."""
         self._thread.start()
-        self._run(lambda: [self._listen(each) for each in self._bootstrap])
+        self._run(lambda: [self._listen(address) for address in self._bootstrap])
 
     def close(self) -> None:
         """Close all connections and ports."""
@@ -214,16 +214,16 @@ class KafkaProxy:
 
     def _route(self, broker: int, address: Address) -> Address:
         """The proxy's address for a broker; a broker that has moved keeps its port."""
-        found = next((listener for listener in self._listeners if listener.broker == broker), None)
-        if found is None:
-            found = next(
+        listener = next((listener for listener in self._listeners if listener.broker == broker), None)
+        if listener is None:
+            listener = next(
                 (listener for listener in self._listeners if (listener.broker, listener.address) == (None, address)),
                 None,
             )
-        if found is None:
-            found = self._listen(address)
-        found.broker, found.address = broker, address
-        return self._host, found.port
+        if listener is None:
+            listener = self._listen(address)
+        listener.broker, listener.address = broker, address
+        return self._host, listener.port
 
     def _accepted(self, listener: _Listener, client: Streams) -> None:
         self._connections += 1

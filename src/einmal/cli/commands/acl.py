@@ -99,8 +99,8 @@ def list_acls(
 
     filters = _filters(principals, _resources(topics, groups, transactional_ids, cluster), (), pattern)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = dict.fromkeys(acl for wanted in filters for acl in admin.describe_acls(wanted))
-    _print(found, output)
+        acls = dict.fromkeys(acl for wanted in filters for acl in admin.describe_acls(wanted))
+    _print(acls, output)
 
 
 @acl.command()
@@ -177,14 +177,14 @@ def remove(
         raise typer.BadParameter("name a PRINCIPAL, or a resource: --topic, --group, --transactional-id or --cluster")
     filters = _filters(principals, resources, operations or (), pattern)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = dict.fromkeys(acl for wanted in filters for acl in admin.describe_acls(wanted))
-        if found and not yes:
+        acls = dict.fromkeys(acl for wanted in filters for acl in admin.describe_acls(wanted))
+        if acls and not yes:
             with redirect_stdout(sys.stderr):
-                _print(found, Format.TEXT)
-            if not typer.confirm(f"Remove {len(found)} ACL(s)?", err=True):
+                _print(acls, Format.TEXT)
+            if not typer.confirm(f"Remove {len(acls)} ACL(s)?", err=True):
                 raise typer.Exit(1)
         # These and no others, which may have been added since.
-        removed = admin.delete_acls(AclFilter(*each) for each in found) if found else []
+        removed = admin.delete_acls(AclFilter(*binding) for binding in acls) if acls else []
     _print(removed, output)
 
 
@@ -251,15 +251,15 @@ def _operation(verb: str) -> AclOperation:
 def _print(acls: Iterable[Acl], output: Format) -> None:
     rows = [
         {
-            "principal": each.principal,
-            "permission": _word(each.permission),
-            "operation": _word(each.operation),
-            "resource_type": _word(each.resource_type),
-            "resource_name": each.resource_name,
-            "pattern": _word(each.pattern_type),
-            "host": each.host,
+            "principal": binding.principal,
+            "permission": _word(binding.permission),
+            "operation": _word(binding.operation),
+            "resource_type": _word(binding.resource_type),
+            "resource_name": binding.resource_name,
+            "pattern": _word(binding.pattern_type),
+            "host": binding.host,
         }
-        for each in acls
+        for binding in acls
     ]
     columns = ("principal", "permission", "operation", "resource_type", "resource_name", "pattern", "host")
     print_rows(rows, columns, output)

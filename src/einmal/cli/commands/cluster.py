@@ -34,16 +34,16 @@ def info(
         if output is Format.JSON:
             print(json.dumps(document(look(admin, now_ms()))))
             return
-        found = admin.describe_cluster()
-    controller = found.controller_id if found.controller_id >= 0 else None
+        description = admin.describe_cluster()
+    controller = description.controller_id if description.controller_id >= 0 else None
     summary = {
-        "cluster_id": found.cluster_id,
+        "cluster_id": description.cluster_id,
         "controller": controller,
-        "transaction_version": found.transaction_version,
-        "brokers": len(found.brokers),
+        "transaction_version": description.transaction_version,
+        "brokers": len(description.brokers),
     }
     columns = ("node_id", "host", "port", "rack")
-    rows = [{column: getattr(broker, column) for column in columns} for broker in found.brokers]
+    rows = [{column: getattr(broker, column) for column in columns} for broker in description.brokers]
     print_sections({"cluster": ([summary], tuple(summary)), "brokers": (rows, columns)}, output)
 
 
@@ -61,16 +61,18 @@ def health(
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         topics = admin.describe_topics()
-        found = health_of(admin.describe_cluster(), topics.values())
+        cluster_health = health_of(admin.describe_cluster(), topics.values())
     if output is Format.JSON:
-        print(json.dumps(document(found)))
+        print(json.dumps(document(cluster_health)))
     else:
-        print(found.verdict)
-        rows = [{"partition": each, "problem": "no leader"} for each in found.leaderless]
-        rows += [{"partition": each, "problem": "replicas not in sync"} for each in found.under_replicated]
+        print(cluster_health.verdict)
+        rows = [{"partition": partition, "problem": "no leader"} for partition in cluster_health.leaderless]
+        rows += [
+            {"partition": partition, "problem": "replicas not in sync"} for partition in cluster_health.under_replicated
+        ]
         if rows:
             print_rows(rows, ("partition", "problem"), output)
-    if not found.is_healthy:
+    if not cluster_health.is_healthy:
         raise typer.Exit(1)
 
 
@@ -88,10 +90,10 @@ def config(
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         node_id = admin.describe_cluster().brokers[0].node_id if broker is None else broker
-        found = admin.describe_broker_configs(node_id)
+        configs = admin.describe_broker_configs(node_id)
     rows = [
-        {"broker": node_id, "key": each.name, "value": each.value, "default": each.is_default}
-        for each in sorted(found.values(), key=lambda each: each.name)
-        if every or not each.is_default
+        {"broker": node_id, "key": entry.name, "value": entry.value, "default": entry.is_default}
+        for entry in sorted(configs.values(), key=lambda entry: entry.name)
+        if every or not entry.is_default
     ]
     print_rows(rows, ("broker", "key", "value", "default"), output)

@@ -58,7 +58,7 @@ def list_letters(
     """Count dead letters by source, stage, reason and original topic."""
     selection = _selection(reasons, stages, sources, since, None)
     with _queue(topic, brokers, settings, command_config) as queue:
-        found = queue.groups(selection)
+        groups = queue.groups(selection)
     rows = [
         {
             **group._asdict(),
@@ -67,7 +67,7 @@ def list_letters(
             "oldest": _time(counted.oldest),
             "newest": _time(counted.newest),
         }
-        for group, counted in found.items()
+        for group, counted in groups.items()
     ]
     print_rows(rows, _COLUMNS, output)
 
@@ -103,7 +103,7 @@ def show(
         print(json.dumps(row))
         return
     for name, value in row.items():
-        text = ", ".join(f"{each}={what}" for each, what in value.items()) if isinstance(value, dict) else value
+        text = ", ".join(f"{key}={what}" for key, what in value.items()) if isinstance(value, dict) else value
         print(f"{name:<12}{'-' if text in (None, '') else text}")
 
 
@@ -128,7 +128,7 @@ def replay(
     selection = _selection(reasons, stages, sources, since, offsets)
     with _queue(topic, brokers, settings, command_config) as queue:
         groups = queue.groups(selection)
-        count = sum(each.count - each.replayed for each in groups.values())
+        count = sum(counted.count - counted.replayed for counted in groups.values())
         targets = [to] if to else sorted({group.topic or "(unknown)" for group in groups})
         print(f"{topic}: copies {count:,} records to {', '.join(targets) or 'no topic'}", file=sys.stderr)
         if count and not yes and not typer.confirm("Do it?", err=True):
@@ -190,10 +190,10 @@ def _ms(text: str) -> int:
 
 
 def _position(text: str) -> tuple[int, int]:
-    found = _POSITION.fullmatch(text)
-    if found is None:
+    match = _POSITION.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(f"a dead letter is PARTITION:OFFSET, such as 0:42, not {text!r}")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _time(ms: int) -> str | None:

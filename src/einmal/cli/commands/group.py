@@ -41,7 +41,10 @@ def list_groups(
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         groups = admin.list_groups()
-    rows = [{"group": each.group_id, "state": each.state, "protocol_type": each.protocol_type} for each in groups]
+    rows = [
+        {"group": listing.group_id, "state": listing.state, "protocol_type": listing.protocol_type}
+        for listing in groups
+    ]
     print_rows(rows, ("group", "state", "protocol_type"), output)
 
 
@@ -69,14 +72,14 @@ def describe(
         ends = log.of(wanted, LATEST)
         stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
     rows = []
-    for each in wanted:
-        offset = committed[each].offset if each in committed else None
-        owner = owners.get(each)
-        end, stable_end = ends[each], stable[each]
+    for partition in wanted:
+        offset = committed[partition].offset if partition in committed else None
+        owner = owners.get(partition)
+        end, stable_end = ends[partition], stable[partition]
         rows.append(
             {
-                "topic": each.topic,
-                "partition": each.partition,
+                "topic": partition.topic,
+                "partition": partition.partition,
                 "current_offset": offset,
                 "last_stable_offset": stable_end,
                 "log_end_offset": end,
@@ -125,24 +128,24 @@ def lag(
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
         if admin.describe_groups([name])[name].state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
-        found = lag_of(admin, reader, name)
+        group_lag = lag_of(admin, reader, name)
     if output is Format.JSON:
-        print(json.dumps(document(found)))
+        print(json.dumps(document(group_lag)))
         return
     offsets = ("topic", "partition", "current_offset", "last_stable_offset", "high_watermark")
     columns = (*offsets, "unread", "aborted", "markers", "behind", "is_upper_bound")
     total = ("group_id", "unread", "behind", "is_upper_bound")
     print_sections(
         {
-            "group": ([{column: getattr(found, column) for column in total}], total),
+            "group": ([{column: getattr(group_lag, column) for column in total}], total),
             "partitions": (
-                [{column: getattr(each, column) for column in columns} for each in found.partitions],
+                [{column: getattr(partition, column) for column in columns} for partition in group_lag.partitions],
                 columns,
             ),
         },
         output,
     )
-    for partition in found.partitions:
+    for partition in group_lag.partitions:
         for why in dict.fromkeys(partition.unknown.values()):
             note(f"note: {partition.topic}-{partition.partition}: {printable(why)}")
 

@@ -101,8 +101,8 @@ def _session(name: str, declaration: IngestDeclaration, master: str) -> Iterator
         )
         typer.echo(f"error: {reason}\nhint: ingest it without --spark", err=True)
         raise typer.Exit(REFUSED)
-    with spark_session(f"einmal ingest {name}", name, master) as found:
-        yield found
+    with spark_session(f"einmal ingest {name}", name, master) as spark:
+        yield spark
 
 
 def _declared(file: Path, name: str) -> IngestDeclaration:

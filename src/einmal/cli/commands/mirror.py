@@ -126,11 +126,11 @@ def status(flow: FlowName, file: File = _FILE, output: Output = Format.TEXT) -> 
         source = SourceReader(declaration.clusters[declared.source])
         target = TargetWriter(declaration.clusters[declared.target], declared.name, declared.transactional_id)
         try:
-            found = status_of(declared, source, target)
+            mirror_status = status_of(declared, source, target)
         finally:
             target.close()
             source.close()
-    _print(found, output)
+    _print(mirror_status, output)
 
 
 @mirror.command()
@@ -154,14 +154,14 @@ def failover(
     target = declaration.clusters[declared.target]
     with failures_reported(), _stops_reported():
         if source_lost:
-            found = fail_over_without_source(declared, target, groups or ())
+            mirror_status = fail_over_without_source(declared, target, groups or ())
         else:
             source, listener = declaration.clusters[declared.source], _Listener(flow, output, err=True)
-            found = fail_over(
+            mirror_status = fail_over(
                 declared, source, target, groups or (), notify=listener.notify, committed=listener.committed
             )
-    _print(found, output)
-    problems = unknown_at_target(found, groups or ()) if source_lost else unready(found, groups or ())
+    _print(mirror_status, output)
+    problems = unknown_at_target(mirror_status, groups or ()) if source_lost else unready(mirror_status, groups or ())
     for problem in problems:
         typer.echo(f"not ready: {problem}", err=True)
     if problems:
@@ -278,7 +278,7 @@ def _print(status: MirrorStatus, output: Format) -> None:
         "groups": (groups, (*_GROUPS, "reason") if any(group.reason for group in status.groups) else _GROUPS),
     }
     if status.left_out or output is Format.JSON:
-        sections["left_out"] = ([asdict(each) for each in status.left_out], _LEFT_OUT)
+        sections["left_out"] = ([asdict(topic) for topic in status.left_out], _LEFT_OUT)
     print_sections(sections, output)
 
 

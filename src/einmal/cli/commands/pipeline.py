@@ -53,9 +53,9 @@ def status(
     there: list[str] = []
     for sink in _databases(file):
         with _owned(file, brokers, settings, command_config, sink) as owned:
-            found = owned.committed()
-            there += found
-            rows += [_row(owned.status(found[name])) for name in names or found if name in found]
+            committed = owned.committed()
+            there += committed
+            rows += [_row(owned.status(committed[name])) for name in names or committed if name in committed]
     for name in names or ():
         if name not in there:
             _fail(f"no pipeline has committed a batch as {name!r}", f"there are: {', '.join(there) or 'none'}")
@@ -148,16 +148,18 @@ def infer(
 
     config = config_of(brokers, settings, command_config, "ConsumerSettings")
     with failures_reported():
-        found = proposed(_lines(Path(sample), records) if Path(sample).is_file() else _newest(config, sample, records))
-    if not found.samples:
-        _fail(f"{sample} has no sample that is JSON: {found.refused or 'it is empty'}")
-    for reason, count in found.refused.items():
+        proposal = proposed(
+            _lines(Path(sample), records) if Path(sample).is_file() else _newest(config, sample, records)
+        )
+    if not proposal.samples:
+        _fail(f"{sample} has no sample that is JSON: {proposal.refused or 'it is empty'}")
+    for reason, count in proposal.refused.items():
         print(f"warning: {count} samples are not JSON: {reason}", file=sys.stderr)
     if output is Format.JSON:
-        print(json.dumps({"schema": found.schema, "samples": found.samples, "refused": found.refused}))
+        print(json.dumps({"schema": proposal.schema, "samples": proposal.samples, "refused": proposal.refused}))
     else:
-        note(f"{found.samples:,} samples")
-        print(json.dumps(found.schema, indent=2, ensure_ascii=False))
+        note(f"{proposal.samples:,} samples")
+        print(json.dumps(proposal.schema, indent=2, ensure_ascii=False))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------
@@ -230,11 +232,11 @@ def _declared(
     if brokers or settings or command_config:
         raise typer.BadParameter("--file has the settings of its clusters: -b, -X and --command-config are without it")
     declaration = _parsed(file)
-    others = [each for each in declaration.sinks if not each.is_topic]
+    others = [candidate for candidate in declaration.sinks if not candidate.is_topic]
     clients = [client for source in declaration.sources if (client := client_settings(source.options))]
     if not others:
         return KafkaOwnership(client_settings(declaration.writer))
-    chosen = next((each for each in others if each.name == sink), others[0])
+    chosen = next((candidate for candidate in others if candidate.name == sink), others[0])
     database = new_sink(chosen.kind, chosen.options)
     topics = KafkaFrameSink(client_settings(declaration.writer))
     if topics.two_phase:
@@ -264,7 +266,9 @@ def _newest(config: dict[str, Any], topic: str, most: int) -> Iterator[bytes]:
         first = cluster.earliest(last)
     share = -(-most // len(partitions))
     bounds = {
-        each: OffsetRange(max(first[each], last[each] - share), last[each]) for each in last if last[each] > first[each]
+        partition: OffsetRange(max(first[partition], last[partition] - share), last[partition])
+        for partition in last
+        if last[partition] > first[partition]
     }
     with RangeReader({**given, "isolation.level": "read_committed"}) as reader:
         for batch in reader.read(bounds):
@@ -365,7 +369,7 @@ def _positions(end: tuple[Any, ...]) -> list[str]:
 
     offsets = offsets_of(end)
     return (
-        [str(each) for each in end]
+        [str(position) for position in end]
         if offsets is None
         else [f"{partition}:{offsets[partition]}" for partition in sorted(offsets)]
     )

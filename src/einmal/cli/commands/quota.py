@@ -48,8 +48,8 @@ def list_quotas(
     from einmal.client import Admin
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = admin.describe_client_quotas(_entity(user, client_id, ip))
-    _print(found, output)
+        quotas = admin.describe_client_quotas(_entity(user, client_id, ip))
+    _print(quotas, output)
 
 
 @quota.command("set")
@@ -99,25 +99,25 @@ def remove_quotas(
 
     entity = _named(user, client_id, ip)
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = admin.describe_client_quotas(entity, strict=True)
-        known = [key for each in found for key in each.values]
+        quotas = admin.describe_client_quotas(entity, strict=True)
+        known = [key for client_quota in quotas for key in client_quota.values]
         missing = [key for key in keys or () if key not in known]
         if missing or not known:
             raise typer.BadParameter(f"there is no such quota: {', '.join(missing) or 'none at all'}")
         admin.alter_client_quotas(entity, dict.fromkeys(keys or known))
-    _print(found, output, keys or known)
+    _print(quotas, output, keys or known)
 
 
 def _print(quotas: Sequence[ClientQuota], output: Format, keys: Collection[str] | None = None) -> None:
     """A row for each value, or those with these keys."""
     rows = [
         {
-            **{kind.replace("-", "_"): _entity_name(each.entity, kind) for kind in _TYPES},
+            **{kind.replace("-", "_"): _entity_name(client_quota.entity, kind) for kind in _TYPES},
             "quota": key,
             "value": int(value) if value.is_integer() else value,
         }
-        for each in quotas
-        for key, value in each.values.items()
+        for client_quota in quotas
+        for key, value in client_quota.values.items()
         if keys is None or key in keys
     ]
     print_rows(sorted(rows, key=lambda row: [str(row[column] or "") for column in _COLUMNS]), _COLUMNS, output)

@@ -122,7 +122,7 @@ def _shrink(workload: Workload, seed: int) -> None:
     if not kinds:
         typer.echo(f"seed {seed} does not fail", err=True)
         raise typer.Exit(1)
-    short = shrink(profile, tried=lambda tries, found: _tell_short(tries, len(found.faults)))
+    short = shrink(profile, tried=lambda tries, candidate: _tell_short(tries, len(candidate.faults)))
     typer.echo(f"{', '.join(sorted(kinds))} with {len(short.faults)} of {len(profile.faults)} faults", err=True)
     for fault in short.faults:
         typer.echo(str(fault))

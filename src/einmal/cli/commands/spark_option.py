@@ -27,10 +27,10 @@ def spark_session(
 
         quiet_py4j()
         with waiting(f"{name}: starting Spark"):
-            found = session(app_name, master=master, config=config)
+            spark = session(app_name, master=master, config=config)
         try:
-            yield found
+            yield spark
         finally:
             # A JVM that has died cannot be stopped.
             with suppress(Exception):
-                found.stop()
+                spark.stop()

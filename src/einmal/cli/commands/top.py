@@ -57,8 +57,8 @@ def top(
     with failures_reported(), inspecting(config) as (admin, reader), _display(output) as (show, may_go_on):
         for looks in count(1):
             began = time.monotonic()
-            found, before = watch(admin, reader, before, now_ms())
-            show(found)
+            activity, before = watch(admin, reader, before, now_ms())
+            show(activity)
             if looks == number or not may_go_on(max(0.0, began + delay - time.monotonic())):
                 return
 
@@ -71,7 +71,7 @@ MayGoOn = Callable[[float], bool]
 @contextmanager
 def _display(output: Format) -> Iterator[tuple[Show, MayGoOn]]:
     if output is Format.JSON or not sys.stdout.isatty():
-        yield (_print_json if output is Format.JSON else lambda found: _print_text(found, output)), _slept
+        yield (_print_json if output is Format.JSON else lambda activity: _print_text(activity, output)), _slept
         return
     from rich.console import Console
     from rich.live import Live
@@ -80,8 +80,8 @@ def _display(output: Format) -> Iterator[tuple[Show, MayGoOn]]:
     console = Console(file=undisguised(sys.stdout))
     with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as may_go_on:
 
-        def show(found: Activity) -> None:
-            text = "\n".join(lines(found, output, console.height))
+        def show(activity: Activity) -> None:
+            text = "\n".join(lines(activity, output, console.height))
             live.update(Text(text, no_wrap=True, overflow="crop"), refresh=True)
 
         yield show, may_go_on
@@ -149,53 +149,53 @@ def _waited_for_key(seconds: float) -> bool:
     return True
 
 
-def _print_json(found: Activity) -> None:
+def _print_json(activity: Activity) -> None:
     from einmal.inspection.document import document
 
-    print(json.dumps(document(found)), flush=True)
+    print(json.dumps(document(activity)), flush=True)
 
 
-def _print_text(found: Activity, output: Format) -> None:
-    print("\n".join([*lines(found, output), ""]), flush=True)
+def _print_text(activity: Activity, output: Format) -> None:
+    print("\n".join([*lines(activity, output), ""]), flush=True)
 
 
-def lines(found: Activity, output: Format, height: int | None = None) -> list[str]:
+def lines(activity: Activity, output: Format, height: int | None = None) -> list[str]:
     """The tables, the busiest topics, the longest lags and the oldest transactions first, in so many lines.
 
     height: None: whole; a table that is too long for its share ends with the number of rows that are left out.
     """
-    at = datetime.fromtimestamp(found.time / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
+    at = datetime.fromtimestamp(activity.time / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
     sections: dict[str, list[dict[str, Any]] | None] = {
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "controller": broker.is_controller}
             | {"leads": broker.leads}
-            for broker in found.brokers
+            for broker in activity.brokers
         ],
         "topics": [
             {column: getattr(topic, column) for column in _COLUMNS["topics"]}
-            for topic in sorted(found.topics, key=lambda each: (-(each.offsets_per_s or 0), each.topic))
+            for topic in sorted(activity.topics, key=lambda topic: (-(topic.offsets_per_s or 0), topic.topic))
             if output.has_all or not topic.topic.startswith(_INTERNAL)
         ],
-        "groups": None if found.groups is None else _groups(found.groups),
-        "open transactions": None if found.open_transactions is None else _transactions(found.open_transactions),
+        "groups": None if activity.groups is None else _groups(activity.groups),
+        "open transactions": None if activity.open_transactions is None else _transactions(activity.open_transactions),
     }
     tables = [
-        table(rows, _COLUMNS[name]) if rows is not None else [f"- ({found.unknown.get(name.replace(' ', '_'))})"]
+        table(rows, _COLUMNS[name]) if rows is not None else [f"- ({activity.unknown.get(name.replace(' ', '_'))})"]
         for name, rows in sections.items()
     ]
-    result = [f"cluster {found.cluster_id}, {at}"]
+    result = [f"cluster {activity.cluster_id}, {at}"]
     if height is not None:
         # Each table has a name and an empty line above it.
         tables = _fitted(tables, height - len(result) - 2 * len(tables))
-    for name, each in zip(sections, tables, strict=True):
-        result += ["", name.upper(), *each]
+    for name, table_lines in zip(sections, tables, strict=True):
+        result += ["", name.upper(), *table_lines]
     return result
 
 
 def _fitted(tables: list[list[str]], height: int) -> list[list[str]]:
     """The tables in so many lines: what short ones leave goes to the others, in equal parts."""
     shares = [0] * len(tables)
-    for done, number in enumerate(sorted(range(len(tables)), key=lambda each: len(tables[each]))):
+    for done, number in enumerate(sorted(range(len(tables)), key=lambda index: len(tables[index]))):
         share = (height - sum(shares)) // (len(tables) - done)
         shares[number] = min(len(tables[number]), max(_LINES_MIN, share))
     return [
@@ -213,7 +213,7 @@ def _groups(groups: tuple[GroupActivity, ...]) -> list[dict[str, Any]]:
             "unread": f"up to {group.unread}" if group.is_upper_bound and group.unread is not None else group.unread,
             "behind": group.behind,
         }
-        for group in sorted(groups, key=lambda each: (-(each.unread or 0), each.group_id))
+        for group in sorted(groups, key=lambda group: (-(group.unread or 0), group.group_id))
     ]
 
 
@@ -227,5 +227,5 @@ def _transactions(transactions: tuple[TransactionView, ...]) -> list[dict[str, A
             "producer_epoch": transaction.producer_epoch,
             "partitions": transaction.partitions,
         }
-        for transaction in sorted(transactions, key=lambda each: -(each.age_ms or 0))
+        for transaction in sorted(transactions, key=lambda transaction: -(transaction.age_ms or 0))
     ]

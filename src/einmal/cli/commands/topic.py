@@ -95,13 +95,13 @@ def list_topics(
     rows = [
         {
             "name": name,
-            "partitions": len(each.partitions),
-            "replicas": max((len(partition.replicas) for partition in each.partitions.values()), default=0),
-            "internal": each.is_internal,
-            "topic_id": str(each.topic_id),
+            "partitions": len(metadata.partitions),
+            "replicas": max((len(partition.replicas) for partition in metadata.partitions.values()), default=0),
+            "internal": metadata.is_internal,
+            "topic_id": str(metadata.topic_id),
         }
-        for name, each in described.items()
-        if internal or not each.is_internal
+        for name, metadata in described.items()
+        if internal or not metadata.is_internal
     ]
     more = ("internal", "topic_id") if output.has_all else ()
     print_rows(rows, ("name", "partitions", "replicas", *more), output)
@@ -139,17 +139,17 @@ def describe(
         contents = contents_of(admin, reader, name) if content else ()
     partitions = [
         {
-            "partition": each.partition,
-            "leader": each.leader,
-            "epoch": each.leader_epoch,
-            "replicas": list(each.replicas),
-            "isr": list(each.isr),
+            "partition": partition.partition,
+            "leader": partition.leader,
+            "epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
             "log_start_offset": starts[at],
             "last_stable_offset": stable[at],
             "high_watermark": ends[at],
             "log_end_offset": log_ends.get(at),
         }
-        for at, each in zip(wanted, described.partitions.values(), strict=True)
+        for at, partition in zip(wanted, described.partitions.values(), strict=True)
     ]
     changed = [{"key": config.name, "value": config.value} for config in configs.values() if not config.is_default]
     summary = [{"name": name, "topic_id": str(described.topic_id), "internal": described.is_internal}]
@@ -162,7 +162,10 @@ def describe(
         "partitions": (partitions, (*columns, *offsets, *more)),
     }
     if content:
-        sections["content"] = ([_content_row(each) for each in contents], _content_columns(output))
+        sections["content"] = (
+            [_content_row(partition_content) for partition_content in contents],
+            _content_columns(output),
+        )
     print_sections(sections, output)
 
 
@@ -290,8 +293,8 @@ def produce(
         # A record's offset is printed once it is committed.
         with producer.transaction() as transaction:
             sent = [transaction.send(name, **fields) for fields in lines]
-        for each in sent:
-            _print_written(each.result(), output)
+        for future in sent:
+            _print_written(future.result(), output)
 
 
 def _produce_each(producer: Producer, name: str, lines: Iterator[dict[str, Any]], output: Format) -> None:
@@ -306,9 +309,9 @@ def _produce_each(producer: Producer, name: str, lines: Iterator[dict[str, Any]]
                 break
     finally:
         producer.flush()
-        errors = [error for each in sent if (error := each.exception()) is not None]
-        for each in filter(_is_written, sent):
-            _print_written(each.result(), output)
+        errors = [error for future in sent if (error := future.exception()) is not None]
+        for future in filter(_is_written, sent):
+            _print_written(future.result(), output)
         sys.stdout.flush()
         if len(errors) > 1:
             print(f"warning: {len(errors):,} of the lines that were read are not written", file=sys.stderr)
@@ -332,8 +335,8 @@ def _lines(delimiter: str | None, fixed: dict[str, Any], tombstone: bool) -> Ite
         value = line.rstrip(b"\n")
         key = fixed["key"]
         if delimiter is not None:
-            before, found, after = value.partition(os.fsencode(delimiter))
-            key, value = (before, after) if found else (key, value)
+            before, separator, after = value.partition(os.fsencode(delimiter))
+            key, value = (before, after) if separator else (key, value)
         yield {**fixed, "key": key, "value": None if tombstone and not value else value}
 
 
@@ -413,7 +416,7 @@ def consume(
             consumer.subscribe(names)
             _print_records(consumer, number, None, show)
             return
-        assigned = [each for name in names for each in _chosen(consumer, name, partitions)]
+        assigned = [partition for name in names for partition in _chosen(consumer, name, partitions)]
         ranges, lacking = _ranges(consumer, assigned, range_["at"], range_["until"])
         if control_records:
             _print_log(config, ranges, number, show)
@@ -439,11 +442,11 @@ def _chosen(consumer: Consumer, name: str, partitions: list[int] | None) -> list
 
     known = consumer.partitions_for_topic(name)
     wanted = [TopicPartition(name, partition) for partition in partitions or ()] or known
-    for each in wanted:
-        if each not in known:
+    for partition in wanted:
+        if partition not in known:
             raise UnknownTopic(
                 ErrorCode.unknown_topic_or_partition,
-                str(each),
+                str(partition),
                 meaning=f"topic {name!r} has {len(known)} partition(s), counted from 0",
                 what_to_do="choose another --partition",
             )
@@ -482,31 +485,31 @@ def _ranges(
 
     wanted = [EARLIEST, LATEST, *([int(at[1:])] if at.startswith("@") else [])]
     asked = list(assigned)
-    found: dict[TopicPartition, list[int]] = {each: [] for each in assigned}
+    offsets: dict[TopicPartition, list[int]] = {partition: [] for partition in assigned}
     for timestamp in wanted:
-        for each, answer in consumer.list_offsets_each(dict.fromkeys(asked, timestamp)).items():
+        for partition, answer in consumer.list_offsets_each(dict.fromkeys(asked, timestamp)).items():
             if isinstance(answer, KafkaError):
-                print(f"warning: {each} is not read now: {printable(str(answer))}", file=sys.stderr)
-                asked.remove(each)
+                print(f"warning: {partition} is not read now: {printable(str(answer))}", file=sys.stderr)
+                asked.remove(partition)
             else:
-                found[each].append(answer.offset)
+                offsets[partition].append(answer.offset)
     ranges = {}
-    for each in asked:
-        start, end, *since = found[each]
-        ranges[each] = _range_of(at, until, start, end, since[0] if since else None)
+    for partition in asked:
+        start, end, *since = offsets[partition]
+        ranges[partition] = _range_of(at, until, start, end, since[0] if since else None)
         if at.isdigit() and not start <= int(at) <= end:
-            print(f"warning: {each} has offsets {start} to {end}: nothing before {at} is read", file=sys.stderr)
-    return ranges, [each for each in assigned if each not in ranges]
+            print(f"warning: {partition} has offsets {start} to {end}: nothing before {at} is read", file=sys.stderr)
+    return ranges, [partition for partition in assigned if partition not in ranges]
 
 
 def _assign(consumer: Consumer, ranges: Mapping[TopicPartition, _Range], later: list[TopicPartition], at: str) -> None:
     """Assign what is read now, and what is read once it can be, where an offset is known for it."""
     later = [] if at.startswith("@") else later
     consumer.assign([*ranges, *later])
-    for each, wanted in ranges.items():
-        consumer.seek(each, wanted.begin)
-    for each in later if at.isdigit() else ():
-        consumer.seek(each, int(at))
+    for partition, wanted in ranges.items():
+        consumer.seek(partition, wanted.begin)
+    for partition in later if at.isdigit() else ():
+        consumer.seek(partition, int(at))
 
 
 def _print_records(
@@ -517,7 +520,7 @@ def _print_records(
 ) -> None:
     """Until ``number`` records, or the ends of the ranges. None: a group's partitions."""
     printed = 0
-    while ranges is None or any(consumer.position(each) < wanted.last for each, wanted in ranges.items()):
+    while ranges is None or any(consumer.position(partition) < wanted.last for partition, wanted in ranges.items()):
         # Never more than are printed: a group's position moves past everything that poll gave.
         records = consumer.poll(500, None if number is None else min(500, number - printed))
         if ranges is not None:
@@ -540,7 +543,7 @@ def _print_all(consumer: Consumer, records: list[ConsumerRecord], show: Callable
         partition: consumer.ends(partition) for partition in dict.fromkeys(record.topic_partition for record in records)
     }
     try:
-        shown.extend(show(Shown(each, ends[each.topic_partition])) for each in records)
+        shown.extend(show(Shown(record, ends[record.topic_partition])) for record in records)
         out.write(b"".join(shown))
     except BaseException:
         last_bytes = list(accumulate(map(len, shown)))
@@ -558,7 +561,9 @@ def _print_log(
     from einmal.client import ConsumerRecord, OffsetRange, RangeReader
     from einmal.client.records import LogEnds
 
-    wanted = {each: OffsetRange(max(range_.begin, range_.first), range_.last) for each, range_ in ranges.items()}
+    wanted = {
+        partition: OffsetRange(max(range_.begin, range_.first), range_.last) for partition, range_ in ranges.items()
+    }
     out, printed = CountedOutput(), 0
     with RangeReader({**config, "isolation.level": "read_uncommitted"}) as reader:
         for batch in reader.read(wanted, with_markers=True):

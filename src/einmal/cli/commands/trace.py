@@ -119,7 +119,7 @@ def _behind(config: Mapping[str, Any], bootstrap: str) -> dict[str, Any]:
 
 def _run(command: Sequence[str], bootstrap: str) -> int:
     """The command's exit status. Ctrl-C ends the command, and what was seen until then is shown."""
-    arguments = [each.replace(_PLACEHOLDER, bootstrap) for each in command]
+    arguments = [argument.replace(_PLACEHOLDER, bootstrap) for argument in command]
     environment = {**os.environ, BROKERS_VARIABLES[0]: bootstrap}
     try:
         child = subprocess.Popen(arguments, env=environment, stdout=_STDERR)
@@ -141,7 +141,7 @@ def _run_own(direct: Mapping[str, Any], behind: Mapping[str, Any]) -> None:
     from einmal.client import Admin, Consumer, Producer, TopicPartition
 
     name = f"einmal-trace-{uuid.uuid4().hex[:6]}"
-    partitions = [TopicPartition(name, each) for each in range(_PARTITIONS)]
+    partitions = [TopicPartition(name, index) for index in range(_PARTITIONS)]
     with Admin(direct) as admin, _temporary(admin, name):
         reader = {
             **behind,
@@ -188,13 +188,13 @@ def _chosen(exchanges: Sequence[Exchange], topic: str | None, transactional_id: 
 
     seen = transactions(exchanges)
     fitting = [
-        each
-        for each in seen
-        if transactional_id in (None, each.transactional_id) and (topic is None or topic in each.topics)
+        transaction
+        for transaction in seen
+        if transactional_id in (None, transaction.transactional_id) and (topic is None or topic in transaction.topics)
     ]
     if fitting:
         return fitting[-1]
-    ids = ", ".join(printable(name) for name in dict.fromkeys(each.transactional_id for each in seen))
+    ids = ", ".join(printable(name) for name in dict.fromkeys(transaction.transactional_id for transaction in seen))
     if seen:
         print(f"error: no transaction fits; those seen have the transactional ids {ids}", file=sys.stderr)
     else:

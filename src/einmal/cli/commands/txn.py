@@ -63,12 +63,12 @@ def doctor(
     from einmal.inspection.document import document
 
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
-        found = examine(admin, reader, topics, now_ms())
+        diagnosis = examine(admin, reader, topics, now_ms())
     if output is Format.JSON:
-        print(json.dumps(document(found)))
+        print(json.dumps(document(diagnosis)))
     else:
-        print_diagnosis(found, _same_cluster(brokers, command_config))
-    if not found.is_quiet:
+        print_diagnosis(diagnosis, _same_cluster(brokers, command_config))
+    if not diagnosis.is_quiet:
         raise typer.Exit(1)
 
 
@@ -91,24 +91,24 @@ def show(
     from einmal.inspection.transaction import show as show_transaction
 
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
-        found = show_transaction(admin, reader, transactional_id, now_ms())
+        shown = show_transaction(admin, reader, transactional_id, now_ms())
     if output is Format.JSON:
-        print(json.dumps(document(found)))
+        print(json.dumps(document(shown)))
         return
     of = ("transactional_id", "state", "coordinator", "producer_id", "producer_epoch", "timeout_ms", "age_ms")
     parts = ("topic", "partition", "first_offset", "last_offset", "records")
     print_sections(
         {
-            "transaction": ([{name: getattr(found.transaction, name) for name in of}], of),
-            "records": ([{name: getattr(each, name) for name in parts} for each in found.parts], parts),
+            "transaction": ([{name: getattr(shown.transaction, name) for name in of}], of),
+            "records": ([{name: getattr(partition, name) for name in parts} for partition in shown.parts], parts),
         },
         output,
     )
-    if not found.parts:
+    if not shown.parts:
         note("note: no transaction is open; coordinators forget the partitions of one that is ended")
-    for each in found.parts:
-        for why in dict.fromkeys(each.unknown.values()):
-            note(f"note: {each.topic}-{each.partition}: {printable(why)}")
+    for partition in shown.parts:
+        for why in dict.fromkeys(partition.unknown.values()):
+            note(f"note: {partition.topic}-{partition.partition}: {printable(why)}")
 
 
 @txn.command("list")
@@ -128,15 +128,15 @@ def list_transactions(
     from einmal.client import Admin
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        found = admin.list_transactions(states=states or (), longer_than_ms=duration_filter)
+        transactions = admin.list_transactions(states=states or (), longer_than_ms=duration_filter)
     rows = [
         {
-            "coordinator": each.coordinator_id,
-            "transactional_id": each.transactional_id,
-            "producer_id": each.producer_id,
-            "state": each.state,
+            "coordinator": transaction.coordinator_id,
+            "transactional_id": transaction.transactional_id,
+            "producer_id": transaction.producer_id,
+            "state": transaction.state,
         }
-        for each in found
+        for transaction in transactions
     ]
     print_rows(rows, ("coordinator", "transactional_id", "producer_id", "state"), output)
 
@@ -160,18 +160,20 @@ def describe(
     now = now_ms()
     rows = [
         {
-            "coordinator": each.coordinator_id,
-            "transactional_id": each.transactional_id,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "state": each.state,
-            "two_phase_commit": each.is_two_phase,
-            "timeout_ms": None if each.is_two_phase else each.timeout_ms,
-            "start_timestamp": each.start_time if each.start_time >= 0 else None,
-            "duration_ms": max(0, now - each.start_time) if each.start_time >= 0 and each.partitions else None,
-            "topic_partitions": [str(partition) for partition in each.partitions],
+            "coordinator": transaction.coordinator_id,
+            "transactional_id": transaction.transactional_id,
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+            "state": transaction.state,
+            "two_phase_commit": transaction.is_two_phase,
+            "timeout_ms": None if transaction.is_two_phase else transaction.timeout_ms,
+            "start_timestamp": transaction.start_time if transaction.start_time >= 0 else None,
+            "duration_ms": max(0, now - transaction.start_time)
+            if transaction.start_time >= 0 and transaction.partitions
+            else None,
+            "topic_partitions": [str(partition) for partition in transaction.partitions],
         }
-        for each in outcomes.done.values()
+        for transaction in outcomes.done.values()
     ]
     columns = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "two_phase_commit")
     if rows or output is Format.JSON:
@@ -193,18 +195,18 @@ def describe_producers(
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         indexes = list(admin.describe_topics([topic])[topic].partitions) if partition is None else [partition]
-        found, unseen = admin.describe_producers_each([TopicPartition(topic, index) for index in indexes])
+        producers, unseen = admin.describe_producers_each([TopicPartition(topic, index) for index in indexes])
     rows = [
         {
-            "partition": each.topic_partition.partition,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "latest_coordinator_epoch": each.coordinator_epoch,
-            "last_sequence": each.last_sequence,
-            "last_timestamp": each.last_timestamp,
-            "current_transaction_start_offset": _or_none(each.current_transaction_start_offset),
+            "partition": producer.topic_partition.partition,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "latest_coordinator_epoch": producer.coordinator_epoch,
+            "last_sequence": producer.last_sequence,
+            "last_timestamp": producer.last_timestamp,
+            "current_transaction_start_offset": _or_none(producer.current_transaction_start_offset),
         }
-        for each in sorted(found, key=lambda each: (each.topic_partition, each.producer_id))
+        for producer in sorted(producers, key=lambda producer: (producer.topic_partition, producer.producer_id))
     ]
     columns = (
         "partition",
@@ -220,8 +222,11 @@ def describe_producers(
 
 def _report_unseen(unseen: Mapping[Any, KafkaError]) -> None:
     """Status 1 where a partition, or a topic, could not be asked: its producers are not known."""
-    for each, error in unseen.items():
-        print(f"warning: {printable(str(each))} is not among these: {printable(str(error))}", file=sys.stderr)
+    for partition_or_topic, error in unseen.items():
+        print(
+            f"warning: {printable(str(partition_or_topic))} is not among these: {printable(str(error))}",
+            file=sys.stderr,
+        )
     if unseen:
         raise typer.Exit(1)
 
@@ -255,15 +260,15 @@ def find_hanging(
         hanging = admin.find_hanging_transactions(described, last_timestamp_before=now_ms() - max_timeout_ms)
     rows = [
         {
-            "topic": each.topic_partition.topic,
-            "partition": each.topic_partition.partition,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "coordinator_epoch": each.coordinator_epoch,
-            "start_offset": each.current_transaction_start_offset,
-            "last_timestamp": each.last_timestamp,
+            "topic": producer.topic_partition.topic,
+            "partition": producer.topic_partition.partition,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "coordinator_epoch": producer.coordinator_epoch,
+            "start_offset": producer.current_transaction_start_offset,
+            "last_timestamp": producer.last_timestamp,
         }
-        for each in hanging.found
+        for producer in hanging.producers
     ]
     columns = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
     print_rows(rows, (*columns, "last_timestamp"), output)
@@ -340,16 +345,16 @@ def _abort_through_coordinator(config: dict[str, str], transactional_id: str, ye
     with failures_reported():
         with Admin(config) as admin:
             # Taking over an id that nobody has would make it.
-            found = admin.describe_transactions([transactional_id])[transactional_id]
-        if found.is_two_phase and found.state == "Ongoing":
-            prepared = f"{found.producer_id}:{found.producer_epoch}"
+            transaction = admin.describe_transactions([transactional_id])[transactional_id]
+        if transaction.is_two_phase and transaction.state == "Ongoing":
+            prepared = f"{transaction.producer_id}:{transaction.producer_epoch}"
             print(f"warning: {transactional_id!r} takes part in a two-phase commit", file=sys.stderr)
             print(f"hint: if its database has committed {prepared}, this tears it: start its program", file=sys.stderr)
             print("hint: instead, which completes it (docs/two-phase-commit.md)", file=sys.stderr)
         _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
         with TransactionDriver({**config, "transactional.id": transactional_id}) as driver:
             driver.init_producer_id()
-    return "aborted" if found.state == "Ongoing" else "fenced"
+    return "aborted" if transaction.state == "Ongoing" else "fenced"
 
 
 def _abort_in_partition(config: dict[str, str], topic: str, partition: int, start_offset: int) -> None:
@@ -367,12 +372,14 @@ def _abort_in_partition(config: dict[str, str], topic: str, partition: int, star
             print(f"error: no open transaction of {at} begins at {start_offset}", file=sys.stderr)
             print(f"hint: open ones begin at: {known}", file=sys.stderr)
             raise typer.Exit(1)
-        found = open_here[start_offset]
-        managed = admin.list_managed_transactions([found.producer_id])
+        producer = open_here[start_offset]
+        managed = admin.list_managed_transactions([producer.producer_id])
         if managed:
             name = managed[0].transactional_id
             what = f"the transaction of {at} that begins at {start_offset} does not hang"
             print(f"error: {what}: its coordinator manages it, as {name!r}; a marker would tear it", file=sys.stderr)
             print(f"hint: abort it everywhere: einmal txn abort {shlex.quote(name)}", file=sys.stderr)
             raise typer.Exit(1)
-        admin.abort_transaction(at, found.producer_id, found.producer_epoch, coordinator_epoch=found.coordinator_epoch)
+        admin.abort_transaction(
+            at, producer.producer_id, producer.producer_epoch, coordinator_epoch=producer.coordinator_epoch
+        )

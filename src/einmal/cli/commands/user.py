@@ -98,8 +98,8 @@ def delete(
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:
-            for each in [mechanism.value] if mechanism else _mechanisms(admin, name):
-                admin.delete_scram_credential(name, each)
+            for mechanism_name in [mechanism.value] if mechanism else _mechanisms(admin, name):
+                admin.delete_scram_credential(name, mechanism_name)
             return "deleted"
 
         outcomes = for_each(names, delete_one)

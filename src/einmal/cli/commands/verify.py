@@ -173,8 +173,8 @@ def verify(
                 disturbed = own if FaultSource.BROKERS in kinds else None
                 run = VerifyRun(options, secrets.token_hex(4), disturbed, network, note)
                 evidence, left = asyncio.run(run.run())
-    for each in left:
-        print(f"warning: not removed: {each}", file=sys.stderr)
+    for leftover in left:
+        print(f"warning: not removed: {leftover}", file=sys.stderr)
     fields = evidence.fields(environment, left)
     if report is not None:
         # A pipeline's writes are its input, and its reads the output: no history of one log.
@@ -194,7 +194,7 @@ def _check_history(path: Path, output: Format) -> NoReturn:
     if output is Format.JSON:
         typer.echo(json.dumps(checked.fields()))
     else:
-        _print_workloads([checked.part], checked.began)
+        _print_workloads([checked.workload], checked.began)
         print(f"verdict: {checked.verdict.value}. {checked.sentence}")
     raise typer.Exit(checked.verdict.exit_status)
 
@@ -246,10 +246,10 @@ def _pipeline(
 
 
 def _seconds(text: str) -> float:
-    found = _TIME.fullmatch(text.strip())
-    if found is None or not float(found[1]):
+    match = _TIME.fullmatch(text.strip())
+    if match is None or not float(match[1]):
         raise typer.BadParameter(f"--time: {text!r} is not a duration, such as 30s, 5m or 1h")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 @contextmanager
@@ -282,7 +282,7 @@ def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
     from einmal.spark.environment.java import JavaMissing, use_java
     from einmal.verify.faults import OwnCluster
 
-    jars = KafkaJars.found(home)
+    jars = KafkaJars.locate(home)
     try:
         java = use_java() / "bin" / "java"
     except JavaMissing as error:
@@ -349,9 +349,9 @@ def _write(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page(evidence, environment, left))
         path.with_suffix(".json").write_text(json.dumps(fields, indent=2) + "\n")
-        for part in with_histories:
-            write_json(part.history, path.with_name(f"{path.stem}-{part.name}.jsonl"))
-            write_edn(part.history, path.with_name(f"{path.stem}-{part.name}.edn"))
+        for workload in with_histories:
+            write_json(workload.history, path.with_name(f"{path.stem}-{workload.name}.jsonl"))
+            write_edn(workload.history, path.with_name(f"{path.stem}-{workload.name}.edn"))
     except OSError as error:
         print(f"error: --report: {path} cannot be written: {error.strerror}", file=sys.stderr)
         raise typer.Exit(_NO_VERDICT) from error
@@ -372,10 +372,10 @@ def _print_workloads(workloads: Sequence[WorkloadEvidence], began: float) -> Non
     from einmal.verify.verdict import definition
 
     print_rows([dict(zip(HEADS, row, strict=True)) for row in rows(workloads)], HEADS, Format.TEXT)
-    for part in workloads:
-        if part.mistake:
-            print(f"\nnegative control: {part.mistake}")
-        for each in part.shown(began, examples_max=1):
-            print(f"\n{each.kind} ({each.count}): {definition(each.kind)}\n  {each.detail}")
-            for line in each.operations:
+    for workload in workloads:
+        if workload.mistake:
+            print(f"\nnegative control: {workload.mistake}")
+        for anomaly in workload.shown(began, examples_max=1):
+            print(f"\n{anomaly.kind} ({anomaly.count}): {definition(anomaly.kind)}\n  {anomaly.detail}")
+            for line in anomaly.operations:
                 print(f"    {line}")

@@ -52,11 +52,11 @@ def _signals_held_back() -> Iterator[None]:
     came: list[int] = []
     handlers = {}
     try:
-        for each in _ENDING:
-            handlers[each] = signal.signal(each, lambda number, _frame: came.append(number))
+        for signal_number in _ENDING:
+            handlers[signal_number] = signal.signal(signal_number, lambda number, _frame: came.append(number))
         yield
     finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
+        for signal_number, handler in handlers.items():
+            signal.signal(signal_number, handler)
         for number in came:
             signal.raise_signal(number)

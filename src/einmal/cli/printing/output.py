@@ -26,8 +26,8 @@ def printable(text: str) -> str:
     return _NO_CELL.sub(_escaped, text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match[0])
     # As JSON has them where JSON lets them pass.
     return f"\\x{number:02x}" if number < 0x7F else f"\\u{number:04x}"
 
@@ -95,5 +95,5 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(_text(each) for each in value) or "-"
+        return ",".join(_text(member) for member in value) or "-"
     return printable(str(value)) if value != "" else "-"

@@ -153,7 +153,11 @@ def _what(reports: Sequence[BatchReport]) -> str:
 def lag_text(lag: Mapping[str, int]) -> str:
     """The sum, and what it is made of where there are several topics."""
     total = f"{sum(lag.values()):,}"
-    return total if len(lag) < 2 else f"{total} ({', '.join(f'{topic} {each:,}' for topic, each in lag.items())})"
+    return (
+        total
+        if len(lag) < 2
+        else f"{total} ({', '.join(f'{topic} {topic_lag:,}' for topic, topic_lag in lag.items())})"
+    )
 
 
 def table(pipelines: Sequence[Watched], now: float) -> Table:

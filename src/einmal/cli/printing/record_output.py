@@ -36,7 +36,7 @@ class Shown(NamedTuple):
 Letter = Callable[[Shown], Any]
 
 _ESCAPES: Final[Mapping[str, bytes]] = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", "%%": b"%"}
-_PARTS: Final = re.compile(r"(%.?|\\[ntr])", re.DOTALL)
+_TOKENS: Final = re.compile(r"(%.?|\\[ntr])", re.DOTALL)
 _LETTERS: Final[Mapping[str, Letter]] = {
     "%t": lambda shown: shown.record.topic,
     "%p": lambda shown: shown.record.partition,
@@ -67,18 +67,18 @@ def shower(template: str | None, output: Format) -> Callable[[Shown], bytes]:
         return lambda shown: json.dumps(_as_json(shown.record)).encode() + b"\n"
     if template is None:
         return lambda shown: (shown.record.value or b"") + b"\n"
-    parts = [_part(part, is_letter=number % 2 == 1) for number, part in enumerate(_PARTS.split(template))]
-    return lambda shown: b"".join(part if isinstance(part, bytes) else _encoded(part(shown)) for part in parts)
+    tokens = [_token(token, is_letter=number % 2 == 1) for number, token in enumerate(_TOKENS.split(template))]
+    return lambda shown: b"".join(token if isinstance(token, bytes) else _encoded(token(shown)) for token in tokens)
 
 
-def _part(part: str, *, is_letter: bool) -> bytes | Letter:
+def _token(token: str, *, is_letter: bool) -> bytes | Letter:
     if not is_letter:
-        return os.fsencode(part)
-    if part in _ESCAPES:
-        return _ESCAPES[part]
-    if part not in _LETTERS:
-        raise typer.BadParameter(f"{part!r} is no letter of a template; there are {LETTERS_HELP}")
-    return _LETTERS[part]
+        return os.fsencode(token)
+    if token in _ESCAPES:
+        return _ESCAPES[token]
+    if token not in _LETTERS:
+        raise typer.BadParameter(f"{token!r} is no letter of a template; there are {LETTERS_HELP}")
+    return _LETTERS[token]
 
 
 def _encoded(value: Any) -> bytes:

@@ -52,27 +52,27 @@ def values_of(file: Path | None, environment: Mapping[str, str], assignments: Se
     Raises StartError, ConfigError.
     """
     values = dict(_WITHOUT_A_FILE) if file is None else _of_file(file)
-    found = _of_environment(environment)
-    if found:
-        names = ", ".join(sorted(found))
+    variables = _of_environment(environment)
+    if variables:
+        names = ", ".join(sorted(variables))
         text = "settings from the environment, which precede those of a file: %(names)s"
         log.info("environment_settings", text, names=names)
-    return values | {key: environment[name] for name, key in found.items()} | parse_assignments(assignments)
+    return values | {key: environment[name] for name, key in variables.items()} | parse_assignments(assignments)
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The key of each variable that sets something."""
-    found = {
+    variables = {
         name: key_of_variable(name)
         for name in environment
         if name.startswith(VARIABLE_PREFIX) and name not in _NO_SETTINGS
     }
-    if any(key.startswith(_OF_CLIENTS) and key not in SETTINGS for key in found.values()):
+    if any(key.startswith(_OF_CLIENTS) and key not in SETTINGS for key in variables.values()):
         from einmal.client.security_settings import SECURITY_NAMES
 
         # Commands beside the broker read these, such as $KAFKA_SASL_PASSWORD.
-        return {name: key for name, key in found.items() if key in SETTINGS or key not in SECURITY_NAMES}
-    return found
+        return {name: key for name, key in variables.items() if key in SETTINGS or key not in SECURITY_NAMES}
+    return variables
 
 
 def _of_file(file: Path) -> dict[str, str]:
@@ -106,8 +106,8 @@ def _text(file: Path, key: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    if isinstance(value, list) and all(isinstance(each, str | int) for each in value):
-        return ",".join(_text(file, key, each) for each in value)
+    if isinstance(value, list) and all(isinstance(member, str | int) for member in value):
+        return ",".join(_text(file, key, member) for member in value)
     kinds: Mapping[type, str] = {dict: "a table", list: "a list of something else than text or numbers"}
     kind = kinds.get(type(value), "a time or date")
     raise ConfigError(f"{file}: {key} is {kind}, and must be text, a number, true or false, or a list of texts")

@@ -31,7 +31,7 @@ def shares(limit: int, wanted: Sequence[int]) -> Shares:
     settings have it."""
     left = max(_LEAST, limit - _KEPT_FREE)
     most = left // 2 // len(wanted)
-    connections = tuple(min(each, most) for each in wanted)
+    connections = tuple(min(count, most) for count in wanted)
     return Shares(left - sum(connections), connections)
 
 

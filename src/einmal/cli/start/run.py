@@ -239,7 +239,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 def _share_descriptors(config: BrokerConfig, limit: int) -> tuple[BrokerConfig, int]:
     """The settings, with no more connections than ``limit`` descriptors allow; and how many files of logs have."""
-    wanted = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
+    wanted = {
+        listener.name: config.of_listener(listener.name).max_connections for listener in config.named_listeners.all
+    }
     files, allowed = shares(limit, list(wanted.values()))
     own = {listener.full_key: listener for listener in config.of_listeners}
     for (name, count), most in zip(wanted.items(), allowed, strict=True):
@@ -250,7 +252,7 @@ def _share_descriptors(config: BrokerConfig, limit: int) -> tuple[BrokerConfig, 
 
 
 def _log_descriptors(wanted: BrokerConfig, config: BrokerConfig, limit: int, files: int) -> None:
-    most = {each.name: config.of_listener(each.name).max_connections for each in config.named_listeners.all}
+    most = {listener.name: config.of_listener(listener.name).max_connections for listener in config.named_listeners.all}
     log.info(
         "file_descriptors_shared",
         "%(limit)d file descriptors: up to %(files)d for files of logs, %(connections)d for connections",
@@ -431,7 +433,7 @@ def _explain(error: OSError, config: BrokerConfig) -> StartError:
     address = Endpoint(error.host, error.port)
     listeners = config.named_listeners
     is_clients = config.is_broker and address == listeners.first.endpoint
-    own = next((each for each in listeners.all if each.endpoint == address), None)
+    own = next((listener for listener in listeners.all if listener.endpoint == address), None)
     if own is None and address == config.metrics_endpoint:
         other = "choose another address in metrics.listeners"
     else:

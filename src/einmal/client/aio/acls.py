@@ -69,8 +69,8 @@ class AclCalls:
         request = DeleteAclsRequest(tuple(map(_filter, wanted)))
         response = await ask_for(self._cluster, DELETE_ACLS, request, lambda response: response.filter_results)
         deleted: dict[Acl, None] = {}
-        for each, result in zip(wanted, response.filter_results, strict=False):
-            check(result, f"deleting ACLs by {each}")
+        for acl_filter, result in zip(wanted, response.filter_results, strict=False):
+            check(result, f"deleting ACLs by {acl_filter}")
             for matching in result.matching_acls:
                 acl = Acl(
                     ResourceType(matching.resource_type),

@@ -162,14 +162,14 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             return {name: known[name] for name in sorted(known) if known[name].error_code is ErrorCode.none}
         names = list(topics)
         await self._refresh(names)
-        found = {}
+        described = {}
         for name in names:
             topic = self._cluster.metadata.topics.get(name)
             code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error_code
             if topic is None or code is not ErrorCode.none:
                 raise error_for(code, f"topic {name!r}")
-            found[name] = topic
-        return found
+            described[name] = topic
+        return described
 
     async def _refresh(self, topics: list[str] | None) -> None:
         retry = Retry(self._cluster, "Metadata", self._cluster.deadline())
@@ -184,13 +184,13 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
     ) -> list[str]:
         """Returns the created topics. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
-        wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         creatable = tuple(
             CreatableTopic(
                 topic.name,
                 topic.num_partitions,
                 topic.replication_factor,
-                configs=tuple(CreatableTopicConfig(*each) for each in topic.configs.items()),
+                configs=tuple(CreatableTopicConfig(*setting) for setting in topic.configs.items()),
             )
             for topic in wanted
         )
@@ -225,13 +225,13 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         response = await self._call(
             DESCRIBE_CONFIGS, DescribeConfigsRequest(resources), lambda response: response.results
         )
-        found = {}
+        configs = {}
         for result in response.results:
             check(result, f"settings of topic {result.resource_name!r}")
-            found[result.resource_name] = {config.name: _config_entry(config) for config in result.configs}
-        for missing in (resource.resource_name for resource in resources if resource.resource_name not in found):
+            configs[result.resource_name] = {config.name: _config_entry(config) for config in result.configs}
+        for missing in (resource.resource_name for resource in resources if resource.resource_name not in configs):
             raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
-        return found
+        return configs
 
     async def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
         """Set settings of a topic; None resets one to the broker's default."""
@@ -290,14 +290,14 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
         def results(response: DeleteRecordsResponse) -> list[tuple[TopicPartition, DeleteRecordsPartitionResult]]:
             return [
-                (TopicPartition(topic.name, each.partition_index), each)
+                (TopicPartition(topic.name, partition.partition_index), partition)
                 for topic in response.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
 
         request = LeaderRequest(DELETE_RECORDS, request_of, results, changes_something=True)
         answers = await _of_leaders(self._cluster, request, before)
-        return {each: partition.low_watermark for each, partition in answers.items()}
+        return {topic_partition: partition.low_watermark for topic_partition, partition in answers.items()}
 
     # --- transactions ---------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         Raises RequestRefused for a state that a broker does not know.
         """
         request = ListTransactionsRequest(tuple(states), tuple(producer_ids), longer_than_ms)
-        found = []
+        listings = []
         at_least = LIST_TRANSACTIONS_BY_DURATION if longer_than_ms >= 0 else 0
         for node_id, response in await self._call_all(LIST_TRANSACTIONS, request, error_code, at_least=at_least):
             if response.unknown_state_filters:
@@ -320,10 +320,10 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
                     what_to_do="use Kafka's words, as Empty, Ongoing, PrepareCommit or CompleteAbort",
                 )
             for state in response.transaction_states:
-                found.append(
+                listings.append(
                     TransactionListing(state.transactional_id, state.producer_id, state.transaction_state, node_id)
                 )
-        return sorted(found, key=lambda each: each.transactional_id)
+        return sorted(listings, key=lambda listing: listing.transactional_id)
 
     async def list_managed_transactions(self, producer_ids: Iterable[int]) -> list[TransactionListing]:
         """As ``list_transactions``, and certainly all that a coordinator will end in every partition.
@@ -344,13 +344,13 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
-        found = {}
+        descriptions = {}
         for transactional_id in transactional_ids:
             description = await self._describe_transaction(transactional_id)
             if description.error_code is not ErrorCode.none:
                 raise error_for(description.error_code, f"transactional id {transactional_id!r}")
-            found[transactional_id] = description
-        return found
+            descriptions[transactional_id] = description
+        return descriptions
 
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
         deadline = self._cluster.deadline()
@@ -389,7 +389,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         ``last_timestamp_before`` (ms since 1970): a producer that wrote later may still be active.
         """
         described = await self.describe_topics(topics)
-        partitions = [TopicPartition(name, index) for name, each in described.items() for index in each.partitions]
+        partitions = [TopicPartition(name, index) for name, topic in described.items() for index in topic.partitions]
         producers, unseen = await self.describe_producers_each(partitions)
         suspects = [
             producer
@@ -401,23 +401,23 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         listed = await self.list_managed_transactions(sorted({suspect.producer_id for suspect in suspects}))
         owned: dict[tuple[int, TopicPartition], None] = {}
         ended: dict[int, None] = {}
-        for each in listed:
+        for listing in listed:
             try:
-                transactions = await self.describe_transactions([each.transactional_id])
+                transactions = await self.describe_transactions([listing.transactional_id])
             except RequestRefused as error:
                 if error.code is not ErrorCode.transactional_id_not_found:
                     raise
                 # Its transaction has ended since it was listed, and what the partitions had of it is old.
-                ended[each.producer_id] = None
+                ended[listing.producer_id] = None
             else:
-                transaction = transactions[each.transactional_id]
+                transaction = transactions[listing.transactional_id]
                 owned |= dict.fromkeys((transaction.producer_id, at) for at in transaction.partitions)
-        found = [
+        hanging = [
             suspect
             for suspect in suspects
             if suspect.producer_id not in ended and (suspect.producer_id, suspect.topic_partition) not in owned
         ]
-        return HangingProducers(found, unseen)
+        return HangingProducers(hanging, unseen)
 
     async def abort_transaction(
         self, topic_partition: TopicPartition, producer_id: int, producer_epoch: int, *, coordinator_epoch: int = 0
@@ -450,15 +450,15 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def list_groups(self) -> list[GroupListing]:
-        found = []
+        listings = []
         for _node_id, response in await self._call_all(LIST_GROUPS, ListGroupsRequest(), error_code):
             for group in response.groups:
-                found.append(GroupListing(group.group_id, group.protocol_type, group.group_state))
-        return sorted(found, key=lambda each: each.group_id)
+                listings.append(GroupListing(group.group_id, group.protocol_type, group.group_state))
+        return sorted(listings, key=lambda listing: listing.group_id)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """State, protocol and members with their partitions. A group that does not exist is in state Dead."""
-        found = {}
+        descriptions = {}
         for group_id in group_ids:
             answer = await self._call_group(
                 group_id,
@@ -471,10 +471,10 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
                 raise error_for(group.error_code, f"group {group_id!r}")
             node_id = await self._cluster.coordinators.find(GROUP, group_id, deadline=self._cluster.deadline())
             members = tuple(_member(member, group.protocol_type) for member in group.members)
-            found[group_id] = GroupDescription(
+            descriptions[group_id] = GroupDescription(
                 group_id, group.group_state, group.protocol_type, group.protocol_data, members, node_id
             )
-        return found
+        return descriptions
 
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = True
@@ -483,14 +483,16 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         group, unless ``require_stable`` is False."""
         wanted = None if partitions is None else list(partitions)
         deadline = self._cluster.deadline()
-        found = await fetch_committed(self._cluster, group_id, wanted, deadline=deadline, require_stable=require_stable)
-        return {each: offset for each, offset in found.items() if offset is not None}
+        offsets = await fetch_committed(
+            self._cluster, group_id, wanted, deadline=deadline, require_stable=require_stable
+        )
+        return {partition: offset for partition, offset in offsets.items() if offset is not None}
 
     async def list_group_offsets_each(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata | KafkaError]:
         """As ``list_group_offsets`` of all partitions; one whose offset a transaction leaves undecided has its error
         instead."""
-        found = await fetch_settled_each(self._cluster, group_id, deadline=self._cluster.deadline())
-        return {each: offset for each, offset in found.items() if offset is not None}
+        offsets = await fetch_settled_each(self._cluster, group_id, deadline=self._cluster.deadline())
+        return {partition: offset for partition, offset in offsets.items() if offset is not None}
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""

@@ -129,8 +129,8 @@ class Cluster:
 
         For work without a call that waits for it: a retry gets the same answer.
         """
-        found = self._connections.rejection
-        return None if found is None else copy.copy(found)
+        rejection = self._connections.rejection
+        return None if rejection is None else copy.copy(rejection)
 
     def first_contact_in_ms(self) -> int | None:
         """Time left for the first answer of any broker; None: one has answered."""
@@ -147,7 +147,7 @@ class Cluster:
         turn = self.source.randrange(len(known)) if known else 0
         addresses = known[turn:] + known[:turn]
         if not known or self.settings.metadata_recovery_strategy == "rebootstrap":
-            addresses += [each for each in self._bootstrap if each not in known]
+            addresses += [address for address in self._bootstrap if address not in known]
         lanes = (DATA_LANE, COORDINATOR_LANE)
         return await self._connections.connect_any(
             [LaneEndpoint(*address, lane) for lane in lanes for address in addresses], avoid
@@ -213,7 +213,7 @@ class Cluster:
                 return
             if task.exception() is None:
                 answer.set_result(task.result())
-            elif all(each.done() for each in asked.values()):
+            elif all(call.done() for call in asked.values()):
                 answer.set_exception(task.exception() or AssertionError())
 
         try:
@@ -224,7 +224,7 @@ class Cluster:
                 if await is_in_time(answer):
                     return answer.result()
         except Disconnected:
-            if all(each.done() for each in asked.values()):
+            if all(call.done() for call in asked.values()):
                 raise
             return await answer
         finally:
@@ -299,7 +299,9 @@ class Cluster:
 
     async def doubt(self, node_id: int) -> None:
         """A broker's answer seems stale: ask another one for the leaders. Does not raise."""
-        doubted = [each for lane in (DATA_LANE, COORDINATOR_LANE) if (each := self.open_connection(node_id, lane))]
+        doubted = [
+            connection for lane in (DATA_LANE, COORDINATOR_LANE) if (connection := self.open_connection(node_id, lane))
+        ]
         try:
             await self.refresh_metadata(list(self._wanted_topics), avoid=doubted)
         except KafkaError:
@@ -313,12 +315,12 @@ class Cluster:
     ) -> None:
         """Brokers that do not lead have named the leader (KIP-951), which saves a metadata request."""
         changed = []
-        for each, leader in leaders:
+        for partition, leader in leaders:
             for endpoint in endpoints:
                 if leader is not None and endpoint.node_id == leader.leader_id:
                     self.metadata.brokers[endpoint.node_id] = BrokerAddress(*endpoint)
-            if leader is not None and self.metadata.update_leader(each, *leader):
-                changed.append(each)
+            if leader is not None and self.metadata.update_leader(partition, *leader):
+                changed.append(partition)
         if changed:
             self.leaders_changed(changed)
 
@@ -360,7 +362,7 @@ class Cluster:
         kinds = sorted(set(wanted.values())) or [False]
         try:
             for may_create in kinds:
-                names = [name for name, each in wanted.items() if each is may_create]
+                names = [name for name, permission in wanted.items() if permission is may_create]
                 # Not in one request: the broker would create those that must not be, with its defaults.
                 await self.refresh_metadata(names, may_create=may_create)
         except KafkaError:
@@ -409,9 +411,9 @@ class Cluster:
         retry = Retry(self, f"leader of {topic_partition}", deadline, appear_ms=appear_ms)
         topic = await self.topic(topic_partition.topic, deadline=deadline, may_create=False, appear_ms=appear_ms)
         while True:
-            found = self.metadata.leader(topic_partition)
-            if found is not None:
-                return found
+            leader = self.metadata.leader(topic_partition)
+            if leader is not None:
+                return leader
             await self.refresh_soon()
             if self.metadata.leader(topic_partition) is None:
                 is_there = topic_partition.partition in topic.partitions

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _log = EventLog("einmal.client")
 
-_REQUESTS: Final = {each.value: each.name for each in ApiKey} | {17: "SASL_HANDSHAKE", 36: "SASL_AUTHENTICATE"}
+_REQUESTS: Final = {key.value: key.name for key in ApiKey} | {17: "SASL_HANDSHAKE", 36: "SASL_AUTHENTICATE"}
 _CHECK_VERSIONS_MS: Final = 10_000
 _MAX_API_VERSIONS: Final = 4
 
@@ -172,7 +172,7 @@ class Connections:
 
     def has_reached(self, endpoint: LaneEndpoint) -> bool:
         """Whether there ever was a connection to this broker's address."""
-        return any(each[:2] == endpoint[:2] for each in self._open)
+        return any(opened[:2] == endpoint[:2] for opened in self._open)
 
     def last_failures(self) -> str:
         """The connection error of each address."""
@@ -260,7 +260,7 @@ class Connections:
 
     async def _authenticate(self, connection: Connection, before: Connection | None) -> int:
         if self._secured.sasl is None:
-            self._was_served = self._was_served or any(each.was_served for each in self._open.values())
+            self._was_served = self._was_served or any(other.was_served for other in self._open.values())
             if before is not None and before.is_cut_off and not self._was_served:
                 # Once: without an answer, the next connection is for the request again.
                 before.is_cut_off = False
@@ -330,7 +330,7 @@ class Connections:
     @property
     def opening(self) -> list[asyncio.Task[Any]]:
         """The connections being opened or authenticated again; a closing client cancels these."""
-        renewals = [each for each in self._renewing.values() if isinstance(each, asyncio.Task)]
+        renewals = [renewal for renewal in self._renewing.values() if isinstance(renewal, asyncio.Task)]
         return [*self._opening.values(), *renewals]
 
     def close(self) -> None:

@@ -113,8 +113,8 @@ class Consumer:
         if self._rebalancing is not None and self._rebalancing.is_subscribed:
             raise InvalidState(meaning="topics are subscribed to", what_to_do="use either subscribe() or assign()")
         wanted = [TopicPartition(*partition) for partition in partitions]
-        for each in wanted:
-            self._cluster.want_topic(each.topic, may_create=self.settings.allow_auto_create_topics)
+        for partition in wanted:
+            self._cluster.want_topic(partition.topic, may_create=self.settings.allow_auto_create_topics)
         self._core.assign(wanted)
         return DONE
 
@@ -210,17 +210,17 @@ class Consumer:
 
     async def position(self, topic_partition: TopicPartition) -> int:
         """The next offset that ``poll`` will return. Raises RetriableError when it cannot be found in time."""
-        each = TopicPartition(*topic_partition)
+        partition = TopicPartition(*topic_partition)
         deadline = self._cluster.deadline()
-        while (position := self._core.position(each)) is None:
+        while (position := self._core.position(partition)) is None:
             self._positions.look_up()
-            if (error := self._core.lookup_errors.pop(each, None)) is not None:
+            if (error := self._core.lookup_errors.pop(partition, None)) is not None:
                 raise error
             _raise_if_hopeless(self._cluster)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
-                raise error_for(ErrorCode.request_timed_out, f"the position of {each}")
-            if self._core.position(each) is None:
+                raise error_for(ErrorCode.request_timed_out, f"the position of {partition}")
+            if self._core.position(partition) is None:
                 await self._changes.wait(min(left, self._fetcher.pause_ms()))
         return position
 
@@ -261,8 +261,8 @@ class Consumer:
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where all records are older."""
-        found = await self._offsets(times)
-        return {partition: None if found[partition].offset < 0 else found[partition] for partition in times}
+        offsets = await self._offsets(times)
+        return {partition: None if offsets[partition].offset < 0 else offsets[partition] for partition in times}
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._check_open()
@@ -314,5 +314,5 @@ def _each_at(partitions: Sequence[TopicPartition], timestamp: int) -> dict[Topic
     return {TopicPartition(*partition): timestamp for partition in partitions}
 
 
-def _ends(found: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
-    return {each: end.offset for each, end in found.items()}
+def _ends(ends: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:
+    return {partition: end.offset for partition, end in ends.items()}

@@ -75,11 +75,11 @@ class Coordinators:
 
     def __init__(self, brokers: KnownBrokers) -> None:
         self._brokers = brokers
-        self._found: dict[tuple[int, str], int] = {}
+        self._node_ids: dict[tuple[int, str], int] = {}
 
     async def find(self, kind: int, key: str, *, deadline: int) -> int:
         """The node that coordinates this group or transactional id. Raises RetriableError at the deadline."""
-        known = self._found.get((kind, key))
+        known = self._node_ids.get((kind, key))
         if known is not None and known in self._brokers.metadata.brokers:
             return known
         # A question decides nothing: its refusal leaves no outcome open.
@@ -92,7 +92,7 @@ class Coordinators:
                 await retry.after_disconnect(error)
                 continue
             if code is ErrorCode.none:
-                self._found[kind, key] = node_id
+                self._node_ids[kind, key] = node_id
                 return node_id
             if not code.retriable:
                 raise error_for(code, retry.what)
@@ -110,7 +110,7 @@ class Coordinators:
         return coordinator.node_id, coordinator.error_code
 
     def forget(self, kind: int, key: str) -> None:
-        self._found.pop((kind, key), None)
+        self._node_ids.pop((kind, key), None)
 
     async def call(self, request: CoordinatorRequest[Q, R], *, deadline: int) -> CoordinatorAnswer[R]:
         """Send a request until its answer is something else than "not me" or "not yet".
@@ -157,11 +157,11 @@ class Coordinators:
         try:
             while not await is_in_time(task):
                 try:
-                    found, code = await self._ask(kind, key)
+                    coordinator_id, code = await self._ask(kind, key)
                 except Disconnected:
                     continue
-                if code is ErrorCode.none and found != node_id and not task.done():
-                    raise Disconnected(f"broker {found} coordinates {key!r} by now", was_sent=True)
+                if code is ErrorCode.none and coordinator_id != node_id and not task.done():
+                    raise Disconnected(f"broker {coordinator_id} coordinates {key!r} by now", was_sent=True)
             return task.result()
         finally:
             await end_tasks([task])

@@ -83,13 +83,13 @@ class Fetcher:
             self._tasks[node_id] = task
             task.add_done_callback(partial(self._done, node_id, wanted))
 
-    def _must_start_again(self, each: TopicPartition) -> bool:
+    def _must_start_again(self, partition: TopicPartition) -> bool:
         """Whether the topic that was read is gone, and another one has its name."""
-        known = self._cluster.metadata.topic_id(each.topic)
-        if known == NO_TOPIC_ID or not self._core.is_of_former_topic(each, known):
+        known = self._cluster.metadata.topic_id(partition.topic)
+        if known == NO_TOPIC_ID or not self._core.is_of_former_topic(partition, known):
             return False
         recreated = "topic %(topic)r was deleted and created again: the position in %(partition)s is void"
-        _log.warning("position_void", recreated, topic=each.topic, partition=each)
+        _log.warning("position_void", recreated, topic=partition.topic, partition=partition)
         self._changed()
         return True
 
@@ -130,12 +130,12 @@ class Fetcher:
         self._changed()
 
     def _leaders_changed(self, changed: list[TopicPartition]) -> None:
-        for each in changed:
-            self._fetches.leader_changed(each)
-            node_id, ticket = self._asked.get(each, (-1, None))
-            leader = self._cluster.metadata.leader(each)
+        for partition in changed:
+            self._fetches.leader_changed(partition)
+            node_id, ticket = self._asked.get(partition, (-1, None))
+            leader = self._cluster.metadata.leader(partition)
             if ticket is not None and leader is not None and leader.leader != node_id:
-                del self._asked[each]
+                del self._asked[partition]
                 self._fetches.fetch_abandoned(ticket)
         self._changed()
 
@@ -185,7 +185,7 @@ class Fetcher:
             settings.fetch_max_bytes,
         )
         ids = self._ids(waiting)
-        asked = [(each, self._fields(ticket)) for each, ticket in waiting.items()]
+        asked = [(topic_partition, self._fields(ticket)) for topic_partition, ticket in waiting.items()]
         doubted: list[FetchTicket] = []
         for topic_partition, result in await fetch(
             self._cluster, node_id, asked, limits, topic_ids=ids, confirms_names=False
@@ -212,13 +212,13 @@ class Fetcher:
         """The topics in which the positions are some. One request has one topic of a name: others are removed from
         ``waiting``, until the one that is gone has been noticed for all its partitions."""
         ids: dict[str, UUID] = {}
-        for each in list(waiting):
-            known = self._cluster.metadata.topic_id(each.topic)
+        for partition in list(waiting):
+            known = self._cluster.metadata.topic_id(partition.topic)
             if known == NO_TOPIC_ID:
                 continue
-            topic_id = self._core.topic_to_fetch(each, known)
-            if ids.setdefault(each.topic, topic_id) != topic_id:
-                self._fetches.fetch_failed(waiting.pop(each), self._retry_at_ms())
+            topic_id = self._core.topic_to_fetch(partition, known)
+            if ids.setdefault(partition.topic, topic_id) != topic_id:
+                self._fetches.fetch_failed(waiting.pop(partition), self._retry_at_ms())
         return ids
 
     def _fields(self, ticket: FetchTicket) -> FetchPartition:
@@ -238,7 +238,7 @@ class Fetcher:
         for ticket, (leader_epoch, epoch) in unsure.items():
             topic, index = ticket.topic_partition
             topics.setdefault(topic, []).append(OffsetForLeaderPartition(index, leader_epoch, epoch))
-        asked_topics = tuple(OffsetForLeaderTopic(name, tuple(each)) for name, each in topics.items())
+        asked_topics = tuple(OffsetForLeaderTopic(name, tuple(partitions)) for name, partitions in topics.items())
         request = OffsetForLeaderEpochRequest(-1, asked_topics)
         try:
             response = await self._cluster.call(node_id, OFFSET_FOR_LEADER_EPOCH, request)

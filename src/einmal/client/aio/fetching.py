@@ -51,7 +51,8 @@ async def fetch(
     wanted = topic_ids or {}
     # A topic may have been forgotten since it was wanted.
     ids = {
-        each.topic: wanted.get(each.topic) or cluster.metadata.topic_id(each.topic) for each, _partition in partitions
+        topic_partition.topic: wanted.get(topic_partition.topic) or cluster.metadata.topic_id(topic_partition.topic)
+        for topic_partition, _partition in partitions
     }
     knows_ids = NO_TOPIC_ID not in ids.values()
     version = choose_version(connection.versions, ApiKey.FETCH, at_most=32_767 if knows_ids else _BY_ID_SINCE - 1)
@@ -71,10 +72,10 @@ async def fetch(
     if response.error_code is not ErrorCode.none:
         raise error_for(response.error_code, f"Fetch at {connection.name}")
     results = [
-        (TopicPartition(names[topic], each.partition), each)
-        for topic, found in response.topics
+        (TopicPartition(names[topic], partition.partition), partition)
+        for topic, fetched in response.topics
         if topic in names
-        for each in found
+        for partition in fetched
     ]
     if confirms_names and version < _BY_ID_SINCE and any(name in wanted for name in ids):
         # Before Kafka 3.1 a broker answers for whatever has the name. An id is never used again, so what has it now had
@@ -83,5 +84,7 @@ async def fetch(
         results = [
             result for result in results if cluster.metadata.is_topic(result[0].topic, wanted.get(result[0].topic))
         ]
-    cluster.update_leaders([(each, partition.current_leader) for each, partition in results], response.node_endpoints)
+    cluster.update_leaders(
+        [(topic_partition, partition.current_leader) for topic_partition, partition in results], response.node_endpoints
+    )
     return results

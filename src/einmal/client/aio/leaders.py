@@ -49,24 +49,24 @@ class LeaderRequest(NamedTuple, Generic[Q, R, P]):
     def name(self) -> str:
         return ApiKey(self.api.key).name
 
-    def error(self, code: ErrorCode, each: TopicPartition) -> KafkaError:
+    def error(self, code: ErrorCode, partition: TopicPartition) -> KafkaError:
         """The partition's error."""
-        return error_for(code, f"{self.name} of {each}")
+        return error_for(code, f"{self.name} of {partition}")
 
 
 @dataclass(slots=True)
 class Answers(Generic[P]):
     """Answers by partition: its result, or the error of its last attempt."""
 
-    found: dict[TopicPartition, P] = field(default_factory=dict)
+    results: dict[TopicPartition, P] = field(default_factory=dict)
     errors: dict[TopicPartition, KafkaError] = field(default_factory=dict)
 
     def all_or_raise(self) -> dict[TopicPartition, P]:
         """The results. Raises an error that does not pass, else one that does; it names the partitions that have it."""
         if not self.errors:
-            return self.found
-        worst = next((each for each in self.errors.values() if not passes(each)), next(iter(self.errors.values())))
-        same = [str(each) for each, error in self.errors.items() if error.code is worst.code]
+            return self.results
+        worst = next((error for error in self.errors.values() if not passes(error)), next(iter(self.errors.values())))
+        same = [str(partition) for partition, error in self.errors.items() if error.code is worst.code]
         if len(same) > 1:
             rest = f" and {len(same) - _NAMED_MAX} more" if len(same) > _NAMED_MAX else ""
             worst.detail = f"{worst.detail}; so for {', '.join(same[:_NAMED_MAX])}{rest}"
@@ -109,14 +109,16 @@ async def ask_leaders(
     while missing:
         await _learn(cluster, missing, deadline)
         led, leaderless = by_leader(cluster.metadata, missing)
-        answers.errors |= {each: request.error(_why_leaderless(cluster, each), each) for each in leaderless}
+        answers.errors |= {
+            partition: request.error(_why_leaderless(cluster, partition), partition) for partition in leaderless
+        }
         await _ask_each(cluster, request, led, deadline, answers)
-        lost |= {each: None for each, error in answers.errors.items() if _is_lost(error)}
-        missing = [each for each, error in answers.errors.items() if passes(error)]
+        lost |= {partition: None for partition, error in answers.errors.items() if _is_lost(error)}
+        missing = [partition for partition, error in answers.errors.items() if passes(error)]
         if not missing or (needs_all and len(missing) < len(answers.errors)):
             break
         now, until = cluster.now_ms(), deadline
-        unknown = [each for each in missing if answers.errors[each].code in UNKNOWN]
+        unknown = [partition for partition in missing if answers.errors[partition].code in UNKNOWN]
         if unknown and appear_ms is not None and (needs_all or len(unknown) == len(missing)):
             appear_until = now + appear_ms if appear_until is None else appear_until
             until = min(deadline, appear_until)
@@ -125,13 +127,15 @@ async def ask_leaders(
         cluster.raise_if_alone()
         cluster.refresh_soon()
         await backoff.pause(until - now)
-    answers.errors = {each: _last(request, each, error, each in lost) for each, error in answers.errors.items()}
+    answers.errors = {
+        partition: _last(request, partition, error, partition in lost) for partition, error in answers.errors.items()
+    }
     return answers
 
 
-def _last(request: LeaderRequest[Q, R, P], each: TopicPartition, error: KafkaError, was_lost: bool) -> KafkaError:
+def _last(request: LeaderRequest[Q, R, P], partition: TopicPartition, error: KafkaError, was_lost: bool) -> KafkaError:
     """Return the error that is reported of a partition when it is not asked for any more."""
-    detail = f"{request.name} of {each}; last: {error.detail}"
+    detail = f"{request.name} of {partition}; last: {error.detail}"
     if was_lost and request.changes_something:
         return UnknownOutcome(ErrorCode.request_timed_out, detail)
     return error_for(ErrorCode.network_exception, detail) if isinstance(error, Disconnected) else error
@@ -159,11 +163,11 @@ async def _learn(cluster: Cluster, partitions: Iterable[TopicPartition], deadlin
             await retry.after_disconnect(error)
 
 
-def _why_leaderless(cluster: Cluster, each: TopicPartition) -> ErrorCode:
-    topic = cluster.metadata.topics.get(each.topic)
+def _why_leaderless(cluster: Cluster, partition: TopicPartition) -> ErrorCode:
+    topic = cluster.metadata.topics.get(partition.topic)
     if topic is not None and topic.error_code is not ErrorCode.none:
         return topic.error_code
-    is_there = topic is not None and each.partition in topic.partitions
+    is_there = topic is not None and partition.partition in topic.partitions
     return ErrorCode.leader_not_available if is_there else ErrorCode.unknown_topic_or_partition
 
 
@@ -186,10 +190,10 @@ async def _ask_each(
                 # It may not even be connected yet, which takes longer than this call may.
                 silence = Disconnected(f"{request.name}: broker {node_id} does not answer", was_sent=True)
                 of_leader = Answers(errors=dict.fromkeys(led[node_id], silence))
-            answers.found |= of_leader.found
+            answers.results |= of_leader.results
             answers.errors |= of_leader.errors
-            for each in of_leader.found:
-                answers.errors.pop(each, None)
+            for partition in of_leader.results:
+                answers.errors.pop(partition, None)
     finally:
         await end_tasks(list(tasks.values()))
 
@@ -218,7 +222,7 @@ async def ask_leader(
             detail = f"{request.name}: the answer of broker {node_id} lacks {partition}"
             answers.errors[partition] = RetriableError(ErrorCode.unknown_server_error, detail)
         elif result.error_code is ErrorCode.none:
-            answers.found[partition] = result
+            answers.results[partition] = result
         else:
             answers.errors[partition] = request.error(result.error_code, partition)
     return answers

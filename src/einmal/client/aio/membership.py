@@ -216,20 +216,20 @@ async def fetch_committed(
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     """A group's offsets, of all partitions for None; waits until no transaction has undecided ones (KIP-447), unless
     ``require_stable`` is False. Raises the error of a partition."""
-    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
     wanted, retry = partitions, Retry(cluster, f"OffsetFetch for {group_id!r}", deadline)
     while True:
         answer = await fetch_committed_each(cluster, group_id, wanted, deadline=deadline, require_stable=require_stable)
         unstable = []
-        for each, result in answer.items():
+        for partition, result in answer.items():
             if not isinstance(result, KafkaError):
-                found[each] = result
+                committed[partition] = result
             elif result.code is ErrorCode.unstable_offset_commit:
-                unstable.append(each)
+                unstable.append(partition)
             else:
                 raise result
         if not unstable:
-            return found
+            return committed
         await retry.after_refusal(ErrorCode.unstable_offset_commit)
         wanted = unstable
 
@@ -239,21 +239,21 @@ async def fetch_settled_each(
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
     """As ``fetch_committed`` of all partitions; one that is undecided at the deadline, or has another error, has that
     instead. Raises the group's error."""
-    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
+    outcomes: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
     wanted, retry = None, Retry(cluster, f"OffsetFetch for {group_id!r}", deadline)
     while True:
-        found |= await fetch_committed_each(cluster, group_id, wanted, deadline=deadline)
+        outcomes |= await fetch_committed_each(cluster, group_id, wanted, deadline=deadline)
         wanted = [
-            each
-            for each, what in found.items()
+            partition
+            for partition, what in outcomes.items()
             if isinstance(what, KafkaError) and what.code is ErrorCode.unstable_offset_commit
         ]
         if not wanted:
-            return found
+            return outcomes
         try:
             await retry.after_refusal(ErrorCode.unstable_offset_commit)
         except RetriableError:
-            return found
+            return outcomes
 
 
 async def fetch_committed_each(
@@ -266,7 +266,7 @@ async def fetch_committed_each(
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError | None]:
     """A group's offset of each partition, or the partition's error: UNSTABLE_OFFSET_COMMIT while a transaction has an
     undecided one. Raises the group's error."""
-    asked = None if partitions is None else [(name, tuple(each)) for name, each in by_topic(partitions).items()]
+    asked = None if partitions is None else [(name, tuple(indexes)) for name, indexes in by_topic(partitions).items()]
     request = CoordinatorRequest(
         kind=GROUP,
         key=group_id,
@@ -278,29 +278,33 @@ async def fetch_committed_each(
     code = _offset_fetch_error(answer.response)
     if code is not ErrorCode.none:
         raise error_for(code, f"OffsetFetch of group {group_id!r}")
-    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = dict.fromkeys(partitions or ())
+    outcomes: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = dict.fromkeys(partitions or ())
     for topic in _offset_fetch_group(answer.response).topics:
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition_index)
             if partition.error_code is not ErrorCode.none:
                 what = f"OffsetFetch of {topic_partition} for group {group_id!r}"
-                found[topic_partition] = error_for(partition.error_code, what)
+                outcomes[topic_partition] = error_for(partition.error_code, what)
             elif partition.committed_offset >= 0:
                 epoch = partition.committed_leader_epoch
-                found[topic_partition] = OffsetAndMetadata(partition.committed_offset, epoch, partition.metadata or "")
-    return found
+                outcomes[topic_partition] = OffsetAndMetadata(
+                    partition.committed_offset, epoch, partition.metadata or ""
+                )
+    return outcomes
 
 
 def _offset_fetch_request(
     group_id: str, asked: list[tuple[str, tuple[int, ...]]] | None, *, require_stable: bool
 ) -> OffsetFetchRequest:
     """``asked``: topics with partitions; None: all."""
-    of_group = None if asked is None else tuple(OffsetFetchRequestTopics(None, each, name) for name, each in asked)
+    of_group = (
+        None if asked is None else tuple(OffsetFetchRequestTopics(None, indexes, name) for name, indexes in asked)
+    )
     return OffsetFetchRequest(
         groups=(OffsetFetchRequestGroup(group_id, topics=of_group),),
         require_stable=require_stable,
         group_id=group_id,
-        topics=None if asked is None else tuple(OffsetFetchRequestTopic(*each) for each in asked),
+        topics=None if asked is None else tuple(OffsetFetchRequestTopic(*topic) for topic in asked),
     )
 
 

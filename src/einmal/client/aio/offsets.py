@@ -48,7 +48,7 @@ async def list_offsets(
     """
     request = offsets_request(cluster, wanted, isolation)
     answers = await ask_leaders(cluster, request, wanted, deadline=deadline, appear_ms=appear_ms)
-    return {each: offset_of(result) for each, result in answers.all_or_raise().items()}
+    return {partition: offset_of(result) for partition, result in answers.all_or_raise().items()}
 
 
 async def list_offsets_each(
@@ -57,7 +57,10 @@ async def list_offsets_each(
     """As ``list_offsets``; a partition without an offset has its error instead. Such a partition delays the answer by
     at most 5 s."""
     answers = await ask_each_leader(cluster, offsets_request(cluster, wanted, isolation), wanted, deadline=deadline)
-    return {each: offset_of(answers.found[each]) if each in answers.found else answers.errors[each] for each in wanted}
+    return {
+        partition: offset_of(answers.results[partition]) if partition in answers.results else answers.errors[partition]
+        for partition in wanted
+    }
 
 
 def offsets_request(
@@ -73,14 +76,14 @@ def offsets_request(
             topics.setdefault(partition.topic, []).append(
                 ListOffsetsPartition(partition.partition, epoch, wanted[partition])
             )
-        asked = tuple(ListOffsetsTopic(topic, tuple(each)) for topic, each in topics.items())
+        asked = tuple(ListOffsetsTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
         return ListOffsetsRequest(-1, int(isolation), asked)
 
     def results(response: ListOffsetsResponse) -> Iterable[tuple[TopicPartition, ListOffsetsPartitionResponse]]:
         return [
-            (TopicPartition(topic.name, each.partition_index), each)
+            (TopicPartition(topic.name, partition.partition_index), partition)
             for topic in response.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         ]
 
     return LeaderRequest(LIST_OFFSETS, request_of, results)
@@ -99,12 +102,12 @@ async def log_end_offsets_each(
 
     def request_of(some: Sequence[TopicPartition]) -> OffsetForLeaderEpochRequest:
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for each in some:
-            leader = cluster.metadata.leader(each)
+        for partition in some:
+            leader = cluster.metadata.leader(partition)
             epoch = -1 if leader is None else leader.leader_epoch
-            topics.setdefault(each.topic, []).append(OffsetForLeaderPartition(each.partition, epoch, epoch))
+            topics.setdefault(partition.topic, []).append(OffsetForLeaderPartition(partition.partition, epoch, epoch))
         return OffsetForLeaderEpochRequest(
-            topics=tuple(OffsetForLeaderTopic(topic, tuple(each)) for topic, each in topics.items())
+            topics=tuple(OffsetForLeaderTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
         )
 
     def results(response: OffsetForLeaderEpochResponse) -> Iterable[tuple[TopicPartition, EpochEndOffset]]:
@@ -116,5 +119,5 @@ async def log_end_offsets_each(
 
     request = LeaderRequest(OFFSET_FOR_LEADER_EPOCH, request_of, results)
     answers = await ask_each_leader(cluster, request, partitions, deadline=deadline)
-    found = {each: result.end_offset for each, result in answers.found.items() if result.end_offset >= 0}
-    return {**found, **answers.errors}
+    ends = {partition: result.end_offset for partition, result in answers.results.items() if result.end_offset >= 0}
+    return {**ends, **answers.errors}

@@ -105,13 +105,13 @@ class Outbox:
             except KafkaError as error:
                 self._fail_unrouted(topic, error)
                 return
-            for topic_partition, each in router.routable(topic, known):
-                self._append(topic_partition, each.record, each.size, each.ticket, cluster.now_ms())
+            for topic_partition, unrouted in router.routable(topic, known):
+                self._append(topic_partition, unrouted.record, unrouted.size, unrouted.ticket, cluster.now_ms())
 
     def _fail_unrouted(self, topic: str, error: KafkaError) -> None:
         dropped = self._router.drop(topic)
-        for each in dropped:
-            fail(each.ticket, error)
+        for unrouted in dropped:
+            fail(unrouted.ticket, error)
         self.not_written(topic, len(dropped), error)
         self._changes.announce()
 

@@ -59,16 +59,16 @@ class Positions:
                 self._start(_COORDINATOR, self._find_committed(self._membership.core.group_id, missing))
         resets = self._core.to_reset(now)
         led, leaderless = by_leader(self._cluster.metadata, resets)
-        for each in leaderless:
-            self._cluster.want_topic(each.topic, may_create=False)
-            if (error := self._cluster.metadata.refusal(each.topic)) is not None:
-                self._core.lookup_failed(each, self._retry_at_ms(), error)
+        for partition in leaderless:
+            self._cluster.want_topic(partition.topic, may_create=False)
+            if (error := self._cluster.metadata.refusal(partition.topic)) is not None:
+                self._core.lookup_failed(partition, self._retry_at_ms(), error)
         if leaderless:
             self._cluster.refresh_soon().add_done_callback(lambda _: self._changed())
         for node_id, some in led.items():
             if node_id not in self._tasks:
                 self._begin(some)
-                self._start(node_id, self._find_ends(node_id, {each: resets[each] for each in some}))
+                self._start(node_id, self._find_ends(node_id, {partition: resets[partition] for partition in some}))
 
     def _begin(self, partitions: Iterable[TopicPartition]) -> None:
         topics = self._cluster.metadata.topics
@@ -90,36 +90,36 @@ class Positions:
         return self._cluster.now_ms() + max(1, self._cluster.settings.retry_backoff_ms)
 
     async def _find_committed(self, group_id: str, missing: list[TopicPartition]) -> None:
-        found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None]
+        outcomes: dict[TopicPartition, OffsetAndMetadata | KafkaError | None]
         try:
-            found = await fetch_committed_each(self._cluster, group_id, missing, deadline=self._cluster.deadline())
+            outcomes = await fetch_committed_each(self._cluster, group_id, missing, deadline=self._cluster.deadline())
         except ClientClosed:
             return
         except KafkaError as error:
-            found = dict.fromkeys(missing, error)
+            outcomes = dict.fromkeys(missing, error)
         # A transaction that is still open holds an offset back: it is asked for again.
-        for each, result in found.items():
+        for partition, result in outcomes.items():
             if isinstance(result, KafkaError):
-                self._core.lookup_failed(each, self._retry_at_ms(), None if passes(result) else result)
-        committed = {each: result for each, result in found.items() if not isinstance(result, KafkaError)}
+                self._core.lookup_failed(partition, self._retry_at_ms(), None if passes(result) else result)
+        committed = {partition: result for partition, result in outcomes.items() if not isinstance(result, KafkaError)}
         self._core.committed_found(committed, self._retry_at_ms())
 
     async def _find_ends(self, node_id: int, resets: Mapping[TopicPartition, Reset]) -> None:
-        wanted = {each: _TIMESTAMPS[reset] for each, reset in resets.items()}
+        wanted = {partition: _TIMESTAMPS[reset] for partition, reset in resets.items()}
         request = offsets_request(self._cluster, wanted, self._isolation)
         answers = await ask_leader(self._cluster, request, node_id, list(wanted))
-        for each, result in answers.found.items():
+        for partition, result in answers.results.items():
             end = offset_of(result)
-            self._core.reset_found(each, resets[each], end.offset, end.leader_epoch)
+            self._core.reset_found(partition, resets[partition], end.offset, end.leader_epoch)
         errors = answers.errors
         if any(isinstance(error, Disconnected) and not error.was_sent for error in errors.values()):
             # The pause is that of metadata refreshes, unless the broker was asked.
             await self._cluster.refresh_soon()
         elif errors:
             self._cluster.refresh_soon()
-        for each, error in errors.items():
+        for partition, error in errors.items():
             if not isinstance(error, ClientClosed):
-                self._core.lookup_failed(each, self._retry_at_ms(), None if passes(error) else error)
+                self._core.lookup_failed(partition, self._retry_at_ms(), None if passes(error) else error)
 
     async def close(self) -> None:
         await end_tasks(list(self._tasks.values()))

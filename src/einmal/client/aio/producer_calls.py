@@ -35,7 +35,7 @@ def _producers_results(response: DescribeProducersResponse) -> list[tuple[TopicP
 _PRODUCERS: Final = LeaderRequest(DESCRIBE_PRODUCERS, _producers_request, _producers_results)
 
 
-def _producers(found: Mapping[TopicPartition, PartitionResponse]) -> list[ProducerDescription]:
+def _producers(partitions: Mapping[TopicPartition, PartitionResponse]) -> list[ProducerDescription]:
     return [
         ProducerDescription(
             topic_partition,
@@ -46,7 +46,7 @@ def _producers(found: Mapping[TopicPartition, PartitionResponse]) -> list[Produc
             producer.coordinator_epoch,
             producer.current_txn_start_offset,
         )
-        for topic_partition, partition in found.items()
+        for topic_partition, partition in partitions.items()
         for producer in partition.active_producers
     ]
 
@@ -69,4 +69,4 @@ class ProducerCalls:
         """As ``describe_producers``, and the errors of partitions that have no leader, do not exist or are refused."""
         deadline = self._cluster.deadline()
         answers = await ask_each_leader(self._cluster, _PRODUCERS, partitions, deadline=deadline)
-        return _producers(answers.found), answers.errors
+        return _producers(answers.results), answers.errors

@@ -41,7 +41,7 @@ class QuotaCalls:
         check(response, "client quotas")
         return [
             ClientQuota(
-                {part.entity_type: part.entity_name for part in entry.entity},
+                {component.entity_type: component.entity_name for component in entry.entity},
                 {value.key: value.value for value in entry.values},
             )
             for entry in response.entries or ()

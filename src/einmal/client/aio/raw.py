@@ -358,11 +358,11 @@ class RangeReader:
     ) -> AsyncGenerator[list[RawBatch], None]:
         """As ``read``, in lists: of one partition and one answer each, never empty."""
         ids = topic_ids or {}
-        positions = {each: bounds.start for each, bounds in ranges.items() if bounds.start < bounds.end}
+        positions = {partition: bounds.start for partition, bounds in ranges.items() if bounds.start < bounds.end}
         retry = self._new_retry()
         while positions:
-            for each in positions:
-                await self._find(each, ids.get(each.topic))
+            for partition in positions:
+                await self._find(partition, ids.get(partition.topic))
             led, _leaderless = by_leader(self._cluster.metadata, positions)
             before = dict(positions)
             code = ErrorCode.offset_not_available
@@ -374,9 +374,11 @@ class RangeReader:
                     self._cluster.refresh_soon()
                     await retry.after_disconnect(error)
                     continue
-                for each, result in answer:
-                    code = self._check(each, result.error_code) or code
-                    if piece := self._advance(each, result, positions, ranges[each], with_markers=with_markers):
+                for partition, result in answer:
+                    code = self._check(partition, result.error_code) or code
+                    if piece := self._advance(
+                        partition, result, positions, ranges[partition], with_markers=with_markers
+                    ):
                         yield piece
             if positions != before:
                 retry = self._new_retry()

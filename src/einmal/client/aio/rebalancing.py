@@ -99,13 +99,13 @@ class Rebalancing:
             await _call(self._on_revoked, partitions)
         core.revoked(partitions)
         gone = dict.fromkeys(partitions)
-        self._core.assign([each for each in self._core.assignment if each not in gone])
+        self._core.assign([partition for partition in self._core.assignment if partition not in gone])
 
     async def _take_over(self, assignment: tuple[TopicPartition, ...]) -> None:
         core = self.membership.core
-        gained = [each for each in assignment if each not in core.owned]
+        gained = [partition for partition in assignment if partition not in core.owned]
         kept = dict.fromkeys(assignment)
-        gone = tuple(each for each in core.owned if each not in kept)
+        gone = tuple(partition for partition in core.owned if partition not in kept)
         before = core.owned
         await self._revoke(gone)
         # The partitions that were given up just now decide whether this member has to join once more.

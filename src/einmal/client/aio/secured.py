@@ -74,16 +74,18 @@ class Secured:
 
     async def tls_failure(self, error: BaseException, host: str, port: int) -> KafkaError | None:
         """Return what an error of a secured connection means; None: TLS is not to blame."""
-        found = None if self._tls is None else explained(error)
-        if found is None:
+        failure = None if self._tls is None else explained(error)
+        if failure is None:
             return None
         where = f"{host}:{port}"
-        if not found.is_final:
+        if not failure.is_final:
             has_none = self._tls is not None and self._tls.certificate is None
             more = f"; {_MAY_REQUIRE_CERTIFICATE}" if has_none else ""
-            return Disconnected(f"{where}: SSL handshake failed: {found.reason}; {found.hint}{more}", was_sent=False)
-        detail, hint = f"{where}: {found.reason}", found.hint
-        if found.is_wrong_host and (names := await self._certificate_names(host, port)):
+            return Disconnected(
+                f"{where}: SSL handshake failed: {failure.reason}; {failure.hint}{more}", was_sent=False
+            )
+        detail, hint = f"{where}: {failure.reason}", failure.hint
+        if failure.is_wrong_host and (names := await self._certificate_names(host, port)):
             detail += f"; its names: {names}"
         return SslHandshakeFailed(detail=detail, what_to_do=hint)
 
@@ -237,4 +239,4 @@ def _refused(connection: Connection, sasl: SaslSettings, refused: SaslRefused, r
 
 
 def _readable(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text[:_TEXT_MAX])
+    return "".join(character if character.isprintable() else "?" for character in text[:_TEXT_MAX])

@@ -164,8 +164,8 @@ class Sender:
 
     def _leaders_changed(self, changed: Iterable[TopicPartition]) -> None:
         """Batches that wait for their next attempt need not wait any longer."""
-        for each in changed:
-            self._core.retry_now(each)
+        for partition in changed:
+            self._core.retry_now(partition)
         self._hang_up_where_it_is_silent()
         self.wake()
 
@@ -236,9 +236,9 @@ class Sender:
         try:
             response = decode_produce_response(version, answer.frame, answer.position)
             results = {
-                TopicPartition(names[topic], each.partition): each
+                TopicPartition(names[topic], partition.partition): partition
                 for topic, partitions in response.topics
-                for each in partitions
+                for partition in partitions
             }
         except (WireError, KeyError):
             self._lost(batches, was_sent=True)
@@ -248,7 +248,8 @@ class Sender:
             outcomes += self._take_answer(batch, results.get(batch.topic_partition))
         self._settle(outcomes)
         self._cluster.update_leaders(
-            [(each, partition.current_leader) for each, partition in results.items()], response.node_endpoints
+            [(topic_partition, partition.current_leader) for topic_partition, partition in results.items()],
+            response.node_endpoints,
         )
         for batch in batches:
             produced = results.get(batch.topic_partition)

@@ -43,13 +43,13 @@ class UserCalls:
             self._cluster, DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda response: [response, *response.results]
         )
         check(response, "describing users")
-        found = {}
+        credentials = {}
         for result in response.results:
             check(result, f"user {result.user!r}")
-            found[result.user] = {
+            credentials[result.user] = {
                 _NAMES.get(info.mechanism, str(info.mechanism)): info.iterations for info in result.credential_infos
             }
-        return dict(sorted(found.items()))
+        return dict(sorted(credentials.items()))
 
     async def set_scram_password(
         self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = ITERATIONS

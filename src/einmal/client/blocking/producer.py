@@ -124,7 +124,7 @@ class Producer:
                 ticket.set_exception(error)
         with self._lock:
             # Only now: until here the records count as queued.
-            self._queued_bytes -= sum(each[-1] for each in queued)
+            self._queued_bytes -= sum(record[-1] for record in queued)
         return True
 
     def _wait_for_room(self, size: int) -> None:

@@ -47,7 +47,10 @@ class JoinChecks:
         )
         if group.size + added > self._config.max_bytes:
             return ErrorCode.group_max_size_reached
-        if added > _SMALL_BYTES and sum(each.size for each in self._groups.values()) > self._config.max_shard_bytes:
+        if (
+            added > _SMALL_BYTES
+            and sum(shard_group.size for shard_group in self._groups.values()) > self._config.max_shard_bytes
+        ):
             return ErrorCode.coordinator_not_available
         is_newcomer = member is None and request.member_id == NO_MEMBER_ID
         if is_newcomer and len(group.pending_members) >= self._config.max_pending_members:

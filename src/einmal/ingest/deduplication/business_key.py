@@ -65,10 +65,10 @@ def _field(value: bytes, name: str) -> bytes | None:
     """A number and the same digits as text are two keys. What Python and others write for "no number" is no key: all
     events that lack one would be duplicates of each other."""
     try:
-        found = json.loads(value, parse_int=_integer, parse_float=_decimal, parse_constant=lambda _: None)
+        document = json.loads(value, parse_int=_integer, parse_float=_decimal, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
-    field = found.get(name) if isinstance(found, dict) else None
+    field = document.get(name) if isinstance(document, dict) else None
     if isinstance(field, _Number):
         return field.encode()
     return json.dumps(field).encode() if isinstance(field, str | bool) else None

@@ -118,13 +118,17 @@ class Deduplicator:
     def _ranges(self, recorded: RecordedWindow) -> dict[TopicPartition, OffsetRange]:
         """The existing part of a recorded window; what is missing is reported."""
         start, reached = recorded.start(), recorded.reached
-        seen = self._cluster.look(sorted({each.topic for each in start}))
-        existing = [each for each in start if each.topic in seen.topics and each in seen.topics[each.topic].partitions]
-        for topic in dict.fromkeys(each.topic for each in existing):
+        seen = self._cluster.look(sorted({partition.topic for partition in start}))
+        existing = [
+            partition
+            for partition in start
+            if partition.topic in seen.topics and partition in seen.topics[partition.topic].partitions
+        ]
+        for topic in dict.fromkeys(partition.topic for partition in existing):
             self._check_topic(topic)
         earliest = self._cluster.earliest(existing)
         ends = self._cluster.latest(
-            existing, committed=False, reached={each: Offset(reached[each]) for each in existing}
+            existing, committed=False, reached={partition: Offset(reached[partition]) for partition in existing}
         )
         ranges: dict[TopicPartition, OffsetRange] = {}
         for partition, first in start.items():

@@ -98,9 +98,9 @@ class KeyWindow:
     def find(self, digest: bytes, timestamp: int) -> int | None:
         """The entry of which a record with this key and timestamp is a duplicate."""
         for keys in self._keys.values():
-            found = keys.get(digest)
-            if found is not None and self.is_near(found, timestamp):
-                return found
+            entry = keys.get(digest)
+            if entry is not None and self.is_near(entry, timestamp):
+                return entry
         return None
 
     def is_near(self, entry: int, timestamp: int) -> bool:

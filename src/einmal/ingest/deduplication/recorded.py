@@ -32,7 +32,7 @@ class DuplicateCounts:
 
     def __add__(self, other: DuplicateCounts) -> DuplicateCounts:
         return DuplicateCounts(
-            *(getattr(self, each.name) + getattr(other, each.name) for each in fields(DuplicateCounts))
+            *(getattr(self, count.name) + getattr(other, count.name) for count in fields(DuplicateCounts))
         )
 
 
@@ -65,7 +65,7 @@ class RecordedWindow:
 
     def after(self, clock: int, counts: DuplicateCounts, outputs: Sequence[Output], producer_id: int) -> RecordedWindow:
         """With one more batch: what it has written, and the clock behind it."""
-        written = {TopicPartition(each.topic, each.partition): each for each in outputs}
+        written = {TopicPartition(output.topic, output.partition): output for output in outputs}
         last = self.spans[-1]
         first = {partition: output.first_offset for partition, output in written.items()} | dict(last.first)
         producers = dict.fromkeys((*last.producers, producer_id)) if outputs else last.producers
@@ -88,10 +88,10 @@ class RecordedWindow:
 
     def start(self) -> dict[TopicPartition, int]:
         """The offset of the first record that is remembered, by partition."""
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         for span in reversed(self.spans):
-            found.update(span.first)
-        return found
+            offsets.update(span.first)
+        return offsets
 
     def span_of(self, partition: TopicPartition, offset: int) -> int:
         """The number of the span that a remembered record belongs to."""
@@ -125,12 +125,12 @@ def decode_window(value: Any) -> RecordedWindow:
             _number(value["clock"]),
             tuple(
                 WindowSpan(
-                    _number(each["number"]),
-                    _number(each["since"]),
-                    _flat(each["first"]),
-                    tuple(_number(producer) for producer in each["producers"]),
+                    _number(span["number"]),
+                    _number(span["since"]),
+                    _flat(span["first"]),
+                    tuple(_number(producer) for producer in span["producers"]),
                 )
-                for each in value["spans"]
+                for span in value["spans"]
             ),
             _flat(value["reached"]),
             DuplicateCounts(**{name: _number(count) for name, count in value["batch"].items()}),

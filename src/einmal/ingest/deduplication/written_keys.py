@@ -21,7 +21,7 @@ class WrittenKeys:
         self._recorded = recorded
         self._start = recorded.start()
         self._producers = {producer for span in recorded.spans for producer in span.producers}
-        self._keys: dict[int, Keys] = {each.number: {} for each in recorded.spans}
+        self._keys: dict[int, Keys] = {span.number: {} for span in recorded.spans}
         self._open: dict[tuple[TopicPartition, int], dict[int, Keys]] = {}
         """Keys of transactions without a marker so far, by partition and producer id."""
 
@@ -38,9 +38,9 @@ class WrittenKeys:
         keys = self._open.setdefault((partition, header.producer_id), {})
         for record in batch.records():
             if self._start[partition] <= record.offset < self._recorded.reached[partition]:
-                found = record_key(self._window, partition.topic, record)
-                if found is not None:
-                    remember(keys.setdefault(self._recorded.span_of(partition, record.offset), {}), *found)
+                key = record_key(self._window, partition.topic, record)
+                if key is not None:
+                    remember(keys.setdefault(self._recorded.span_of(partition, record.offset), {}), *key)
 
     def keys(self) -> dict[int, Keys]:
         """By number of the span, once every batch was taken.

@@ -136,10 +136,10 @@ class Content:
         edge = min(offset, EDGE)
         if self.codec is None:
             head = self._plain_head()
-            found = _read_fully(self._descriptor, offset - edge, edge + size)
+            chunk = _read_fully(self._descriptor, offset - edge, edge + size)
             # A file that was truncated, and written anew meanwhile, begins with something else.
             is_stable = _read_fully(self._descriptor, 0, len(head)) == head
-            return Extract(head if is_stable else b"", found[:edge], found[edge:])
+            return Extract(head if is_stable else b"", chunk[:edge], chunk[edge:])
         self._seek(offset)
         before = self._tail[len(self._tail) - edge :]
         data = self._next(size)
@@ -185,22 +185,22 @@ class Content:
     def _next(self, size: int) -> bytes:
         assert self._reader is not None
         try:
-            found = self._reader.read(size)
+            data = self._reader.read(size)
         except BaseException:
             self._reader = None
             raise
-        self._position += len(found)
+        self._position += len(data)
         if len(self._head) < EDGE:
-            self._head = (self._head + found)[:EDGE]
-        self._tail = found[-EDGE:] if len(found) >= EDGE else (self._tail + found)[-EDGE:]
-        return found
+            self._head = (self._head + data)[:EDGE]
+        self._tail = data[-EDGE:] if len(data) >= EDGE else (self._tail + data)[-EDGE:]
+        return data
 
 
 def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
-    found = os.pread(descriptor, size, offset)
-    while len(found) < size and (more := os.pread(descriptor, size - len(found), offset + len(found))):
-        found += more
-    return found
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def _generation(descriptor: int) -> int | None:

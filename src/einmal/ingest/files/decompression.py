@@ -20,7 +20,7 @@ _Pattern = tuple[Container[int], ...]
 
 
 def _fixed(magic: bytes) -> _Pattern:
-    return tuple((each,) for each in magic)
+    return tuple((byte,) for byte in magic)
 
 
 _BEGINNINGS: Final[tuple[tuple[str, _Pattern], ...]] = (
@@ -30,7 +30,7 @@ _BEGINNINGS: Final[tuple[tuple[str, _Pattern], ...]] = (
     ("bzip2", (*_fixed(b"BZh"), range(ord("1"), ord("9") + 1), *_fixed(b"\x31\x41\x59\x26\x53\x59"))),
     ("bzip2", (*_fixed(b"BZh"), range(ord("1"), ord("9") + 1), *_fixed(b"\x17\x72\x45\x38\x50\x90"))),
     # A bit of the descriptor is reserved (RFC 8878). Or a frame to be skipped, as pzstd writes first.
-    ("zstd", (*_fixed(b"\x28\xb5\x2f\xfd"), frozenset(each for each in range(0x100) if not each & 8))),
+    ("zstd", (*_fixed(b"\x28\xb5\x2f\xfd"), frozenset(byte for byte in range(0x100) if not byte & 8))),
     ("zstd", (range(0x50, 0x60), *_fixed(b"\x2a\x4d\x18"))),
     ("xz", _fixed(b"\xfd7zXZ\x00")),
     ("lz4", _fixed(b"\x04\x22\x4d\x18")),
@@ -115,9 +115,9 @@ class Decompression:
             if type(error).__name__ != "ZstdError":
                 raise
             raise Damaged(str(error)) from error
-        found = bytes(self._output[:size])
+        data = bytes(self._output[:size])
         del self._output[:size]
-        return found
+        return data
 
     def _advance(self) -> bool:
         """Decompress one more piece; False at the end of the file."""

@@ -140,26 +140,26 @@ class FileReader:
         self._is_first = False
         fingerprint = functools.partial(self._scanner.fingerprint, scan)
         matches = match(tracked, scan.seen.values(), fingerprint)
-        if missing := [each.file for each in matches.missing]:
+        if missing := [file_match.file for file_match in matches.missing]:
             self._scanner.look_beside(missing, scan)
             matches = match(tracked, scan.seen.values(), fingerprint)
         reads = self._read_files(matches, scan)
         changes = self._scanner.changes(scan, _marks(reads))
         absent = RelatedPaths(
             location.path
-            for each in (*matches.found, *matches.missing)
-            for location in each.absent
+            for file_match in (*matches.present, *matches.missing)
+            for location in file_match.absent
             if posixpath.dirname(location.path) in changes.folders
         )
-        missing_paths = RelatedPaths(each.file.path for each in matches.missing)
+        missing_paths = RelatedPaths(file_match.file.path for file_match in matches.missing)
         settling = _Settling(
             scan, FileLook(scan.notices, scan.aside), changes, reads, RelatedPaths(scan.waiting), absent, missing_paths
         )
         known = {location.key for file in tracked for location in file.locations()}
-        for each in matches.found:
-            self._settle_found(each, settling, known)
-        for each in matches.missing:
-            self._settle_missing(each, matches, settling)
+        for file_match in matches.present:
+            self._settle_present(file_match, settling, known)
+        for file_match in matches.missing:
+            self._settle_missing(file_match, matches, settling)
         self._settle_new(matches, settling)
         self._counts = settling.counts
         look = settling.look
@@ -169,31 +169,33 @@ class FileReader:
                 look.pieces += [] if read.piece is None else [read.piece]
         look.is_settled = not settling.left and not self._counts
         self._stuck = {
-            key: each
-            for key, each in self._stuck.items()
-            if key in reads and key not in settling.left and reads[key].file.read.offset == each.offset
+            key: stuck
+            for key, stuck in self._stuck.items()
+            if key in reads and key not in settling.left and reads[key].file.read.offset == stuck.offset
         }
-        look.aside += [each.aside for each in self._stuck.values() if each.aside is not None]
+        look.aside += [stuck.aside for stuck in self._stuck.values() if stuck.aside is not None]
         self._scanner.forget(look.tracked, scan)
         return look
 
     # --- what counts ----------------------------------------------------------------------------------------------
 
-    def _settle_found(self, found: Match, settling: _Settling, known: set[FileKey]) -> None:
-        seen, look = found.seen, settling.look
+    def _settle_present(self, file_match: Match, settling: _Settling, known: set[FileKey]) -> None:
+        seen, look = file_match.seen, settling.look
         assert seen is not None
-        if found.is_replaced:
+        if file_match.is_replaced:
             look.notices.append(_notice("replaced", seen.path, "was replaced: the rest of it is read"))
-        for copy in found.copies:
+        for copy in file_match.copies:
             if copy.key not in known:
                 look.notices.append(_notice("copy", copy.path, "is a copy of another file, and is left alone"))
         file, piece, _ = settling.reads[seen.key]
-        is_new = not found.file.read.offset
+        is_new = not file_match.file.read.offset
         if piece is not None and (seen.path in settling.changes.paths or (is_new and settling.is_doubtful(seen.path))):
             settling.left.add(seen.key)
-            file = replace(file, read=found.file.read, head=found.file.head)
+            file = replace(file, read=file_match.file.read, head=file_match.file.head)
         absent = tuple(
-            each for each in found.absent if each.key != seen.key and not self._is_gone(each, each, settling)
+            location
+            for location in file_match.absent
+            if location.key != seen.key and not self._is_gone(location, location, settling)
         )
         file = replace(file, copies=(*file.copies, *absent))
         size = self._scanner.size_of(seen)
@@ -227,8 +229,8 @@ class FileReader:
                 look.tracked.append(TrackedFile(seen.path, seen.key, seen.size, read, head_of(seen.first, seen.size)))
 
     def _settle_new(self, matches: Matches, settling: _Settling) -> None:
-        for each in matches.new:
-            seen = each.seen
+        for file_match in matches.new:
+            seen = file_match.seen
             if seen is None or seen.key not in settling.reads:
                 continue
             if seen.path in settling.changes.paths or settling.is_doubtful(seen.path):
@@ -292,9 +294,9 @@ class FileReader:
         """By what was seen, oldest files first. A new file that cannot be read now is not among them."""
         result: dict[FileKey, _Read] = {}
         budget = _BATCH_BYTES
-        new = {each.seen.key for each in matches.new if each.seen is not None}
+        new = {file_match.seen.key for file_match in matches.new if file_match.seen is not None}
         for file, seen in sorted(
-            self._current((*matches.found, *matches.new), scan),
+            self._current((*matches.present, *matches.new), scan),
             key=lambda pair: (scan.versions[pair[1].key].modified, pair[1].path),
         ):
             result[seen.key] = _Read(file)
@@ -312,15 +314,15 @@ class FileReader:
 
     def _current(self, matches: tuple[Match, ...], scan: Scan) -> Iterator[tuple[TrackedFile, SeenFile]]:
         """With the paths and copies of this look."""
-        for each in matches:
+        for file_match in matches:
             copies: list[FileCopy] = []
-            for copy in each.copies:
+            for copy in file_match.copies:
                 fingerprint = self._scanner.fingerprint(scan, copy, copy.size)
                 if fingerprint is not None:
                     copies.append(FileCopy(copy.path, copy.key, Mark(copy.size, fingerprint)))
-            if (seen := each.seen) is not None:
-                size = max(each.file.size, seen.size)
-                yield replace(each.file, path=seen.path, key=seen.key, size=size, copies=tuple(copies)), seen
+            if (seen := file_match.seen) is not None:
+                size = max(file_match.file.size, seen.size)
+                yield replace(file_match.file, path=seen.path, key=seen.key, size=size, copies=tuple(copies)), seen
 
     def _is_stuck(self, file: TrackedFile, version: FileState) -> bool:
         known = self._stuck.get(file.key)
@@ -401,11 +403,11 @@ class FileReader:
             return self._stick(file, version)
         if not self._skips_long_lines:
             return self._stick(file, version, self._too_long(file.path, begin))
-        end, found = begin + len(extract.data), -1
-        while found < 0 and (data := content.read(end, _READ).data):
-            found = data.find(b"\n")
-            end += len(data) if found < 0 else found + 1
-        if found < 0 and content.codec is None:
+        end, line_feed = begin + len(extract.data), -1
+        while line_feed < 0 and (data := content.read(end, _READ).data):
+            line_feed = data.find(b"\n")
+            end += len(data) if line_feed < 0 else line_feed + 1
+        if line_feed < 0 and content.codec is None:
             return self._stick(file, version)
         fingerprint = content.fingerprint(end)
         if fingerprint is None:
@@ -413,7 +415,7 @@ class FileReader:
         following = replace(
             file, size=max(end, file.size), read=Mark(end, fingerprint), head=head_of(extract.head, end)
         )
-        length = end - begin - (found >= 0)
+        length = end - begin - (line_feed >= 0)
         return _Read(following, None, (self._left_out(file.path, begin, length, 1),))
 
     def _too_long(self, path: str, offset: int) -> SourceNotice:
@@ -450,8 +452,8 @@ def _has_copy(file: TrackedFile, scan: Scan) -> bool:
     """Whether what a file had, of which nothing was read, can be in another one, which is read as a new one."""
     related = RelatedPaths([file.path])
     return not file.read.offset and any(
-        each.size >= file.size and (each.path in related or stem(each.path) == stem(file.path))
-        for each in scan.seen.values()
+        seen.size >= file.size and (seen.path in related or stem(seen.path) == stem(file.path))
+        for seen in scan.seen.values()
     )
 
 

@@ -49,10 +49,10 @@ def decode(position: Position | None) -> list[TrackedFile]:
 
 def _file(entry: list[Any]) -> TrackedFile:
     path, device, inode, generation, size, read, fingerprint, head, copies = entry
-    found = _copy([path, device, inode, generation, read, fingerprint])
+    location = _copy([path, device, inode, generation, read, fingerprint])
     if not isinstance(head, str) or type(size) is not int:
         raise ValueError(entry)
-    return TrackedFile(found.path, found.key, size, found.mark, head, tuple(map(_copy, copies)))
+    return TrackedFile(location.path, location.key, size, location.mark, head, tuple(map(_copy, copies)))
 
 
 def _copy(entry: list[Any]) -> FileCopy:

@@ -101,8 +101,8 @@ class FileScanner:
         """``is_first``: look for directories that cannot be listed, too, and report that nothing matches."""
         result = Scan()
         if is_first:
-            found = glob.iglob(posixpath.join(posixpath.dirname(self._pattern), ""), recursive=True)
-            self._unlisted = [folder.rstrip("/") or "/" for folder in found]
+            directories = glob.iglob(posixpath.join(posixpath.dirname(self._pattern), ""), recursive=True)
+            self._unlisted = [folder.rstrip("/") or "/" for folder in directories]
         self._unlisted = [folder for folder in self._unlisted if not self._is_listed(folder, result)]
         folders = {posixpath.dirname(location.path) for file in tracked for location in file.locations()}
         result.folders = {folder: _changed_at(folder) for folder in folders}
@@ -119,7 +119,7 @@ class FileScanner:
         for file in missing:
             folders.setdefault(posixpath.dirname(file.path), []).append(file)
         for folder, files in folders.items():
-            wanted = {location.key.inode for each in files for location in each.locations()}
+            wanted = {location.key.inode for file in files for location in file.locations()}
             related = RelatedPaths(file.path for file in files)
             try:
                 for path, inode in _listed(folder):
@@ -137,7 +137,7 @@ class FileScanner:
         for path in self._matching():
             with contextlib.suppress(OSError):
                 now[path] = _inspected(path)
-        grown = {path for path, found in now.items() if found != scan.listing.get(path)}
+        grown = {path for path, status in now.items() if status != scan.listing.get(path)}
         changed = {path for path in grown if not self._is_intact(path, marks)}
         # Under their old names, too, and what has none that was listed.
         intact = {inode for path, (inode, _) in now.items() if path not in changed}
@@ -160,8 +160,8 @@ class FileScanner:
 
     def content(self, seen: SeenFile) -> Content:
         """Raises OSError, NotAFile: the file may be deleted by now, or another one have its path."""
-        found = self._contents.get(_Inode(*seen.key[:2]))
-        content = self._opened(seen.path, None) if found is None else found[0]
+        open_file = self._contents.get(_Inode(*seen.key[:2]))
+        content = self._opened(seen.path, None) if open_file is None else open_file[0]
         if content.key != seen.key:
             raise FileNotFoundError(seen.path)
         return content
@@ -180,11 +180,11 @@ class FileScanner:
         if known is not None and known[0] == version:
             return known[1]
         try:
-            found = self.content(seen).fingerprint(offset)
+            fingerprint = self.content(seen).fingerprint(offset)
         except UNREADABLE:
             return None
-        self._remember(seen.key, offset, version, found)
-        return found
+        self._remember(seen.key, offset, version, fingerprint)
+        return fingerprint
 
     def close(self) -> None:
         while self._contents:
@@ -195,14 +195,14 @@ class FileScanner:
     def _matching(self) -> Iterable[str]:
         """Paths without links."""
         folders: dict[str, str] = {}
-        found: dict[str, None] = {}
+        paths: dict[str, None] = {}
         for path in glob.iglob(self._pattern, recursive=True):
             folder, name = posixpath.split(path)
             if folder not in folders:
                 folders[folder] = os.path.realpath(folder)
             direct = posixpath.join(folders[folder], name)
-            found[os.path.realpath(direct) if os.path.islink(direct) else direct] = None
-        return found
+            paths[os.path.realpath(direct) if os.path.islink(direct) else direct] = None
+        return paths
 
     def _look(self, path: str, result: Scan, *, is_wanted: bool) -> None:
         try:
@@ -277,14 +277,14 @@ class FileScanner:
 
     def _opened(self, path: str, inode: _Inode | None) -> Content:
         """Open, or still open and the same. ``inode``: which may be open; it cannot be used again meanwhile."""
-        found = None if inode is None else self._contents.pop(inode, None)
-        if found is not None:
-            content, known = found
+        open_file = None if inode is None else self._contents.pop(inode, None)
+        if open_file is not None:
+            content, known = open_file
             # A changed file may be compressed now, and a compressed one is read anew.
             if content.state() != known and not content.is_plain():
                 content.close()
-                found = None
-        content = Content(path, is_as_stored=self._is_as_stored) if found is None else found[0]
+                open_file = None
+        content = Content(path, is_as_stored=self._is_as_stored) if open_file is None else open_file[0]
         key = _Inode(*content.key[:2])
         if (other := self._contents.pop(key, None)) is not None:
             other[0].close()
@@ -345,7 +345,7 @@ class FileScanner:
 def base_of(pattern: str) -> str:
     """The directory below which a pattern can match."""
     base = pattern
-    while any(each in base for each in "*?["):
+    while any(wildcard in base for wildcard in "*?["):
         base = posixpath.dirname(base)
     return os.path.realpath(base if base != pattern else posixpath.dirname(pattern))
 

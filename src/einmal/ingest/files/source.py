@@ -73,9 +73,9 @@ class FilesSource(RecordSource):
             tracked, self._aside = look.tracked, tuple(look.aside)
             idle = idle + 1 if look.is_settled and not look.pieces else 0
             # Names are recorded even where nothing was read: the next rotation starts from them.
-            found = _recorded(tracked)
-            if look.pieces or found != recorded:
-                recorded = found
+            state = _recorded(tracked)
+            if look.pieces or state != recorded:
+                recorded = state
                 yield IngestBatch(self._records(look.pieces), encode(tracked))
             elif idle >= _IDLE_LOOKS:
                 yield None

@@ -100,7 +100,7 @@ class Matches:
     """``doubtful``: files that are not read, each with one that is missing and of which it may be a copy that lacks
     some of what was read."""
 
-    found: list[Match] = field(default_factory=list)
+    present: list[Match] = field(default_factory=list)
     missing: list[Match] = field(default_factory=list)
     new: list[Match] = field(default_factory=list)
     doubtful: list[tuple[TrackedFile, SeenFile]] = field(default_factory=list)
@@ -124,50 +124,50 @@ def head_of(first: bytes, offset: int) -> str:
 
 def match(tracked: Iterable[TrackedFile], seen: Iterable[SeenFile], fingerprint: FingerprintOf) -> Matches:
     """``seen`` has no file twice."""
-    return _Matching(tracked, {each.key: each for each in seen}, fingerprint).result
+    return _Matching(tracked, {file.key: file for file in seen}, fingerprint).result
 
 
 class _Matching:
     def __init__(self, tracked: Iterable[TrackedFile], left: dict[FileKey, SeenFile], same: FingerprintOf) -> None:
         self._left = left
         self._fingerprint = same
-        self._devices = {each.key.device for each in left.values()}
+        self._devices = {seen.key.device for seen in left.values()}
         self._inodes: dict[int, list[SeenFile]] = {}
-        for each in left.values():
-            self._inodes.setdefault(each.key.inode, []).append(each)
+        for seen in left.values():
+            self._inodes.setdefault(seen.key.inode, []).append(seen)
         self._owners: dict[FileKey, Match] = {}
         self.result = Matches()
         # The first of two files with the same content is the one of which more was read.
         files = sorted(tracked, key=lambda file: -file.read.offset)
         matches = [self._by_inode(file) for file in files if file.read.offset]
-        self._by_path([each for each in matches if each.seen is None])
-        self._by_name([each for each in matches if each.seen is None])
-        self._copies_of_copies([each for each in matches if each.seen is None])
-        for found in matches:
-            self._separate(found)
+        self._by_path([file_match for file_match in matches if file_match.seen is None])
+        self._by_name([file_match for file_match in matches if file_match.seen is None])
+        self._copies_of_copies([file_match for file_match in matches if file_match.seen is None])
+        for file_match in matches:
+            self._separate(file_match)
         self._classify(matches)
         self._take_unread([file for file in files if not file.read.offset])
 
     def _has(self, seen: SeenFile, mark: Mark) -> bool:
         return seen.size >= mark.offset and self._fingerprint(seen, mark.offset) == mark.fingerprint
 
-    def _claim(self, found: Match, seen: SeenFile) -> None:
+    def _claim(self, file_match: Match, seen: SeenFile) -> None:
         del self._left[seen.key]
-        if found.seen is None:
-            found.seen = seen
+        if file_match.seen is None:
+            file_match.seen = seen
         else:
-            found.copies.append(seen)
+            file_match.copies.append(seen)
 
-    def _claim_copy(self, found: Match, seen: SeenFile) -> None:
+    def _claim_copy(self, file_match: Match, seen: SeenFile) -> None:
         del self._left[seen.key]
-        found.copies.append(seen)
+        file_match.copies.append(seen)
 
     # --- what was read before ---------------------------------------------------------------------------------------
 
     def _by_inode(self, file: TrackedFile) -> Match:
         result = Match(file)
         for location in file.locations():
-            same = [each for each in self._inodes.get(location.key.inode, ()) if self._is_inode(location, each)]
+            same = [seen for seen in self._inodes.get(location.key.inode, ()) if self._is_inode(location, seen)]
             if not same:
                 result.absent.append(location)
             for seen in same:
@@ -192,28 +192,28 @@ class _Matching:
         paths: dict[str, list[SeenFile]] = {}
         for seen in self._left.values():
             paths.setdefault(seen.path, []).append(seen)
-        for each in matches:
-            for seen in paths.get(each.file.path, ()):
-                if each.seen is None and seen.key in self._left and self._has(seen, each.file.read):
-                    self._claim(each, seen)
-                    each.is_replaced = True
+        for file_match in matches:
+            for seen in paths.get(file_match.file.path, ()):
+                if file_match.seen is None and seen.key in self._left and self._has(seen, file_match.file.read):
+                    self._claim(file_match, seen)
+                    file_match.is_replaced = True
 
     def _by_name(self, matches: list[Match]) -> None:
         """One file each: what remains of those with the same content can only be copies."""
         after: dict[tuple[str, str], list[SeenFile]] = {}
-        for size in {head_size(each.file.read.offset) for each in matches}:
+        for size in {head_size(file_match.file.read.offset) for file_match in matches}:
             for seen in self._left.values():
                 if len(seen.first) >= size:
                     head = digest(seen.first[:size], b"")
                     for name in _original_names(seen.path):
                         after.setdefault((name, head), []).append(seen)
-        for each in matches:
-            file = each.file
+        for file_match in matches:
+            file = file_match.file
             for name in (file.path, _any_of(file.path)):
                 # app.log.1 before app.log.1.gz: the second one is a copy of the first.
                 for seen in sorted(after.get((name, file.head), ()), key=_by_length):
-                    if each.seen is None and seen.key in self._left and self._has(seen, file.read):
-                        self._claim(each, seen)
+                    if file_match.seen is None and seen.key in self._left and self._has(seen, file.read):
+                        self._claim(file_match, seen)
 
     def _copies_of_copies(self, matches: list[Match]) -> None:
         """A copy that lacks lines which were read, and was renamed or compressed itself since it was seen."""
@@ -221,22 +221,22 @@ class _Matching:
         for seen in self._left.values():
             for name in _original_names(seen.path):
                 sizes.setdefault((name, seen.size), []).append(seen)
-        for each in matches:
-            for copy in each.absent:
-                for name in (each.file.path, copy.path, _any_of(copy.path)):
+        for file_match in matches:
+            for copy in file_match.absent:
+                for name in (file_match.file.path, copy.path, _any_of(copy.path)):
                     for seen in sizes.get((name, copy.mark.offset), ()):
                         if copy.mark.offset and seen.key in self._left and self._has(seen, copy.mark):
-                            self._claim_copy(each, seen)
+                            self._claim_copy(file_match, seen)
 
-    def _separate(self, found: Match) -> None:
+    def _separate(self, file_match: Match) -> None:
         """Files with the same content so far become different if one of them was truncated, and begins as before."""
-        copies, found.copies = found.copies, []
+        copies, file_match.copies = file_match.copies, []
         for copy in copies:
-            if found.seen is None or self._is_copy(copy, found.seen):
-                found.copies.append(copy)
-            elif copy.size > found.seen.size and self._is_copy(found.seen, copy):
-                found.copies.append(found.seen)
-                found.seen = copy
+            if file_match.seen is None or self._is_copy(copy, file_match.seen):
+                file_match.copies.append(copy)
+            elif copy.size > file_match.seen.size and self._is_copy(file_match.seen, copy):
+                file_match.copies.append(file_match.seen)
+                file_match.seen = copy
             else:
                 self._left[copy.key] = copy
 
@@ -248,12 +248,12 @@ class _Matching:
         return fingerprint is not None and fingerprint == self._fingerprint(original, copy.size)
 
     def _classify(self, matches: list[Match]) -> None:
-        for each in matches:
-            (self.result.missing if each.seen is None else self.result.found).append(each)
-            for seen in each.copies:
-                self._owners[seen.key] = each
-            if each.seen is not None:
-                self._owners[each.seen.key] = each
+        for file_match in matches:
+            (self.result.missing if file_match.seen is None else self.result.present).append(file_match)
+            for seen in file_match.copies:
+                self._owners[seen.key] = file_match
+            if file_match.seen is not None:
+                self._owners[file_match.seen.key] = file_match
 
     # --- what was not -----------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class _Matching:
         known = _Names()
         for seen in sorted((*self._left.values(), *self._claimed()), key=_by_length):
             known.add(seen)
-        shortened = _Shortened(each.file for each in self.result.missing if not each.copies)
+        shortened = _Shortened(file_match.file for file_match in self.result.missing if not file_match.copies)
         unread: dict[int, list[TrackedFile]] = {}
         for file in tracked:
             unread.setdefault(file.key.inode, []).append(file)
@@ -279,18 +279,18 @@ class _Matching:
             elif seen.is_wanted and (original := shortened.original(seen)) is not None:
                 self.result.doubtful.append((original, seen))
             elif known_as is not None:
-                self._owners[seen.key] = found = Match(known_as, seen)
-                self.result.found.append(found)
+                self._owners[seen.key] = present = Match(known_as, seen)
+                self.result.present.append(present)
             elif seen.is_wanted:
                 self._owners[seen.key] = new = Match(TrackedFile(seen.path, seen.key, seen.size), seen)
                 self.result.new.append(new)
         self.result.missing += [Match(file) for before in unread.values() for file in before]
 
     def _claimed(self) -> Iterator[SeenFile]:
-        for each in (*self.result.found, *self.result.missing):
-            yield from each.copies
-            if each.seen is not None:
-                yield each.seen
+        for file_match in (*self.result.present, *self.result.missing):
+            yield from file_match.copies
+            if file_match.seen is not None:
+                yield file_match.seen
 
     def _original(self, seen: SeenFile, known: _Names) -> Match | None:
         if not seen.size:
@@ -325,8 +325,8 @@ class _Names:
             yield from self._paths.get(name, ())
         if _COMPRESSED.search(seen.path):
             head = seen.first[: self._HEAD]
-            for size, each in ((seen.size, head), (-1, head), (-1, b"")):
-                yield from self._stems.get((_any_of(seen.path), size, each), ())
+            for size, beginning in ((seen.size, head), (-1, head), (-1, b"")):
+                yield from self._stems.get((_any_of(seen.path), size, beginning), ())
 
 
 class _Shortened:

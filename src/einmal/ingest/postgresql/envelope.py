@@ -86,7 +86,7 @@ def table_shape(
         table=table,
         topic=legal_topic(f"{prefix}.{schema}.{table}"),
         columns=columns,
-        key=tuple(sorted(names.index(each) for each in key)),
+        key=tuple(sorted(names.index(name) for name in key)),
         headers=(Header(SCHEMA_HEADER, digest.encode()),),
     )
 

@@ -18,7 +18,7 @@ def lsn_text(lsn: int) -> str:
 
 def parse_lsn(text: Any) -> Lsn:
     """Raises ValueError."""
-    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         raise ValueError(f"not an LSN: {text!r}")
-    return Lsn(int(found[1], 16) << 32 | int(found[2], 16))
+    return Lsn(int(match[1], 16) << 32 | int(match[2], 16))

@@ -72,7 +72,7 @@ def _routing(options: Options) -> Routing:
     prefix = options.required("topic.prefix", "shop")
     if legal_topic(prefix) != prefix or prefix.startswith("__"):
         raise OptionError(f'option "topic.prefix" begins the names of topics: {prefix!r} cannot')
-    tables = [each.strip() for each in (options.text("outbox.tables") or "").split(",") if each.strip()]
+    tables = [table.strip() for table in (options.text("outbox.tables") or "").split(",") if table.strip()]
     for table in tables:
         if "." not in table:
             raise OptionError(f'option "outbox.tables" has {table!r}\nhint: with the schema, such as public.{table}')
@@ -92,17 +92,17 @@ def _routing(options: Options) -> Routing:
 def _keys(options: Options) -> dict[str, tuple[tuple[str, ...], ...]]:
     """``schema.table:column,column;schema.table:column``, without Debezium's patterns. A table may be there several
     times: its columns had other names at another time."""
-    found: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for each in filter(str.strip, (options.text("message.key.columns") or "").split(";")):
-        table, _, names = (part.strip() for part in each.partition(":"))
+    keys: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for declaration in filter(str.strip, (options.text("message.key.columns") or "").split(";")):
+        table, _, names = (component.strip() for component in declaration.partition(":"))
         columns = tuple(name.strip() for name in names.split(",") if name.strip())
         if "." not in table or not columns:
             raise OptionError(
-                f'option "message.key.columns" has {each.strip()!r}\nhint: "public.orders:id", with the schema; commas '
-                'between columns, ";" between tables'
+                f'option "message.key.columns" has {declaration.strip()!r}\nhint: "public.orders:id", with the schema; '
+                'commas between columns, ";" between tables'
             )
-        found[table] = tuple(dict.fromkeys((*found.get(table, ()), columns)))
-    return found
+        keys[table] = tuple(dict.fromkeys((*keys.get(table, ()), columns)))
+    return keys
 
 
 def _truncates(options: Options) -> bool:

@@ -55,10 +55,10 @@ class OutboxTable:
 def template_problem(template: str) -> str | None:
     """Return what is wrong with a template of topics' names: an event must not choose an internal topic by its
     aggregate."""
-    before, found, _ = template.partition(_AGGREGATE)
-    if found and (not before or legal_topic(before) != before or before.startswith("__")):
+    before, placeholder, _ = template.partition(_AGGREGATE)
+    if placeholder and (not before or legal_topic(before) != before or before.startswith("__")):
         return f"{template!r} must begin with a prefix of its own before {_AGGREGATE}, such as {TOPIC}"
-    if not found and (not template or legal_topic(template) != template):
+    if not placeholder and (not template or legal_topic(template) != template):
         return f"{template!r} is neither the name of a topic nor has {_AGGREGATE}"
     return None
 

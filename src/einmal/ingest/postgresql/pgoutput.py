@@ -302,9 +302,9 @@ def _message(reader: _Reader) -> EmittedMessage:
 
 
 def _expect(reader: _Reader, tag: str) -> None:
-    found = reader.tag()
-    if found != tag:
-        raise MalformedMessage(f"{tag!r} expected, not {found!r}")
+    actual_tag = reader.tag()
+    if actual_tag != tag:
+        raise MalformedMessage(f"{tag!r} expected, not {actual_tag!r}")
 
 
 def _text(data: bytes) -> str:

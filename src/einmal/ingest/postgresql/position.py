@@ -107,7 +107,7 @@ def decode_position(position: Mapping[str, Any]) -> StreamPosition:
 
 def _decode_keys(keys: Any) -> dict[int, KnownKey]:
     try:
-        found = {
+        known_keys = {
             int(relation_id): KnownKey(
                 _text(names), _text(types), tuple(map(_natural, key)), tuple(map(_text, columns))
             )
@@ -115,10 +115,10 @@ def _decode_keys(keys: Any) -> dict[int, KnownKey]:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"not keys of tables: {keys!r}") from error
-    for known in found.values():
+    for known in known_keys.values():
         if len(known.key) != len(known.key_names):
             raise ValueError(f"not keys of tables: {keys!r}")
-    return found
+    return known_keys
 
 
 def parse_snapshot(text: str, lsn: Lsn) -> DatabaseSnapshot:

@@ -85,9 +85,9 @@ class SourceSession(ServerSession):
         """The last row of a cursor, in binary format, or None if it has none; then the cursor is before its first."""
         with self._errors(what):
             connection = self._connected()
-            found = _raw(connection, sql.SQL("FETCH LAST FROM {}").format(sql.Identifier(name)), is_binary=True)
+            rows = _raw(connection, sql.SQL("FETCH LAST FROM {}").format(sql.Identifier(name)), is_binary=True)
             connection.execute(sql.SQL("MOVE ABSOLUTE 0 IN {}").format(sql.Identifier(name)))
-        return next(iter(found), None)
+        return next(iter(rows), None)
 
     def fetch(self, what: str, name: str, *, is_binary: bool) -> Iterator[tuple[bytes | None, ...]]:
         """The rows of a cursor as the server sends them."""

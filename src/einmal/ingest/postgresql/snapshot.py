@@ -91,7 +91,7 @@ class PublishedTable:
 
 
 def published_tables(session: SourceSession, publication: str) -> tuple[PublishedTable, ...]:
-    found = session.rows("reading the publication", _TABLES, (publication,))
+    rows = session.rows("reading the publication", _TABLES, (publication,))
     return tuple(
         PublishedTable(
             relation_id=relation_id,
@@ -107,7 +107,7 @@ def published_tables(session: SourceSession, publication: str) -> tuple[Publishe
             ),
             replica_identity=replica_identity,
         )
-        for relation_id, schema, table, is_partitioned, row_filter, key, replica_identity, names, types in found
+        for relation_id, schema, table, is_partitioned, row_filter, key, replica_identity, names, types in rows
     )
 
 
@@ -163,7 +163,7 @@ class TableSnapshot:
         self._published = published_tables(session, publication)
         session.begin(_TAKING, "REPEATABLE READ READ ONLY")
         if self._published:
-            names = sql.SQL(", ").join(each.identifier() for each in self._published)
+            names = sql.SQL(", ").join(table.identifier() for table in self._published)
             session.execute(_TAKING, sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
         ((visible, lsn, taken_ms),) = session.rows(
             _TAKING,
@@ -193,7 +193,7 @@ class TableSnapshot:
 
 def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | None:
     """A table as it is now; None if it was dropped."""
-    found = session.rows(
+    columns = session.rows(
         "looking up a primary key",
         "SELECT a.attname::text, a.atttypid::bigint, i.indrelid IS NOT NULL FROM pg_attribute a LEFT JOIN pg_index i"
         " ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])"
@@ -201,10 +201,10 @@ def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | No
         " AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) ORDER BY a.attnum",
         (relation_id,),
     )
-    if not found:
+    if not columns:
         return None
     return CatalogTable(
-        tuple(name for name, _, _ in found),
-        tuple(type_id for _, type_id, _ in found),
-        tuple(name for name, _, is_key in found if is_key),
+        tuple(name for name, _, _ in columns),
+        tuple(type_id for _, type_id, _ in columns),
+        tuple(name for name, _, is_key in columns if is_key),
     )

@@ -181,7 +181,7 @@ class PostgresSource(RecordSource):
     # --- the stream -----------------------------------------------------------------------------------------------
 
     def _follow(self, at: StreamPosition) -> Iterator[IngestBatch | SourceNotice | None]:
-        found: CatalogKeys | None = None
+        pending: CatalogKeys | None = None
         """Keys that become known, unless a change that was committed before they were read is still to be read."""
         added = certain = ""
         """Keyed tables when new ones became known, and when all of them did."""
@@ -190,7 +190,7 @@ class PostgresSource(RecordSource):
         while True:
             state = self._look()
             check_slot(self._options.slot, state, at)
-            if state.flushed_lsn <= searched and found is None:
+            if state.flushed_lsn <= searched and pending is None:
                 yield None
                 continue
             if (keyed := keyed_tables(self._session)) != added:
@@ -202,8 +202,8 @@ class PostgresSource(RecordSource):
                 yield IngestBatch((), at.encode())
             end = self._peek()
             if end is not None:
-                if found is not None:
-                    certain, found = "", None
+                if pending is not None:
+                    certain, pending = "", None
                 if end <= at.lsn:
                     # The server has lost the slot's position in a crash. The next run begins with ``confirm``.
                     raise SourceFailed(f"slot {self._options.slot!r} has moved back, and repeats what was ingested")
@@ -212,12 +212,12 @@ class PostgresSource(RecordSource):
                 yield from self._tables.take_notices()
                 continue
             self._session.commit(_PEEKING)
-            if found is None and keyed != certain:
-                certain, found = keyed, self._catalog_keys()
+            if pending is None and keyed != certain:
+                certain, pending = keyed, self._catalog_keys()
                 continue
-            if found is not None and found.lsn <= state.flushed_lsn:
+            if pending is not None and pending.lsn <= state.flushed_lsn:
                 # A key may have changed alone, which is not in the log, and tables may be gone.
-                self._tables.known, found = found.keys, None
+                self._tables.known, pending = pending.keys, None
                 continue
             searched = state.flushed_lsn
             if at.lsn + _IDLE_BYTES_MAX <= boundary <= searched:

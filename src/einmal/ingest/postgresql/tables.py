@@ -132,15 +132,15 @@ class AnnouncedTables:
 
     def declared_key(self, table: str, names: Sequence[str]) -> tuple[str, ...] | None:
         """The declared key of a table while it has these columns. Raises SourceRefused where there are several."""
-        found = self.routing.declared(table, names)
-        if len(found) > 1:
+        keys = self.routing.declared(table, names)
+        if len(keys) > 1:
             raise SourceRefused(
-                f"message.key.columns declares {_alternatives(found)} of {table}, whose columns at the time were "
+                f"message.key.columns declares {_alternatives(keys)} of {table}, whose columns at the time were "
                 f"{', '.join(names)}: which of them is the key is not known",
                 "leave out all but the key that it had with these columns; where an earlier change needs another one, "
                 "max.batch.size = 1 ingests everything before this change first",
             )
-        return found[0] if found else None
+        return keys[0] if keys else None
 
     def needs_catalog(self, schema: str, table: str, replica_identity: str, columns: Iterable[str]) -> bool:
         """Whether the key of a table with these columns is neither in the log nor declared."""
@@ -198,12 +198,12 @@ class AnnouncedTables:
         if now is not None and now.explains(names):
             return now.key
         types = _digest(column.type_id for column in message.columns)
-        for each in (known, None if now is None else now.known_key()):
-            if each is not None and set(each.key_names).issubset(names):
-                return each.key_names
-            if each is not None and each.types == types:
+        for candidate in (known, None if now is None else now.known_key()):
+            if candidate is not None and set(candidate.key_names).issubset(names):
+                return candidate.key_names
+            if candidate is not None and candidate.types == types:
                 # Columns were renamed, and nothing else.
-                return [names[index] for index in each.key]
+                return [names[index] for index in candidate.key]
         table = f"{message.schema}.{message.table}"
         declared = self.routing.keys.get(table, ())
         without = f", without the declared {_alternatives(declared)}" if declared else ""

@@ -51,7 +51,7 @@ class ArrowJob:
             with turn.claims() as claims, self._writer.begun(write_as.identity, write_as.transaction_version) as writer:
                 outputs = write_sections(task, attempt.part, claims, writer, sections)
             written[attempt] = outputs
-            return PartReport(*attempt, sum(each.count for each in outputs), 0, 0) if outputs else None
+            return PartReport(*attempt, sum(output.count for output in outputs), 0, 0) if outputs else None
 
         reports = rows.write(write)
         return [output for report in reports for output in written[TaskAttempt(report.part, report.attempt)]]

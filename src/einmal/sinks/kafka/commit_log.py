@@ -72,8 +72,8 @@ class CommitLog:
 
     def _candidates(self) -> list[TopicPartition]:
         """The partitions in which the last record can be, the most likely first."""
-        found = candidates(self._id, len(self._cluster.partitions([COMMIT_TOPIC])))
-        return found[:1] if self._is_new else found
+        partitions = candidates(self._id, len(self._cluster.partitions([COMMIT_TOPIC])))
+        return partitions[:1] if self._is_new else partitions
 
     def look(self) -> CommitRecord | None:
         """The last record that is known to be committed. A newer one may be, whose marker is not written yet."""
@@ -88,16 +88,18 @@ class CommitLog:
         """
         deadline = time.monotonic() + wait_s
         while True:
-            found = self._find(self._probe)
-            if not found.is_open:
+            records = self._find(self._probe)
+            if not records.is_open:
                 # It stays there, however many partitions there are later.
-                self._partition = found.partition
-                return found.readable()
+                self._partition = records.partition
+                return records.readable()
             if time.monotonic() > deadline:
-                raise Uncertain(f"a commit record of {self._id!r} in {found.partition} is not decided after {wait_s} s")
+                raise Uncertain(
+                    f"a commit record of {self._id!r} in {records.partition} is not decided after {wait_s} s"
+                )
             time.sleep(_POLL_S)
 
-    def _find(self, ends: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]]) -> Found:
+    def _find(self, ends: Callable[[list[TopicPartition]], Mapping[TopicPartition, int]]) -> PartitionRecords:
         """The first of the candidates that has, or may have, a record; else the first of all. ``ends``: how far each is
         to be read."""
         every = self._candidates()
@@ -107,7 +109,7 @@ class CommitLog:
             for partition in partitions:
                 if last[partition].is_known:
                     return last[partition]
-        return Found(every[0])
+        return PartitionRecords(every[0])
 
     def _probe(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Write a probe into each partition; the offsets behind them. Raises KafkaError.
@@ -119,12 +121,12 @@ class CommitLog:
         written = self._append_plain(partitions, _PROBE_KEY)
         return {partition: written[partition].last_offset + 1 for partition in partitions}
 
-    def _last(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Found]:
+    def _last(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionRecords]:
         """Return what each partition has of this pipeline below its end."""
-        found = {partition: Found(partition, reader=self._reader) for partition in ends}
+        records = {partition: PartitionRecords(partition, reader=self._reader) for partition in ends}
         for batch in batches_below(self._cluster, ends):
-            found[batch.topic_partition].take(batch, self._id.encode())
-        return found
+            records[batch.topic_partition].take(batch, self._id.encode())
+        return records
 
     def write(
         self, record: CommitRecord | None, identity: ProducerIdAndEpoch, transaction_version: TransactionVersion
@@ -202,7 +204,7 @@ class Value:
 
 
 @dataclass(slots=True)
-class Found:
+class PartitionRecords:
     """Records that one partition has of a pipeline, as far as it was read: the last committed value, and undecided
     ones."""
 

@@ -105,11 +105,11 @@ class KafkaCommitPoint(CommitPoint):
 
     def _check_undecided(self) -> None:
         """InitProducerId would abort what a database may have committed. Raises PipelineRefused."""
-        found = self._cluster.open_transaction(self._id)
-        if found is not None and found.is_two_phase:
+        transaction = self._cluster.open_transaction(self._id)
+        if transaction is not None and transaction.is_two_phase:
             raise PipelineRefused(
-                f"{self._id!r} has a transaction of a two-phase commit open, {found.producer_id}:"
-                f"{found.producer_epoch}, which its database may have committed",
+                f"{self._id!r} has a transaction of a two-phase commit open, {transaction.producer_id}:"
+                f"{transaction.producer_epoch}, which its database may have committed",
                 f"start it once with kafka.{TWO_PHASE_COMMIT}, as it ran before: that ends the transaction as the "
                 f"database has decided; without a database: einmal txn abort {self._id}",
             )
@@ -140,13 +140,13 @@ class KafkaCommitPoint(CommitPoint):
     def check(self, identity: Identity) -> None:
         """Asks the coordinator. One that has forgotten the name knows of no successor."""
         with _errors():
-            found = self._cluster.transaction(self._id)
-        if found is None:
+            transaction = self._cluster.transaction(self._id)
+        if transaction is None:
             return
-        if found.producer_id != identity.producer_id or found.producer_epoch > identity.producer_epoch:
+        if transaction.producer_id != identity.producer_id or transaction.producer_epoch > identity.producer_epoch:
             raise SinkFenced(
-                f"PRODUCER_FENCED: another instance has acquired {self._id!r} (producer id {found.producer_id}, epoch "
-                f"{found.producer_epoch}; this one has {identity.producer_id}, {identity.producer_epoch})"
+                f"PRODUCER_FENCED: another instance has acquired {self._id!r} (producer id {transaction.producer_id}, "
+                f"epoch {transaction.producer_epoch}; this one has {identity.producer_id}, {identity.producer_epoch})"
             )
 
     def stage_by_tasks(

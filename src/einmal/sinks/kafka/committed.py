@@ -27,11 +27,11 @@ def committed(cluster: KafkaCluster) -> dict[str, Committed]:
     except UnknownTopic:
         return {}
     ends = cluster.latest(partitions, committed=False)
-    found: dict[str, dict[TopicPartition, Value]] = {}
+    by_name: dict[str, dict[TopicPartition, Value]] = {}
     for partition, values in _last_values(batches_below(cluster, ends)).items():
         for name, value in values.items():
-            found.setdefault(name, {})[partition] = value
-    last = {name: _last_of(name, by_partition, len(partitions)) for name, by_partition in sorted(found.items())}
+            by_name.setdefault(name, {})[partition] = value
+    last = {name: _last_of(name, by_partition, len(partitions)) for name, by_partition in sorted(by_name.items())}
     return {
         name: Committed(name, value.record, value.timestamp, value.problem)
         for name, value in last.items()
@@ -41,7 +41,7 @@ def committed(cluster: KafkaCluster) -> dict[str, Committed]:
 
 def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, Value]]:
     """The last committed value of every name, by partition; what is undecided does not count."""
-    found: dict[TopicPartition, dict[str, Value]] = {}
+    last_values: dict[TopicPartition, dict[str, Value]] = {}
     open_values: dict[tuple[TopicPartition, int], dict[str, Value]] = {}
     reader = BatchReader()
     for batch in batches:
@@ -49,7 +49,7 @@ def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, 
         if batch.header.is_control:
             undecided = open_values.pop((partition, batch.header.producer_id), {})
             if is_commit(batch):
-                found.setdefault(partition, {}).update(undecided)
+                last_values.setdefault(partition, {}).update(undecided)
             continue
         values = {
             (record.key or b"").decode(errors="replace"): value_of(record, batch) for record in reader.records(batch)
@@ -57,8 +57,8 @@ def _last_values(batches: Iterator[RawBatch]) -> dict[TopicPartition, dict[str, 
         if batch.header.is_transactional:
             open_values.setdefault((partition, batch.header.producer_id), {}).update(values)
         else:
-            found.setdefault(partition, {}).update(values)
-    return found
+            last_values.setdefault(partition, {}).update(values)
+    return last_values
 
 
 def _last_of(name: str, by_partition: dict[TopicPartition, Value], partitions: int) -> Value:

@@ -187,13 +187,15 @@ def _tails(headers: Any) -> Any:
     """The headers of every record as they end it; None where no row has any."""
     if not pc.sum(pc.list_value_length(headers)).as_py():
         return None
-    return pyarrow.array([encode_headers(_headers(each)) for each in headers.to_pylist()], pyarrow.binary())
+    return pyarrow.array(
+        [encode_headers(_headers(row_headers)) for row_headers in headers.to_pylist()], pyarrow.binary()
+    )
 
 
 def _headers(given: list[dict[str, Any]] | None) -> tuple[Header, ...]:
-    if any(each is None or each["key"] is None for each in given or ()):
+    if any(header is None or header["key"] is None for header in given or ()):
         raise RowRefused("a row has a header without a key")
-    return tuple(Header(each["key"], each["value"]) for each in given or ())
+    return tuple(Header(header["key"], header["value"]) for header in given or ())
 
 
 def _compressed(compression: Compression, sections: Any) -> Any:

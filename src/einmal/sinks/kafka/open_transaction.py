@@ -148,7 +148,7 @@ class OpenTransaction:
         if self._claims is not None:
             # If the answer to an earlier question was lost, the attempt must learn what it has already.
             claims = self._claims
-            wanted.sort(key=lambda each: claims.holder(each[1]) != attempt_id)
+            wanted.sort(key=lambda candidate: claims.holder(candidate[1]) != attempt_id)
         until = time.monotonic() + _WAIT_STEP_S
         while True:
             granted, denied = self._granted(question.attempt, wanted, question.most)
@@ -177,11 +177,11 @@ class OpenTransaction:
                 if denied is not None and self._claims.holder(partition) not in (None, attempt.attempt_id):
                     # Every report wakes all who wait: one refusal is enough for each of them.
                     continue
-                found = self._claims.claim(self.token, attempt.task, attempt.attempt_id, partition)
-                if isinstance(found, Denied):
-                    denied = denied or found
+                decision = self._claims.claim(self.token, attempt.task, attempt.attempt_id, partition)
+                if isinstance(decision, Denied):
+                    denied = denied or decision
                     continue
-                answer = found
+                answer = decision
             if answer.add:
                 self._add_to_transaction(partition)
             granted.append(Claim(number, partition, answer.sequence))

@@ -43,7 +43,7 @@ class BatchRoute:
 
 def check_columns(schema: RowSchema, topic: str | None) -> None:
     """Whether rows can be written, as Spark's Kafka sink would ask. Raises OptionError."""
-    columns = {each.name: each.type for each in schema}
+    columns = {field.name: field.type for field in schema}
     _require(
         columns, "value", ("string", "binary"), 'select it, for example .selectExpr("to_json(struct(*)) AS value")'
     )
@@ -149,7 +149,7 @@ def _require(columns: Mapping[str, RowType], name: str, kinds: tuple[str, ...], 
 def _allow(columns: Mapping[str, RowType], name: str, kinds: tuple[str, ...]) -> None:
     kind = columns.get(name)
     if kind is not None and kind.kind not in kinds:
-        wanted = [str(RowType(each)) for each in kinds]
+        wanted = [str(RowType(allowed)) for allowed in kinds]
         raise OptionError(
             f'column "{name}" is {" or ".join(wanted)}, not {kind}\n'
             f'hint: .withColumn("{name}", F.col("{name}").cast("{wanted[0]}"))'
@@ -159,4 +159,4 @@ def _allow(columns: Mapping[str, RowType], name: str, kinds: tuple[str, ...]) ->
 def _is_headers(kind: RowType) -> bool:
     if not isinstance(kind, ArrayRowType) or not isinstance(kind.element, RowSchema):
         return False
-    return [(each.name, each.type.kind) for each in kind.element] == [("key", "string"), ("value", "binary")]
+    return [(field.name, field.type.kind) for field in kind.element] == [("key", "string"), ("value", "binary")]

@@ -65,19 +65,19 @@ class Varints:
 
 def joined(*parts: Varints | bytes) -> Any:
     """Numbers, and bytes that are the same in every row, one after the other: an Arrow array of bytes."""
-    rows = next(len(each.sizes) for each in parts if isinstance(each, Varints))
+    rows = next(len(field.sizes) for field in parts if isinstance(field, Varints))
     table: list[Bytes] = []
     used: list[Bools] = []
     sizes = np.zeros(rows, np.int64)
-    for part in parts:
-        if isinstance(part, bytes):
-            table += [np.full(rows, byte, np.uint8) for byte in part]
-            used += [np.ones(rows, bool)] * len(part)
-            sizes += len(part)
+    for field in parts:
+        if isinstance(field, bytes):
+            table += [np.full(rows, byte, np.uint8) for byte in field]
+            used += [np.ones(rows, bool)] * len(field)
+            sizes += len(field)
         else:
-            table += part.table
-            used += part.used
-            sizes += part.sizes
+            table += field.table
+            used += field.used
+            sizes += field.sizes
     flat = np.stack(table, axis=1)[np.stack(used, axis=1)]
     return binary(flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
@@ -107,14 +107,14 @@ def present(array: Any) -> Bools:
     """Which values of an Arrow array are not null."""
     if not array.null_count:
         return np.ones(len(array), bool)
-    found: Bools = array.is_valid().to_numpy(zero_copy_only=False)
-    return found
+    validity: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+    return validity
 
 
 def ints(array: Any, otherwise: int = 0) -> Ints:
     """The numbers of an Arrow array; ``otherwise`` for null."""
-    found: Ints = array.fill_null(otherwise).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    numbers: Ints = array.fill_null(otherwise).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
 
 
 # --- murmur2 ---------------------------------------------------------------------------------------------------

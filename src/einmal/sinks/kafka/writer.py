@@ -72,16 +72,16 @@ def write_sections(
 
 def _by_number(batch: Any) -> dict[int, list[_Section]]:
     """The sections for every partition, in their order."""
-    found: dict[int, list[_Section]] = {}
+    sections: dict[int, list[_Section]] = {}
     for number, *section in zip(*(_values(batch, name) for name in _SECTION), strict=True):
-        found.setdefault(number, []).append(_Section(*section))
-    return found
+        sections.setdefault(number, []).append(_Section(*section))
+    return sections
 
 
 def _values(batch: Any, name: str) -> Any:
     column = batch.column(name)
     # Large values are looked at, not copied.
-    return (memoryview(each.as_buffer()) for each in column) if name == "section" else column.to_pylist()
+    return (memoryview(scalar.as_buffer()) for scalar in column) if name == "section" else column.to_pylist()
 
 
 class _Writing:
@@ -98,7 +98,7 @@ class _Writing:
     def write(self, sections: dict[int, list[_Section]]) -> None:
         """Partitions that nobody else writes are kept until the task ends."""
         waiting = self._in_order(sections)
-        size = sum(len(each.data) for found in sections.values() for each in found)
+        size = sum(len(section.data) for partition_sections in sections.values() for section in partition_sections)
         most = len(waiting) if not self._task.is_shared or size < _SMALL_BYTES else -(-len(waiting) // _PARTS)
         while waiting:
             free = [number for number in waiting if number in self._claimed]
@@ -146,10 +146,10 @@ class _Writing:
         """Wait for the acknowledgements, and leave the partitions to others. Raises KafkaError, ClaimRefused."""
         written = self._writer.flush()
         outputs = []
-        for each in self._claimed.values():
-            partition = each.claim.partition
+        for claimed in self._claimed.values():
+            partition = claimed.claim.partition
             taken = written[partition]
-            outputs.append(Output(*partition, taken.first_offset, taken.last_offset, each.count, each.crc))
+            outputs.append(Output(*partition, taken.first_offset, taken.last_offset, claimed.count, claimed.crc))
         self._claims.report(outputs)
         self.outputs += outputs
         self._claimed.clear()

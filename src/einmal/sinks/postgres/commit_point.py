@@ -208,9 +208,9 @@ class PostgresCommitPoint(RowCommitPoint):
         staged: staging.Staged = self._session.in_transaction("creating the staging table", create)
         self._staged = staged
         written = copy_rows(rows, staged, self._options.connecting, self._name, identity.producer_id)
-        staged.counts = {each.attempt: each.rows for each in written}
+        staged.counts = {report.attempt: report.rows for report in written}
         table = str(self._options.table)
-        outputs = tuple(Output(table, each.part, 0, each.rows - 1, each.rows, each.crc) for each in written)
+        outputs = tuple(Output(table, report.part, 0, report.rows - 1, report.rows, report.crc) for report in written)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
         return outputs
@@ -239,13 +239,13 @@ class PostgresCommitPoint(RowCommitPoint):
         rejections = Rejections(self._name, self._options.errors, batch_id, sum(staged.counts.values()))
         if staged.counts:
             apply_and_reject(self._session, self._options, shape, staged, rejections)
-        self._rejected.replace(self._session, self._name, batch_id, rejections.found)
+        self._rejected.replace(self._session, self._name, batch_id, rejections.rejected)
 
     def rejected(self, batch_id: int) -> Sequence[RejectedRow]:
-        found: Sequence[RejectedRow] = self._session.in_transaction(
+        rows: Sequence[RejectedRow] = self._session.in_transaction(
             "reading the rejected rows", lambda: self._rejected.rows(self._session, self._name, batch_id)
         )
-        return found
+        return rows
 
     def commit(self, identity: Identity) -> Identity | None:
         if self._candidate is None:
@@ -317,11 +317,11 @@ class PostgresCommitPoint(RowCommitPoint):
     def _compare_record(self, row: HeldRow | None) -> None:
         if self._last is None or (row is not None and row.text == self._last.text):
             return
-        found = decoded(self._name, None if row is None else row.text)
+        stored = decoded(self._name, None if row is None else row.text)
         known = decoded(self._name, self._last.text)
         raise PipelineRefused(
             f"the last committed batch of {self._name!r} was {_batch(known)}, but {self._records.name} now has "
-            f"{_batch(found)}: the database has lost transactions, or the row was changed by hand",
+            f"{_batch(stored)}: the database has lost transactions, or the row was changed by hand",
             _LOST_HINT,
         )
 

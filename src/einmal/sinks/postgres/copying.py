@@ -63,13 +63,13 @@ def copy_rows(rows: BatchRows, staged: Staged, connecting: Connecting, pipeline:
         titles=staged.titles,
         tolerates=staged.tolerates,
     )
-    types = {each.name: each.type for each in rows.schema}
+    types = {field.name: field.type for field in rows.schema}
 
-    def selected(each: StagingColumn) -> Selected:
-        if each.name in _RECORD:
+    def selected(column: StagingColumn) -> Selected:
+        if column.name in _RECORD:
             # A field of the record is a column of the staging table.
-            return Selected(each.source, RECORD, _RECORD[each.name])
-        return Selected(each.source, each.source, as_json=is_json(types[each.source]))
+            return Selected(column.source, RECORD, _RECORD[column.name])
+        return Selected(column.source, column.source, as_json=is_json(types[column.source]))
 
     return rows.select([selected(column) for column in staged.columns]).write(partial(_copy, task))
 
@@ -132,8 +132,8 @@ def _strict_text(rows: Any) -> bytes:
 
 def _nul(rows: Any) -> str:
     columns = zip(rows.schema.names, rows.columns, strict=True)
-    found = next((name for name, column in columns if b"\x00" in data_of(text_of(column).fill_null(""))), "?")
-    return f'column "{found}" has the character NUL (0x00), which text in PostgreSQL cannot have'
+    name = next((name for name, column in columns if b"\x00" in data_of(text_of(column).fill_null(""))), "?")
+    return f'column "{name}" has the character NUL (0x00), which text in PostgreSQL cannot have'
 
 
 def _pieces(batches: Iterator[Any]) -> Iterator[Any]:

@@ -61,7 +61,7 @@ _DIGITS: Final[dict[str, int]] = {
 _OF_TEXT: Final = "SEIU"
 """Categories of types whose input is text that Spark has no type for: strings, enums, addresses, uuid, json and others.
 What is no value of theirs is rejected row by row."""
-_NOT_OF_TEXT: Final = frozenset({"name", *(each for fit in _FITS.values() for each in fit)})
+_NOT_OF_TEXT: Final = frozenset({"name", *(base for fit in _FITS.values() for base in fit)})
 """Types of the categories in ``_OF_TEXT`` that are left out: those that Spark has a type for, and those that text is
 cut for without an error."""
 _TEXT: Final = "S"
@@ -104,7 +104,7 @@ def created_type(data_type: RowType) -> str | None:
 def _has_no_mapping(data_type: RowType) -> bool:
     match data_type:
         case RowSchema():
-            return any(created_type(each.type) is None for each in data_type)
+            return any(created_type(field.type) is None for field in data_type)
         case MapRowType():
             return created_type(data_type.key) is None or created_type(data_type.value) is None
         case ArrayRowType():
@@ -142,33 +142,33 @@ def _scalar_fits(data_type: RowType, base: str, category: str, modifier: int) ->
 
 def sought(schema: RowSchema, options: PostgresOptions, shape: TableShape | None) -> list[Sought]:
     """The columns of a frame, in order, and where they go."""
-    deciding = {each.lower() for each in (*options.order, options.delete or "")}
-    found = []
-    for each in schema:
-        column = None if shape is None else shape.find(each.name)
-        is_deciding = each.name.lower() in deciding
-        is_stored = each.name.lower() != (options.delete or "").lower() and (not is_deciding or column is not None)
-        name = column.name if column is not None else each.name
-        found.append(Sought(each, name if is_stored else None))
-    return found
+    deciding = {name.lower() for name in (*options.order, options.delete or "")}
+    columns = []
+    for field in schema:
+        column = None if shape is None else shape.find(field.name)
+        is_deciding = field.name.lower() in deciding
+        is_stored = field.name.lower() != (options.delete or "").lower() and (not is_deciding or column is not None)
+        name = column.name if column is not None else field.name
+        columns.append(Sought(field, name if is_stored else None))
+    return columns
 
 
 def mapped(schema: RowSchema, shape: TableShape, options: PostgresOptions) -> list[StagingColumn]:
     """The columns of the staging table for a frame that has no problems; of types that COPY can fill with every row,
     where rows that the table's types reject are tolerated."""
     columns = []
-    for number, each in enumerate(sought(schema, options, shape)):
-        column = None if each.column is None else shape.find(each.column)
-        definition = created_type(each.field.type) if column is None else column.definition
-        is_delete = options.delete is not None and each.field.name.lower() == options.delete.lower()
+    for number, frame_column in enumerate(sought(schema, options, shape)):
+        column = None if frame_column.column is None else shape.find(frame_column.column)
+        definition = created_type(frame_column.field.type) if column is None else column.definition
+        is_delete = options.delete is not None and frame_column.field.name.lower() == options.delete.lower()
         columns.append(
             StagingColumn(
                 name=DELETES if is_delete else f"c{number}",
                 # As the catalog or this module writes it, never as a user does.
                 definition=sql.SQL((definition or "text") + _collate(column)),
-                source=each.field.name,
+                source=frame_column.field.name,
                 column=None if column is None else column.name,
-                wide=_wide(f"c{number}", each.field.type, column) if options.errors.tolerates else None,
+                wide=_wide(f"c{number}", frame_column.field.type, column) if options.errors.tolerates else None,
                 is_exact=column is None or (column.is_ordered and not column.collation),
             )
         )
@@ -202,52 +202,56 @@ def _wide(name: str, data_type: RowType, column: TableColumn | None) -> Wide | N
 
 def problems(schema: RowSchema, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
     """Return what has to be changed before rows of this schema can be written. ``shape`` None: the table is created."""
-    found = _problems_of_options(schema, options)
+    findings = _problems_of_options(schema, options)
     if shape is not None and shape.problem:
         return [(f"{shape.name} {shape.problem}", "write to an ordinary or a partitioned table")]
-    for each in sought(schema, options, shape):
-        found += _problems_of_column(each, options, shape)
+    for frame_column in sought(schema, options, shape):
+        findings += _problems_of_column(frame_column, options, shape)
     if shape is not None:
-        found += _problems_of_table(schema, options, shape)
-    return found
+        findings += _problems_of_table(schema, options, shape)
+    return findings
 
 
 def _problems_of_options(schema: RowSchema, options: PostgresOptions) -> list[tuple[str, str]]:
     names = {field.name.lower(): field.type for field in schema}
-    found = []
+    findings = []
     fields = schema.names
-    for each in names:
-        if len(same := [f'"{name}"' for name in fields if name.lower() == each]) > 1:
-            found.append((f"columns of the query have the same name, but for case: {', '.join(same)}", "rename one"))
-    wanted = [("key", each) for each in options.key] + [("order", each) for each in options.order]
+    for lower_name in names:
+        if len(same := [f'"{name}"' for name in fields if name.lower() == lower_name]) > 1:
+            findings.append((f"columns of the query have the same name, but for case: {', '.join(same)}", "rename one"))
+    wanted = [("key", name) for name in options.key] + [("order", name) for name in options.order]
     wanted += [("delete", options.delete)] if options.delete else []
     wanted += [("mode scd2", VALID_FROM)] if options.mode is Mode.SCD2 else []
     for option, name in wanted:
         if name.lower() not in names:
-            found.append((f'{option} needs column "{name}", which the query does not have', "add it to the query"))
-    if options.delete and (found_type := names.get(options.delete.lower())) and found_type.kind != "boolean":
-        found.append((f'option "delete" names "{options.delete}", which is not boolean', "withColumn(name, condition)"))
+            findings.append((f'{option} needs column "{name}", which the query does not have', "add it to the query"))
+    if options.delete and (delete_type := names.get(options.delete.lower())) and delete_type.kind != "boolean":
+        findings.append(
+            (f'option "delete" names "{options.delete}", which is not boolean', "withColumn(name, condition)")
+        )
     is_time = VALID_FROM not in names or names[VALID_FROM].kind in ("timestamp", "timestamp_ntz")
     if options.mode is Mode.SCD2 and not is_time:
-        found.append((f'"{VALID_FROM}" is not a timestamp', "it is the time from which a version is valid"))
-    return found
+        findings.append((f'"{VALID_FROM}" is not a timestamp', "it is the time from which a version is valid"))
+    return findings
 
 
-def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShape | None) -> list[tuple[str, str]]:
-    name, kind = each.field.name, each.field.type
+def _problems_of_column(
+    frame_column: Sought, options: PostgresOptions, shape: TableShape | None
+) -> list[tuple[str, str]]:
+    name, kind = frame_column.field.name, frame_column.field.type
     if created_type(kind) is None:
         return [(f'column "{name}" has type {kind}, which has no counterpart', "cast it, or drop it")]
     if not name or "\0" in name:
         # The client would end the statement at a NUL.
         return [(f"no column can be named {name!r}", "rename it")]
-    if each.column is None:
+    if frame_column.column is None:
         return []
-    if options.mode is Mode.SCD2 and each.column in (VALID_TO, IS_CURRENT):
+    if options.mode is Mode.SCD2 and frame_column.column in (VALID_TO, IS_CURRENT):
         return [(f'column "{name}" is set by mode scd2', "drop it in the query")]
     if shape is None:
         is_long = len(name.encode()) > NAME_BYTES_MAX
         return [(f'column "{name}" is longer than {NAME_BYTES_MAX} bytes', "rename it")] if is_long else []
-    column = shape.find(each.column)
+    column = shape.find(frame_column.column)
     if column is None:
         hint = f"ALTER TABLE {shape.name} ADD COLUMN {quoted(name)} {created_type(kind)}; or drop it in the query"
         return [(f'{shape.name} has no column "{name}"', hint)]
@@ -264,53 +268,55 @@ def _problems_of_column(each: Sought, options: PostgresOptions, shape: TableShap
 
 
 def _problems_of_table(schema: RowSchema, options: PostgresOptions, shape: TableShape) -> list[tuple[str, str]]:
-    found = []
-    written = {each.column for each in sought(schema, options, shape)}
+    findings = []
+    written = {frame_column.column for frame_column in sought(schema, options, shape)}
     if options.mode is Mode.SCD2:
-        found += _problems_of_versions(options, shape)
+        findings += _problems_of_versions(options, shape)
         written |= {VALID_TO, IS_CURRENT}
-    found += [
-        (f'column "{each.name}" of {shape.name} is NOT NULL and has no default', "add it to the query")
-        for each in shape.columns
-        if each.name not in written and not each.may_be_absent
+    findings += [
+        (f'column "{column.name}" of {shape.name} is NOT NULL and has no default', "add it to the query")
+        for column in shape.columns
+        if column.name not in written and not column.may_be_absent
     ]
     key = frozenset(column.name for name in options.key if (column := shape.find(name)) is not None)
-    names = ", ".join(quoted(each) for each in sorted(key))
+    names = ", ".join(quoted(name) for name in sorted(key))
     if options.mode is Mode.UPSERT and key not in shape.keys:
-        found.append((f"{shape.name} has no unique key ({names})", f"ALTER TABLE {shape.name} ADD UNIQUE ({names})"))
+        findings.append((f"{shape.name} has no unique key ({names})", f"ALTER TABLE {shape.name} ADD UNIQUE ({names})"))
     if options.mode is Mode.SCD2 and key not in shape.partial_keys:
         hint = f"CREATE UNIQUE INDEX ON {shape.name} ({names}) WHERE {IS_CURRENT}"
-        found.append((f"{shape.name} does not keep the current version of a key ({names}) unique", hint))
-    return found
+        findings.append((f"{shape.name} does not keep the current version of a key ({names}) unique", hint))
+    return findings
 
 
 def _problems_of_versions(options: PostgresOptions, shape: TableShape) -> list[tuple[str, str]]:
-    found = []
+    findings = []
     times = {"timestamptz", "timestamp"}
     for name, bases in ((VALID_FROM, times), (VALID_TO, times), (IS_CURRENT, {"bool"})):
         column = shape.find(name)
         if column is None or column.name != name or column.base not in bases:
             hint = f"ALTER TABLE {shape.name} ADD COLUMN {name} {'boolean' if name == IS_CURRENT else 'timestamptz'}"
-            found.append((f"mode {options.mode} needs column {name} in {shape.name}", hint))
-    return found
+            findings.append((f"mode {options.mode} needs column {name} in {shape.name}", hint))
+    return findings
 
 
 def create_statement(schema: RowSchema, options: PostgresOptions) -> list[sql.Composed]:
     """DDL for a table with these columns, and with the key that the mode needs."""
     columns = [
         # The type's name is this module's own text.
-        sql.SQL("{} {}").format(sql.Identifier(each.column), sql.SQL(created_type(each.field.type) or "text"))
-        for each in sought(schema, options, None)
-        if each.column is not None
+        sql.SQL("{} {}").format(
+            sql.Identifier(frame_column.column), sql.SQL(created_type(frame_column.field.type) or "text")
+        )
+        for frame_column in sought(schema, options, None)
+        if frame_column.column is not None
     ]
-    exact = {each.name.lower(): each.name for each in schema}
-    key = sql.SQL(", ").join(sql.Identifier(exact[each.lower()]) for each in options.key)
+    exact = {field.name.lower(): field.name for field in schema}
+    key = sql.SQL(", ").join(sql.Identifier(exact[name.lower()]) for name in options.key)
     name = _identifier(options)
     statements: list[sql.Composed] = []
     if options.mode is Mode.UPSERT:
         columns.append(sql.SQL("PRIMARY KEY ({})").format(key))
     elif options.mode is Mode.SCD2:
-        kind = next(each.type for each in schema if each.name.lower() == VALID_FROM)
+        kind = next(field.type for field in schema if field.name.lower() == VALID_FROM)
         columns.append(sql.SQL("{} {}").format(sql.Identifier(VALID_TO), sql.SQL(created_type(kind) or "text")))
         columns.append(sql.SQL("{} boolean NOT NULL").format(sql.Identifier(IS_CURRENT)))
         statements.append(
@@ -322,5 +328,7 @@ def create_statement(schema: RowSchema, options: PostgresOptions) -> list[sql.Co
 
 
 def _identifier(options: PostgresOptions) -> sql.Identifier:
-    parts: Sequence[str] = [part for part in (options.table.schema, options.table.name) if part is not None]
+    parts: Sequence[str] = [
+        component for component in (options.table.schema, options.table.name) if component is not None
+    ]
     return sql.Identifier(*parts)

@@ -74,12 +74,12 @@ class KeyColumns:
         self.since: StagingColumn | None = None
         if options.mode is Mode.SCD2:
             self.since = _of(rows, _VALID_FROM)
-            self.order = [self.since, *(each for each in self.order if each.column != _VALID_FROM)]
+            self.order = [self.since, *(column for column in self.order if column.column != _VALID_FROM)]
 
     @property
     def has_no_key(self) -> sql.Composed:
         """The condition for rows that no key can find."""
-        return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(each.name)) for each in self.key)
+        return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(column.name)) for column in self.key)
 
     def last(self, rows: StagedRows) -> sql.Composed:
         """The last row of each key, as a query."""
@@ -126,19 +126,19 @@ def _append(shape: TableShape, rows: StagedRows) -> sql.Composed:
 
 def _upsert(shape: TableShape, rows: StagedRows, columns: KeyColumns) -> sql.Composed:
     stored = _stored(rows)
-    others = [each for each in stored if each not in columns.key]
+    others = [column for column in stored if column not in columns.key]
     deletes = any(column.name == _DELETES for column in rows.columns)
     matched = [sql.SQL("WHEN MATCHED AND s.{} THEN DELETE").format(sql.Identifier(_DELETES))] if deletes else []
     if others:
         matched.append(
             sql.SQL("WHEN MATCHED THEN UPDATE SET {}").format(
-                _listed(sql.SQL("{} = s.{}").format(_column(each), sql.Identifier(each.name)) for each in others)
+                _listed(sql.SQL("{} = s.{}").format(_column(column), sql.Identifier(column.name)) for column in others)
             )
         )
     missing = sql.SQL("WHEN NOT MATCHED {} THEN INSERT ({}) VALUES ({})").format(
         sql.SQL("AND s.{} IS NOT TRUE").format(sql.Identifier(_DELETES)) if deletes else sql.SQL(""),
         _columns(stored),
-        _listed(sql.SQL("s.{}").format(sql.Identifier(each.name)) for each in stored),
+        _listed(sql.SQL("s.{}").format(sql.Identifier(column.name)) for column in stored),
     )
     return sql.SQL("MERGE INTO {} AS t USING ({}) AS s ON {} {} {}").format(
         shape.id, columns.last(rows), _same(columns.key, "t", "s"), sql.SQL(" ").join(matched), missing
@@ -153,7 +153,7 @@ def versions(options: PostgresOptions, shape: TableShape, rows: StagedRows, numb
     What makes a table of them. ``number``: of the rows of a key, in which all have the same."""
     stored, which = _stored(rows), KeyColumns(options, rows)
     assert which.since is not None
-    attributes = [each for each in stored if each not in which.key and each is not which.since]
+    attributes = [column for column in stored if column not in which.key and column is not which.since]
     deletes = any(column.name == _DELETES for column in rows.columns)
     # Number 0 is the current version in the table, the others are staged. A version that equals the one before it
     # changes nothing, and so does the end of what has ended.
@@ -177,7 +177,7 @@ def versions(options: PostgresOptions, shape: TableShape, rows: StagedRows, numb
         counted=rows.counted,
         number=number,
         names=names_of(stored),
-        columns=_listed(sql.SQL("t.{}").format(_column(each)) for each in stored),
+        columns=_listed(sql.SQL("t.{}").format(_column(column)) for column in stored),
         key=names_of(which.key),
         order=names_of(which.order),
         since=sql.Identifier(which.since.name),
@@ -267,9 +267,9 @@ def _stored(rows: StagedRows) -> list[StagingColumn]:
     return [column for column in rows.columns if column.column is not None]
 
 
-def _column(each: StagingColumn) -> sql.Identifier:
-    assert each.column is not None
-    return sql.Identifier(each.column)
+def _column(column: StagingColumn) -> sql.Identifier:
+    assert column.column is not None
+    return sql.Identifier(column.column)
 
 
 def _columns(columns: Iterable[StagingColumn]) -> sql.Composed:
@@ -282,11 +282,11 @@ def names_of(columns: Iterable[StagingColumn]) -> sql.Composed:
     return _listed(sql.Identifier(column.name) for column in columns)
 
 
-def _exact(each: StagingColumn) -> sql.Composable:
+def _exact(column: StagingColumn) -> sql.Composable:
     """Return an expression that differs whenever a value does: json and xml have no equality, and a collation may
     ignore case."""
-    name = sql.Identifier(each.name)
-    return name if each.is_exact else sql.SQL('CAST({} AS text) COLLATE "C"').format(name)
+    name = sql.Identifier(column.name)
+    return name if column.is_exact else sql.SQL('CAST({} AS text) COLLATE "C"').format(name)
 
 
 def _descending(columns: Iterable[StagingColumn]) -> sql.Composed:
@@ -297,9 +297,9 @@ def _descending(columns: Iterable[StagingColumn]) -> sql.Composed:
 def _same(key: Iterable[StagingColumn], table: str, staged: str) -> sql.Composed:
     return sql.SQL(" AND ").join(
         sql.SQL("{}.{} = {}.{}").format(
-            sql.Identifier(table), _column(each), sql.Identifier(staged), sql.Identifier(each.name)
+            sql.Identifier(table), _column(column), sql.Identifier(staged), sql.Identifier(column.name)
         )
-        for each in key
+        for column in key
     )
 
 

@@ -26,7 +26,7 @@ from einmal.sinks.rejections import Rows
 AMONG_CHOSEN: Final = sql.SQL("{} = ANY(current_setting('einmal.chosen')::bigint[])")
 """The condition for the rows of an attempt: the text of its statements stays the same."""
 _ALLOWED: Final = sql.SQL("SELECT has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = 'plpgsql'")
-_FOUND: Final = sql.SQL(
+_SUSPECTS: Final = sql.SQL(
     "SELECT current_setting('einmal.suspects')::bigint[], current_setting('einmal.errors')::text[],"
     " current_setting('einmal.tried')::integer"
 )
@@ -134,7 +134,7 @@ class Narrowing:
             # A function has raised it. The client tries the halves, and the block knows this SQLSTATE from now on.
             self._states.add(error.sqlstate or "")
             return None
-        ((suspects, errors, tried),) = self._session.execute(WRITING, _FOUND).fetchall()
+        ((suspects, errors, tried),) = self._session.execute(WRITING, _SUSPECTS).fetchall()
         return list(zip(suspects, errors, strict=True)), rows[tried:]
 
 

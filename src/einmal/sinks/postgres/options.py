@@ -70,7 +70,7 @@ def postgres_options(options: Options) -> PostgresOptions:
 
 
 def _columns(options: Options, name: str) -> tuple[str, ...]:
-    columns = tuple(each.strip() for each in (options.text(name) or "").split(",") if each.strip())
+    columns = tuple(column.strip() for column in (options.text(name) or "").split(",") if column.strip())
     if len(set(columns)) < len(columns):
         raise OptionError(f'option "{name}" names a column twice: {", ".join(columns)}')
     return columns

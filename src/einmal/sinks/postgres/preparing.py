@@ -29,15 +29,15 @@ def table_problems(session: Session, options: PostgresOptions, schema: RowSchema
 
 
 def _checked(session: Session, options: PostgresOptions, schema: RowSchema) -> tuple[TableShape | None, Problems]:
-    found = find_table(session, options.table)
+    shape = find_table(session, options.table)
     missing = record_problems(options.errors, schema)
     schema = schema.without(RECORD)
-    missing += problems(schema, options, found)
-    if found is not None or missing:
-        return found, missing
+    missing += problems(schema, options, shape)
+    if shape is not None or missing:
+        return shape, missing
     statements = create_statement(schema, options)
     if not options.create_table:
-        proposal = "; ".join(each.as_string() for each in statements)
+        proposal = "; ".join(statement.as_string() for statement in statements)
         return None, [(f"table {options.table} does not exist, and createTable is false", proposal)]
     for statement in statements:
         session.execute("creating the table", statement)
@@ -48,12 +48,12 @@ def server_problems(session: Session) -> Problems:
     """In the open transaction. Raises SinkFailed."""
     query = sql.SQL("SELECT current_setting('server_version_num')::int / 10000, current_setting('fsync')")
     ((version, fsync),) = session.execute("asking for the server's version", query).fetchall()
-    found: Problems = []
+    findings: Problems = []
     if version < _VERSION_MIN:
-        found.append((f"the server is PostgreSQL {version}", f"use PostgreSQL {_VERSION_MIN} or later"))
+        findings.append((f"the server is PostgreSQL {version}", f"use PostgreSQL {_VERSION_MIN} or later"))
     if fsync != "on":
-        found.append(("the server runs with fsync = off: a crash may lose what it has committed", "set fsync = on"))
-    return found
+        findings.append(("the server runs with fsync = off: a crash may lose what it has committed", "set fsync = on"))
+    return findings
 
 
 def prepared(session: Session, options: PostgresOptions, schema: RowSchema) -> TableShape:

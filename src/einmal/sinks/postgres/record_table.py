@@ -36,7 +36,7 @@ _COLUMNS: Final = """(
     digest text GENERATED ALWAYS AS (record ->> 'digest') STORED
 )"""
 """``record`` is the encoded record, digit for digit; what follows it is for readers."""
-_FOUND: Final = sql.SQL(
+_KIND: Final = sql.SQL(
     "SELECT c.relkind::text, c.relpersistence::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
     " WHERE n.nspname = %s AND c.relname = %s"
 )
@@ -70,13 +70,13 @@ class RecordTable:
                 f"role {quoted(role)} may not create tables in schema {quoted(schema)}, where batches are staged",
                 f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(role)}; or set option schema",
             )
-        found = session.execute(f"looking for {self.name}", _FOUND, (self.name.schema, self.name.name)).fetchone()
-        if found is None:
+        row = session.execute(f"looking for {self.name}", _KIND, (self.name.schema, self.name.name)).fetchone()
+        if row is None:
             session.execute(
                 f"creating {self.name}",
                 sql.SQL("CREATE TABLE IF NOT EXISTS {} ").format(self._id) + sql.SQL(_COLUMNS),
             )
-        elif found != ("r", "p"):
+        elif row != ("r", "p"):
             return (
                 f"{self.name} is not an ordinary, logged table: commit records would not survive a crash",
                 f"ALTER TABLE {self.name} SET LOGGED, or drop it",
@@ -93,7 +93,7 @@ class RecordTable:
         return schema, role, may_create
 
     def exists(self, session: Session) -> bool:
-        query = _FOUND
+        query = _KIND
         return session.execute(f"looking for {self.name}", query, (self.name.schema, self.name.name)).rowcount > 0
 
     def row(self, session: Session, pipeline: str, lock: str = "") -> HeldRow | None:
@@ -101,8 +101,8 @@ class RecordTable:
         query = sql.SQL("SELECT epoch, holder::text, record::text FROM {} WHERE pipeline = {} {}").format(
             self._id, pipeline, sql.SQL(lock)
         )
-        found = session.execute("reading the commit record", query).fetchone()
-        return None if found is None else HeldRow(*found)
+        row = session.execute("reading the commit record", query).fetchone()
+        return None if row is None else HeldRow(*row)
 
     def acquire(self, session: Session, pipeline: str, holder: str) -> int:
         """Raise the epoch for a new holder, whoever held it. Raises psycopg.Error."""
@@ -117,8 +117,8 @@ class RecordTable:
         statement = sql.SQL(
             "UPDATE {} SET epoch = epoch + 1 WHERE pipeline = {} AND holder = {} RETURNING epoch"
         ).format(self._id, pipeline, holder)
-        found = session.attempt(statement).fetchone()
-        return None if found is None else _epoch(found)
+        row = session.attempt(statement).fetchone()
+        return None if row is None else _epoch(row)
 
     def write(self, session: Session, pipeline: str, record: CommitRecord | None) -> None:
         """Set the record of a row that is locked; None deletes it, and the row stays."""

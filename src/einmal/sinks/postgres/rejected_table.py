@@ -42,15 +42,15 @@ class RejectedTable:
 
     def problem(self, session: Session) -> tuple[str, str] | None:
         """Create the table where it is missing. A problem is one that an owner has to solve."""
-        found = find_table(session, self.name)
-        if found is None:
+        shape = find_table(session, self.name)
+        if shape is None:
             session.execute(
                 f"creating {self.name}",
                 sql.SQL("CREATE TABLE IF NOT EXISTS {} ").format(self._id) + sql.SQL(_COLUMNS),
             )
-        elif found.problem:
+        elif shape.problem:
             return (
-                f"{self.name} {found.problem}: rejected rows would be lost with it",
+                f"{self.name} {shape.problem}: rejected rows would be lost with it",
                 f"drop it, or ALTER TABLE {self.name} SET LOGGED",
             )
         return None

@@ -123,8 +123,8 @@ class _Rejecting:
         statement = sql.SQL("DELETE FROM {} AS s WHERE {} AND ({}) RETURNING {}, {}").format(
             rows.id, rows.counted, is_rejected, names_of(RECORD_COLUMNS), message
         )
-        found = self._session.execute(WRITING, statement).fetchall()
-        for *record, text in sorted(found, key=str):
+        deleted = self._session.execute(WRITING, statement).fetchall()
+        for *record, text in sorted(deleted, key=str):
             name, _, detail = (exception, "", text) if exception else text.partition(": ")
             self._rejections.add(record, KIND + name, detail)
 
@@ -175,20 +175,20 @@ class _Rejecting:
                 return self._tried(work(replace(numbered, counted=_among(some))))
             return narrowing.attempt(some)
 
-        found = find_rejected(
+        errors = find_rejected(
             range(1, total + 1),
             error,
             attempt,
             # A row may need another one of its batch, as where a trigger raises an exception.
-            depends=lambda each: each.sqlstate == sqlstates.FOREIGN_KEY_VIOLATION or is_raised(each),
+            depends=lambda failure: failure.sqlstate == sqlstates.FOREIGN_KEY_VIOLATION or is_raised(failure),
             check=self._rejections.check,
             narrow=narrowing.narrow if narrowing.is_allowed else None,
         )
         query = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4").format(
-            _NUMBER, names_of(RECORD_COLUMNS), _NUMBERED, _among(list(found))
+            _NUMBER, names_of(RECORD_COLUMNS), _NUMBERED, _among(list(errors))
         )
         for which, *record in self._session.execute(WRITING, query).fetchall():
-            self._rejections.add(record, KIND + condition(found[which]), reason(found[which], titles))
+            self._rejections.add(record, KIND + condition(errors[which]), reason(errors[which], titles))
         self._session.execute(WRITING, sql.SQL("DROP TABLE {}").format(_NUMBERED))
 
     def _tried(self, work: Sequence[sql.Composed]) -> psycopg.Error | None:

@@ -57,16 +57,16 @@ class PostgresSink(RowSink):
         from einmal.sinks.postgres.preparing import server_problems, table_problems
 
         def ask(session: Session) -> list[tuple[str, str]]:
-            found = server_problems(session)
-            found += filter(None, [self._records.problem(session)])
+            problems = server_problems(session)
+            problems += filter(None, [self._records.problem(session)])
             if self._options.errors.tolerates:
-                found += filter(None, [RejectedTable(self._options.schema).problem(session)])
-            if schema is not None and not found:
-                found += table_problems(session, self._options, schema)
-            return found
+                problems += filter(None, [RejectedTable(self._options.schema).problem(session)])
+            if schema is not None and not problems:
+                problems += table_problems(session, self._options, schema)
+            return problems
 
-        found: list[tuple[str, str]] = self._asked(name, ask)
-        return found
+        problems: list[tuple[str, str]] = self._asked(name, ask)
+        return problems
 
     def promises(self) -> tuple[Reason, ...]:
         return (
@@ -93,8 +93,8 @@ class PostgresSink(RowSink):
         def ask(session: Session) -> Mapping[str, Committed]:
             return self._records.committed(session) if self._records.exists(session) else {}
 
-        found: Mapping[str, Committed] = self._asked(_NOBODY, ask)
-        return found
+        committed: Mapping[str, Committed] = self._asked(_NOBODY, ask)
+        return committed
 
     def _asked(self, name: str, ask: Callable[[Session], Any]) -> Any:
         """In a session and a transaction of its own. Raises SinkError."""

@@ -132,10 +132,10 @@ def compare_counts(session: Session, staged: Staged) -> None:
     query = sql.SQL("SELECT {0}, count(*) FROM {1} WHERE {2} GROUP BY 1").format(
         sql.Identifier(ATTEMPT), staged.id, staged.counted
     )
-    found: dict[int, int] = dict(session.execute("counting staged rows", query).fetchall())
-    if found != dict(staged.counts):
+    counts: dict[int, int] = dict(session.execute("counting staged rows", query).fetchall())
+    if counts != dict(staged.counts):
         raise SinkFailed(
-            f"{sum(found.values()):,} rows are staged, the tasks reported {sum(staged.counts.values()):,}: the server "
+            f"{sum(counts.values()):,} rows are staged, the tasks reported {sum(staged.counts.values()):,}: the server "
             "has crashed and restarted since, or was replaced by its standby; staging tables do not survive that"
         )
 

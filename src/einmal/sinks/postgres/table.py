@@ -116,10 +116,10 @@ class TableShape:
 def find_table(session: Session, name: TableName) -> TableShape | None:
     """In the open transaction; None where there is none. Raises Failed."""
     what = f"looking for {name}"
-    found = session.execute(what, _TABLE, (name.in_quotes,)).fetchone()
-    if found is None:
+    row = session.execute(what, _TABLE, (name.in_quotes,)).fetchone()
+    if row is None:
         return None
-    oid, schema, table, kind, persistence, has_rules = found
+    oid, schema, table, kind, persistence, has_rules = row
     columns = session.execute(what, _COLUMNS, {"table": oid}).fetchall()
     keys = session.execute(what, _KEYS, {"table": oid}).fetchall()
     return TableShape(

@@ -63,8 +63,8 @@ def _has_unknown_time(column: Any) -> bool:
     numbers, least, most = _times(column)
     if numbers is None:
         return False
-    found = pc.min_max(numbers).as_py()
-    return found["min"] is not None and (found["min"] < least or found["max"] > most)
+    extremes = pc.min_max(numbers).as_py()
+    return extremes["min"] is not None and (extremes["min"] < least or extremes["max"] > most)
 
 
 def _times(column: Any) -> tuple[Any, int, int]:
@@ -84,13 +84,13 @@ def _refused(name: str, column: Any) -> list[tuple[int, str]]:
             (number, f'{_TIME}column "{name}" has a time that PostgreSQL does not have')
             for number in pc.indices_nonzero(beyond).to_pylist()
         ]
-    found = []
+    refusals = []
     for number, value in enumerate(text_of(column)):
         try:
             text = value.as_py() or ""
         except UnicodeDecodeError:
-            found.append((number, f'{_CHARACTER}column "{name}" has text that is not UTF-8'))
+            refusals.append((number, f'{_CHARACTER}column "{name}" has text that is not UTF-8'))
             continue
         if "\x00" in text:
-            found.append((number, f'{_CHARACTER}column "{name}" has the character NUL (0x00)'))
-    return found
+            refusals.append((number, f'{_CHARACTER}column "{name}" has the character NUL (0x00)'))
+    return refusals

@@ -29,7 +29,7 @@ from einmal.spark.source.source import KafkaDataSource
 TOPICS_COLUMN: Final = "einmal_topics"
 """The struct column of rows for topics, in a query that has other sinks, too."""
 _ROWS_COLUMN: Final = "einmal_rows"
-_LETTERS: Final = f"struct<{', '.join(each.strip().replace(' ', ':', 1) for each in LETTER_SCHEMA.split(', '))}>"
+_LETTERS: Final = f"struct<{', '.join(column.strip().replace(' ', ':', 1) for column in LETTER_SCHEMA.split(', '))}>"
 
 Decoded = Sequence[tuple[int, DecodedSource]]
 
@@ -45,9 +45,9 @@ class LetterPart(NamedTuple):
 
 def topics_with_letters(options: QueryOptions, decoded: Decoded) -> list[str]:
     """The topics that rows name now, for the preflight."""
-    named = [each.settings.topic for _, each in decoded]
+    named = [source.settings.topic for _, source in decoded]
     named += [options.topic] if isinstance(options, SinkOptions) else []
-    return list(dict.fromkeys(each for each in named if each is not None))
+    return list(dict.fromkeys(topic for topic in named if topic is not None))
 
 
 def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decoded) -> LetterPart:
@@ -59,7 +59,7 @@ def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decode
         return LetterPart((topics,), None, partial(_named, options.topic))
     if any(_has_topics(part) for part in parts):
         return LetterPart(parts, TOPICS_COLUMN, _unchanged)
-    tolerant = [each.options for _, each in decoded if each.settings.tolerates and each.options is not None]
+    tolerant = [source.options for _, source in decoded if source.settings.tolerates and source.options is not None]
     letters = Part(KafkaFrameSink(_client(options.transactional_id, tolerant)), TOPICS_COLUMN)
     if len(parts) > 1:
         return LetterPart((letters, *parts), TOPICS_COLUMN, _beside_letters)
@@ -89,16 +89,16 @@ def _beside_letters(frame: DataFrame) -> DataFrame:
 
 def _client(name: str | None, sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """As that of the sources with these options: dead letters stay in their cluster. Raises OptionError."""
-    found = {
+    clients = {
         tuple(sorted((name, value) for name, value in client_settings(options).items() if name in PRODUCER_NAMES))
         for options in sources
     }
-    if len({dict(each).get("bootstrap.servers") for each in found}) != 1:
+    if len({dict(settings).get("bootstrap.servers") for settings in clients}) != 1:
         raise OptionError(
             "the sources of dead letters (errors.tolerance=all) are in several clusters, and dead letters are one "
             "transaction in one"
         )
-    client = dict(next(iter(found)))
+    client = dict(next(iter(clients)))
     return client | {"client.id": name or "einmal-dead-letters"}
 
 

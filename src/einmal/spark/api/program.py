@@ -108,7 +108,7 @@ def load(path: Path, overrides: Mapping[str, str]) -> Program:
         return Program(declarations.parse(path.read_text(), os.environ, overrides, read_file))
     functions = _declared_functions(_module(path))
     if len(functions) != 1:
-        names = ", ".join(each.__name__ for each in functions)
+        names = ", ".join(function.__name__ for function in functions)
         raise DeclarationError([f"{path} declares {len(functions)} pipelines ({names}), a file has one"])
     function = functions[0]
     declaration = declarations.declare(getattr(function, _DECLARED), overrides)
@@ -286,8 +286,8 @@ def _call(
 def _with_topic(frame: DataFrame, sink: DeclaredSink) -> DataFrame:
     """A sink's rows as part of a union: the columns that are written, with the topic in each row."""
     columns = [name for name in _WRITTEN if name in frame.columns and (name != "topic" or sink.topic is None)]
-    part = frame.select(*columns)
-    return part if sink.topic is None else part.withColumn("topic", F.lit(sink.topic))
+    sink_rows = frame.select(*columns)
+    return sink_rows if sink.topic is None else sink_rows.withColumn("topic", F.lit(sink.topic))
 
 
 def _refused(where: str, error: AnalysisException, hint: str) -> PipelineRefused:

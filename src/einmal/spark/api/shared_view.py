@@ -74,11 +74,11 @@ def _computed(frame: DataFrame) -> DataFrame:
 
 def needed_behind(name: str, frames: Mapping[str, DataFrame], origins: Sequence[str]) -> set[str]:
     """The frames behind a shared one that the origins are made of, themselves among them."""
-    found = {origin.lower() for origin in origins}
+    names = {origin.lower() for origin in origins}
     for origin in origins:
         nodes = _behind(name, analyzed_plan(frames[origin]))
-        found |= {alias for node in nodes if (alias := _alias(node)) is not None}
-    return found
+        names |= {alias for node in nodes if (alias := _alias(node)) is not None}
+    return names
 
 
 def _behind(name: str, node: Any) -> Iterator[Any]:

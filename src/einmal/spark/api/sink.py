@@ -186,11 +186,11 @@ class StreamWriter:
         name = options.transactional_id or parts[0].sink.table
         stateful = is_stateful(self._frame)
         decoded = decoded_sources(self._frame)
-        has_letters = any(each.settings.tolerates for _, each in decoded)
-        has_letters |= any(each.sink.errors.tolerates for each in parts)
+        has_letters = any(source.settings.tolerates for _, source in decoded)
+        has_letters |= any(part.sink.errors.tolerates for part in parts)
         _log_without_effect(options, self._frame, has_letters=has_letters)
         letters: LetterPart | None = None
-        if any(each.settings.tolerates for _, each in decoded):
+        if any(source.settings.tolerates for _, source in decoded):
             letters = with_letters(options, parts, decoded)
             parts = letters.parts
             self._topics = (*self._topics, *topics_with_letters(options, decoded))
@@ -274,9 +274,9 @@ class StreamWriter:
 
     def _notify(self, event: events.Event) -> None:
         before = [] if self._bad_rows is None else self._bad_rows.hear(event)
-        for each in (*before, event):
+        for next_event in (*before, event):
             for listener in (*self._listeners, *self._observing):
-                listener(each)
+                listener(next_event)
 
     def _spark_start(
         self, options: QueryOptions, location: str, write: Callable[[DataFrame, int], None]

@@ -54,9 +54,9 @@ def _sinks(declaration: Declaration) -> tuple[SinkFacts, ...]:
 
 
 def _sink(sink: DeclaredSink, record: str | None) -> SinkFacts:
-    with closing(new_sink(sink.kind, sink.options)) as found:
-        letters = str(found.errors.topic) if found.errors.tolerates else ""
-        return SinkFacts(sink.kind, found.table, found.promises(), record, letters)
+    with closing(new_sink(sink.kind, sink.options)) as row_sink:
+        letters = str(row_sink.errors.topic) if row_sink.errors.tolerates else ""
+        return SinkFacts(sink.kind, row_sink.table, row_sink.promises(), record, letters)
 
 
 def _source(source: Source) -> SourceFacts:

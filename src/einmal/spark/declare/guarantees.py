@@ -364,9 +364,9 @@ def _positions(facts: PipelineFacts) -> Hop:
         )
     ]
     if facts.cluster is not None and COMMIT_TOPIC in facts.cluster.topics:
-        found = facts.cluster.topics[COMMIT_TOPIC]
+        commit_topic = facts.cluster.topics[COMMIT_TOPIC]
         # Where it does not exist the first start makes it.
-        reasons += _kept(found, facts.cluster.brokers) if found.exists else ()
+        reasons += _kept(commit_topic, facts.cluster.brokers) if commit_topic.exists else ()
     return Hop("positions", COMMIT_TOPIC, EXACTLY_ONCE, tuple(reasons))
 
 

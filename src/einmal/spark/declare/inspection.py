@@ -76,7 +76,7 @@ def inspect(
     group_id: str | None = None,
 ) -> ClusterFacts:
     """Ask a cluster. ``client``: settings under Kafka's names. Raises RetriableError where nobody answers."""
-    names = {dotted(each.name) for each in dataclasses.fields(AdminSettings)}
+    names = {dotted(setting.name) for setting in dataclasses.fields(AdminSettings)}
     common = {name: value for name, value in client.items() if name in names}
     wanted = list(dict.fromkeys(topics))
     thread = LoopThread(lambda: _Inspector(common), "einmal-inspection")
@@ -119,14 +119,14 @@ class _Inspector(Admin):
 
     async def _settings(self, topics: list[str]) -> dict[str, dict[str, str]]:
         """Settings are good to know: a client without the right to see them goes without."""
-        found = {}
+        settings = {}
         for name in topics:
             try:
                 entries = (await self.describe_configs([name]))[name]
             except KafkaError:
                 continue
-            found[name] = {entry.name: entry.value for entry in entries.values() if entry.value is not None}
-        return found
+            settings[name] = {entry.name: entry.value for entry in entries.values() if entry.value is not None}
+        return settings
 
     async def _refusal(self, kind: int, key: str) -> str | None:
         try:

@@ -20,11 +20,13 @@ def plan_facts(frame: DataFrame) -> PlanFacts:
     python: dict[str, None] = {}
     for node in nodes:
         for expression in iterate(node.expressions()):
-            for each in walk(expression):
-                if _is_python(each) and not is_decoder(str(each.name())):
-                    (python if each.deterministic() else causes)[str(each.name())] = None
-                elif not each.deterministic() and all(child.deterministic() for child in iterate(each.children())):
-                    causes[str(each.prettyName())] = None
+            for subexpression in walk(expression):
+                if _is_python(subexpression) and not is_decoder(str(subexpression.name())):
+                    (python if subexpression.deterministic() else causes)[str(subexpression.name())] = None
+                elif not subexpression.deterministic() and all(
+                    child.deterministic() for child in iterate(subexpression.children())
+                ):
+                    causes[str(subexpression.prettyName())] = None
     spark = frame.sparkSession
     return PlanFacts(
         stateful=tuple(dict.fromkeys(_words(kind_of(node)) for node in nodes if is_stateful_node(node))),

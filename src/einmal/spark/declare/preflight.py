@@ -230,35 +230,37 @@ def read_problems(topic: TopicFacts) -> Missing:
 
 def write_problems(topic: TopicFacts, *, reads: bool = False) -> Missing:
     """Why nothing can be written to a topic that exists; ``reads``: the commit topic, which is read too."""
-    found = _hidden(topic)
-    if found:
-        return found
-    found += _denied(topic, WRITE, "write to")
+    problems = _hidden(topic)
+    if problems:
+        return problems
+    problems += _denied(topic, WRITE, "write to")
     if reads:
-        found += _denied(topic, READ, "read")
+        problems += _denied(topic, READ, "read")
     policy = topic.settings.get("cleanup.policy")
     if reads and policy not in (None, "compact"):
-        found.append(
+        problems.append(
             (
                 f"topic {topic.name!r} has cleanup.policy={policy}: commit records would be deleted with time",
                 f"set cleanup.policy=compact on {topic.name}",
             )
         )
-    return found
+    return problems
 
 
 def transaction_problems(facts: ClusterFacts) -> Missing:
     """Why transactions cannot be had, or not be trusted."""
-    found = [(f"the client may not use the {word} {name!r}: {why}", _ACL_OF[word]) for word, name, why in facts.refused]
+    problems = [
+        (f"the client may not use the {word} {name!r}: {why}", _ACL_OF[word]) for word, name, why in facts.refused
+    ]
     if not facts.verifies:
-        found.append(
+        problems.append(
             (
                 "the brokers do not refuse writes that come after their transaction has ended (KIP-890, since Kafka "
                 "3.6): a late request of a dead task could be committed with a later batch",
                 "use brokers of Kafka 3.6 or later, or processing.guarantee=at_least_once",
             )
         )
-    return found
+    return problems
 
 
 _ACL_OF: Final = {

@@ -71,7 +71,7 @@ class BadRows:
         shape: Callable[[DataFrame], DataFrame] | None = None,
         column: str | None = None,
     ) -> None:
-        self._sources = [Numbered(*each) for each in numbered]
+        self._sources = [Numbered(*pair) for pair in numbered]
         self._offsets = offsets
         self._inner = inner
         self._shape = shape
@@ -94,21 +94,25 @@ class BadRows:
         result = frame if self._inner is None else self._inner(frame, batch_id)
         if self._shape is not None:
             result = self._shape(result)
-        parts = [part for source in self._sources if (part := self._letters(spark, source, batch_id)) is not None]
+        parts = [
+            dead_letters
+            for source in self._sources
+            if (dead_letters := self._letters(spark, source, batch_id)) is not None
+        ]
         if not parts:
             return result
         result = _as_bytes(result) if self._column is None else _struct_as_bytes(result, self._column)
-        for part in parts:
-            rows = part if self._column is None else part.select(F.struct("*").alias(self._column))
+        for dead_letters in parts:
+            rows = dead_letters if self._column is None else dead_letters.select(F.struct("*").alias(self._column))
             result = result.unionByName(rows, allowMissingColumns=True)
         return result
 
     def letters(self, spark: SparkSession, batch_id: int) -> Iterator[DataFrame]:
         """The dead letters of a batch, a frame per source: the columns topic, key, value, headers and timestamp."""
         for source in self._sources:
-            part = self._letters(spark, source, batch_id)
-            if part is not None:
-                yield part
+            dead_letters = self._letters(spark, source, batch_id)
+            if dead_letters is not None:
+                yield dead_letters
 
     def _letters(self, spark: SparkSession, numbered: Numbered, batch_id: int) -> DataFrame | None:
         source = numbered.source
@@ -128,10 +132,10 @@ class BadRows:
         if before is None or planned is None:
             # Batch 0 of our source is empty: it notes where the query begins.
             return ()
-        begin, end = (SourcePosition.from_json(each.end[number]) for each in (before, planned))
+        begin, end = (SourcePosition.from_json(entry.end[number]) for entry in (before, planned))
         first = first_offsets(begin, end)
-        whole = ranges(first, {each: end.offsets[each] for each in first}, None)
-        return tuple(Piece(each, end.topic_ids) for each in packed(whole, _SHARED_MAX))
+        whole = ranges(first, {partition: end.offsets[partition] for partition in first}, None)
+        return tuple(Piece(task_ranges, end.topic_ids) for task_ranges in packed(whole, _SHARED_MAX))
 
     # --- events -------------------------------------------------------------------------------------------------
 
@@ -153,10 +157,10 @@ class BadRows:
         return []
 
     def _check(self, batch_id: int) -> list[events.Event]:
-        found = {report: None for each in self._sources for report in each.source.reports.value}
+        reports = {report: None for numbered in self._sources for report in numbered.source.reports.value}
         # Each of several sinks has written its part.
         is_first = not self._summaries
-        self._summaries = dict(summarized(found, self._turn))
+        self._summaries = dict(summarized(reports, self._turn))
         happened: list[events.Event] = []
         for _, source in self._sources:
             name = source.decoding.source
@@ -209,7 +213,9 @@ def _as_bytes(frame: DataFrame) -> DataFrame:
 def _struct_as_bytes(frame: DataFrame, column: str) -> DataFrame:
     kind = frame.schema[column].dataType
     assert isinstance(kind, StructType), kind
-    fields = [F.col(column)[each.name].cast(_COLUMNS.get(each.name, each.dataType)).alias(each.name) for each in kind]
+    fields = [
+        F.col(column)[field.name].cast(_COLUMNS.get(field.name, field.dataType)).alias(field.name) for field in kind
+    ]
     return frame.withColumn(column, F.when(F.col(column).isNotNull(), F.struct(*fields)))
 
 

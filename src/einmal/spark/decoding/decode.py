@@ -83,11 +83,11 @@ def decode(frame: DataFrame, options: Mapping[str, str], *, name: str | None = N
     topics = topics_of(source or {})
     registry = SchemaRegistry(settings.registry) if settings.registry else None
     fields = {
-        part: _loaded(part, each, registry, topics)
-        for part, each in (("key", settings.key), ("value", settings.value))
-        if each is not None
+        field: _loaded(field, field_settings, registry, topics)
+        for field, field_settings in (("key", settings.key), ("value", settings.value))
+        if field_settings is not None
     }
-    kinds = {part: _ddl(part, loaded) for part, loaded in fields.items()}
+    kinds = {field: _ddl(field, loaded) for field, loaded in fields.items()}
     rescues = settings.contract == EVOLVE
     decoding = Decoding(
         source=name or ",".join(topics) or "source",
@@ -115,7 +115,7 @@ def decode(frame: DataFrame, options: Mapping[str, str], *, name: str | None = N
 
 def decoded_sources(frame: DataFrame) -> list[tuple[int, DecodedSource]]:
     """The decoded sources of a query, each with its number among the sources; of one that is read twice the first."""
-    found: dict[str, tuple[int, DecodedSource]] = {}
+    sources: dict[str, tuple[int, DecodedSource]] = {}
     number = 0
     pending: str | None = None
     for node in plan_nodes(frame):
@@ -124,11 +124,11 @@ def decoded_sources(frame: DataFrame) -> list[tuple[int, DecodedSource]]:
             pending = function if function in _sources else pending
         elif is_source(node):
             if pending is not None:
-                found.setdefault(pending, (number, _sources[pending]))
+                sources.setdefault(pending, (number, _sources[pending]))
             pending = None
             number += 1
     numbers = offset_numbers(frame, number)
-    return [(numbers[at], source) for at, source in found.values()]
+    return [(numbers[at], source) for at, source in sources.values()]
 
 
 def is_decoder(function: str) -> bool:
@@ -148,16 +148,16 @@ def _source_options(frame: DataFrame) -> dict[str, str] | None:
     return RedactedDict({str(key).lower(): str(entries[key]) for key in entries})
 
 
-def _loaded(part: str, settings: FieldSettings, registry: SchemaRegistry | None, topics: list[str]) -> LoadedField:
+def _loaded(field: str, settings: FieldSettings, registry: SchemaRegistry | None, topics: list[str]) -> LoadedField:
     """Raises OptionError, PipelineRefused."""
 
     def latest() -> str:
         assert registry is not None
         if len(topics) != 1:
             raise SettingError(
-                f"{part}.schema is missing, and the registry has a subject for each of {len(topics)} topics"
+                f"{field}.schema is missing, and the registry has a subject for each of {len(topics)} topics"
             )
-        return registry.latest(f"{topics[0]}-{part}").text
+        return registry.latest(f"{topics[0]}-{field}").text
 
     try:
         return load_field(settings, lambda path: Path(path).read_bytes(), latest)
@@ -165,20 +165,20 @@ def _loaded(part: str, settings: FieldSettings, registry: SchemaRegistry | None,
         raise OptionError(str(error)) from error
     except SchemaNotFound as error:
         raise PipelineRefused(
-            f"the schema registry has no subject {topics[0]}-{part}", f"register the schema, or set {part}.schema"
+            f"the schema registry has no subject {topics[0]}-{field}", f"register the schema, or set {field}.schema"
         ) from error
     except RegistryUnavailable as error:
         raise PipelineRefused(str(error)) from error
 
 
-def _ddl(part: str, loaded: LoadedField) -> str:
+def _ddl(field: str, loaded: LoadedField) -> str:
     try:
         return decoder_of(loaded, Limits()).ddl
     except SchemaError as error:
-        raise OptionError(f"{part}.schema: {error}") from error
+        raise OptionError(f"{field}.schema: {error}") from error
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"{part}.format={loaded.format} needs {error.name}\nhint: {install_command('schemas')}"
+            f"{field}.format={loaded.format} needs {error.name}\nhint: {install_command('schemas')}"
         ) from error
 
 
@@ -186,7 +186,7 @@ def _arrow(kinds: Mapping[str, str]) -> dict[str, Any]:
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import DataType
 
-    return {part: to_arrow_type(DataType.fromDDL(ddl), timezone="UTC") for part, ddl in kinds.items()}
+    return {field: to_arrow_type(DataType.fromDDL(ddl), timezone="UTC") for field, ddl in kinds.items()}
 
 
 def _schema(before: StructType, kinds: Mapping[str, str], *, rescues: bool) -> str:

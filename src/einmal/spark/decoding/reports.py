@@ -59,14 +59,14 @@ class BatchSummary:
 
 def summarized(reports: Iterable[TaskReport], turn: str) -> Mapping[str, BatchSummary]:
     """By source. Reports of other turns are of tasks that ended late."""
-    found: dict[str, BatchSummary] = {}
+    summaries: dict[str, BatchSummary] = {}
     ids: dict[str, tuple[set[int], set[int]]] = {}
     digests: dict[str, set[tuple[int, str]]] = {}
     pieces: dict[tuple[str, int], TaskReport] = {}
     for report in reports:
         if report.turn != turn:
             continue
-        summary = found.setdefault(report.source, BatchSummary())
+        summary = summaries.setdefault(report.source, BatchSummary())
         known, unknown = ids.setdefault(report.source, (set(), set()))
         known |= report.known
         unknown |= report.unknown
@@ -76,10 +76,10 @@ def summarized(reports: Iterable[TaskReport], turn: str) -> Mapping[str, BatchSu
             # Two attempts that saw different registries are two reports of one piece.
             pieces[report.source, report.piece] = report
     for (source, _), report in pieces.items():
-        found[source].records += report.records
-        found[source].dead_letters.update(dict(report.counts))
+        summaries[source].records += report.records
+        summaries[source].dead_letters.update(dict(report.counts))
     for source, (known, unknown) in ids.items():
-        found[source].undecided = known & unknown
+        summaries[source].undecided = known & unknown
         by_id = Counter(schema_id for schema_id, _ in digests[source])
-        found[source].changed = {schema_id for schema_id, several in by_id.items() if several > 1}
-    return found
+        summaries[source].changed = {schema_id for schema_id, several in by_id.items() if several > 1}
+    return summaries

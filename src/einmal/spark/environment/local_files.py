@@ -36,7 +36,7 @@ class LocalFiles:
     def names(self, directory: str) -> list[str]:
         """The names in a directory."""
         try:
-            return [each.name for each in (self._root / directory).iterdir()]
+            return [path.name for path in (self._root / directory).iterdir()]
         except FileNotFoundError:
             return []
 

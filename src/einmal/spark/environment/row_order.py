@@ -64,4 +64,4 @@ def checkpointed(frame: DataFrame) -> DataFrame:
 
 def _is_by_range(node: Any) -> bool:
     """``repartitionByRange``: each task has greater rows than the one before."""
-    return any(kind_of(each) == "SortOrder" for each in iterate(node.partitionExpressions()))
+    return any(kind_of(expression) == "SortOrder" for expression in iterate(node.partitionExpressions()))

@@ -50,7 +50,7 @@ def _names(frame: DataFrame) -> list[str]:
     """In the order of the plan."""
     if not have_names(frame.sparkSession):
         return []
-    found = []
+    names = []
     for node in plan_nodes(frame):
         if is_source(node):
             name = node.sourceIdentifyingName().nameOpt()
@@ -59,5 +59,5 @@ def _names(frame: DataFrame) -> list[str]:
                     f"{SOURCE_NAMES_SETTING} is true, and a source ({node.sourceName()}) has no name",
                     "spark.readStream.name(...) gives it one; or leave the setting out",
                 )
-            found.append(str(name.get()))
-    return found
+            names.append(str(name.get()))
+    return names

@@ -27,7 +27,7 @@ def require_spark() -> None:
 
 def problem_of(version: str) -> str | None:
     """Why einmal does not run on a release of Spark."""
-    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    number = tuple(int(component) for component in re.findall(r"\d+", version)[:2])
     if number >= MINIMUM:
         return None
     lacks = next(what for below, what in _LACKS if number < below)

@@ -64,8 +64,8 @@ def offset_metadata(spark: SparkSession) -> str:
     Raises SparkInternalsMissing.
     """
     made: Any = spark._jvm
-    for part in _OFFSET_METADATA.split("."):
-        made = getattr(made, part)
+    for component in _OFFSET_METADATA.split("."):
+        made = getattr(made, component)
     try:
         line: dict[str, Any] = json.loads(made.apply(0, 0, spark._jsparkSession.conf()).json())
     except (TypeError, Py4JError) as error:

@@ -52,8 +52,8 @@ def _abandoned(directory: Path) -> Iterator[Path]:
     """This user's folders whose drivers have ended here. One without a lock is being made, or is not ours."""
     for folder in directory.glob(f"{_PREFIX}*"):
         try:
-            found = folder.lstat()
-            if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+            status = folder.lstat()
+            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
                 continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

@@ -177,15 +177,15 @@ class DeadLetterQueue:
     def groups(self, selection: Selection | None = None) -> dict[LetterGroup, Counted]:
         """How many there are, by source, stage, reason and original topic."""
         topic_id, marks = self._topic_id(), self._marks()
-        found: dict[LetterGroup, Counted] = {}
+        groups: dict[LetterGroup, Counted] = {}
         for letter in self.letters(selection):
             group = LetterGroup(letter.source, letter.stage, letter.reason, letter.original_topic or "")
-            counted = found.setdefault(group, Counted())
+            counted = groups.setdefault(group, Counted())
             counted.count += 1
             counted.replayed += _mark(topic_id, letter) in marks
             counted.oldest = min(counted.oldest, letter.timestamp)
             counted.newest = max(counted.newest, letter.timestamp)
-        return dict(sorted(found.items()))
+        return dict(sorted(groups.items()))
 
     def _read(self, topic: str) -> Iterator[DeadLetter]:
         partitions = self._cluster.partitions([topic])
@@ -248,8 +248,8 @@ class DeadLetterQueue:
                 timestamp = letter.timestamp if letter.timestamp >= 0 else None
                 sent.append(transaction.send(topic, letter.value, letter.key, headers, partition, timestamp))
                 sent.append(transaction.send(REPLAY_TOPIC, topic, _mark(topic_id, letter)))
-            for each in sent:
-                each.result()
+            for future in sent:
+                future.result()
 
     def _target(self, letter: DeadLetter, to: str | None, partitions: dict[str, int]) -> tuple[str, int | None]:
         """Topic, and the partition if it is the original one."""

@@ -91,7 +91,7 @@ class Ownership:
             raise ValueError("it is not known from which cluster the topics were read")
         if offsets_of(position) is None:
             raise ValueError("the sources are not Kafka topics")
-        return tuple(_end(each, self._sources, earliest=earliest) for each in position)
+        return tuple(_end(source_position, self._sources, earliest=earliest) for source_position in position)
 
     # --- changing -----------------------------------------------------------------------------------------------
 
@@ -112,11 +112,11 @@ class Ownership:
             identity = commit_point.acquire(None)
             # Only now nobody else can commit any more.
             try:
-                found = commit_point.read()
+                last_record = commit_point.read()
             except UnreadableCommitRecord:
                 # It is replaced, as announced to its owner.
-                found = None
-            if found != expected:
+                last_record = None
+            if last_record != expected:
                 raise Changed(
                     f"{transactional_id!r} has committed since the change was planned; it is fenced now and has stopped"
                 )
@@ -146,24 +146,24 @@ class KafkaOwnership(Ownership):
         super().change(transactional_id, expected, record)
 
 
-def _end(each: object, cluster: KafkaCluster, *, earliest: bool) -> object:
-    assert isinstance(each, dict)
-    topics = sorted(topics_in(each))
+def _end(position: object, cluster: KafkaCluster, *, earliest: bool) -> object:
+    assert isinstance(position, dict)
+    topics = sorted(topics_in(position))
     seen = cluster.look(topics)
     if len(seen.topics) < len(topics):
         raise ValueError(f"not all of {', '.join(topics)} are in this cluster")
     # All partitions that there are now: a topic that was created again may have others.
     partitions = [partition for topic in topics for partition in seen.topics[topic].partitions]
-    found = cluster.earliest(partitions) if earliest else cluster.latest(partitions, committed=True)
-    return SourcePosition(found, seen.topic_ids(), seen.cluster_id).to_json()
+    offsets = cluster.earliest(partitions) if earliest else cluster.latest(partitions, committed=True)
+    return SourcePosition(offsets, seen.topic_ids(), seen.cluster_id).to_json()
 
 
 def _lag(record: CommitRecord, cluster: KafkaCluster) -> int | None:
     if offsets_of(record.end) is None:
         return None
     lag = 0
-    for each in record.end:
-        position = SourcePosition.from_json(each)
+    for source_end in record.end:
+        position = SourcePosition.from_json(source_end)
         here = cluster.existing(position)
         if len(here) < len(position.offsets):
             # They were read from another cluster, or deleted since.

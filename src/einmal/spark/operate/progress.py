@@ -122,7 +122,9 @@ class Progress:
     def _hear_of_bad_rows(self, event: events.Event) -> None:
         match event:
             case events.DeadLettersWritten(_, source, _, counts):
-                self.dead_letters.update({(source, *each): count for each, count in counts.items()})
+                self.dead_letters.update(
+                    {(source, *stage_and_reason): count for stage_and_reason, count in counts.items()}
+                )
             case events.SchemaDrifted(_, source):
                 self.drifts[source] += 1
             case _:
@@ -191,19 +193,19 @@ class Progress:
 
     def spark_reports(self, batch_id: int, durations_ms: Mapping[str, int], rows: int) -> list[BatchReport]:
         """The reports that need not wait any longer. ``durations_ms``, ``rows``: of Spark's StreamingQueryProgress."""
-        found = []
+        reports = []
         for wait in sorted(self.waits_for_spark):
             if wait > batch_id:
                 break
             report = self.waits_for_spark.pop(wait)
-            found.append(_completed(report, durations_ms, rows) if wait == batch_id else report)
-        return self._count(found)
+            reports.append(_completed(report, durations_ms, rows) if wait == batch_id else report)
+        return self._count(reports)
 
     def without_spark(self) -> list[BatchReport]:
         """The reports that wait, as they are."""
-        found = list(self.waits_for_spark.values())
+        reports = list(self.waits_for_spark.values())
         self.waits_for_spark.clear()
-        return self._count(found)
+        return self._count(reports)
 
     def _count(self, reports: list[BatchReport]) -> list[BatchReport]:
         for report in reports:
@@ -226,7 +228,7 @@ class Progress:
         if not recent:
             return Rates(0.0, 0.0)
         seconds = max(now - recent[0].began, 0.001)
-        return Rates(sum(each.input for each in recent) / seconds, sum(each.output for each in recent) / seconds)
+        return Rates(sum(span.input for span in recent) / seconds, sum(span.output for span in recent) / seconds)
 
     def open_s(self, now: float) -> float:
         """The age of the open transaction; 0 where none is."""
@@ -234,7 +236,7 @@ class Progress:
 
 
 def _completed(report: BatchReport, durations_ms: Mapping[str, int], rows: int) -> BatchReport:
-    spent = {phase: each for phase, each in report.phases_ms.items() if phase != OTHER}
+    spent = {phase: spent_ms for phase, spent_ms in report.phases_ms.items() if phase != OTHER}
     spent[PLANNING] = sum(durations_ms.get(key, 0) for key in PLANNING_KEYS)
     spent[CHECKPOINT] = sum(durations_ms.get(key, 0) for key in CHECKPOINT_KEYS)
     # Two clocks of whole milliseconds.

@@ -159,8 +159,10 @@ class Watch:
             if recent:
                 reports = [
                     report
-                    for each in recent
-                    for report in watched.progress.spark_reports(each.batchId, each.durationMs, each.numInputRows)
+                    for progress in recent
+                    for report in watched.progress.spark_reports(
+                        progress.batchId, progress.durationMs, progress.numInputRows
+                    )
                 ]
             else:
                 reports = watched.progress.without_spark()

@@ -83,7 +83,9 @@ def _batch(rows: list[PartRow]) -> Any:
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     times = [None if row.timestamp is None else row.timestamp * 1_000 for row in rows]
-    headers = [[{"key": each.key, "value": each.value} for each in row.headers] for row in rows]
+    headers = [
+        [{"key": record_header.key, "value": record_header.value} for record_header in row.headers] for row in rows
+    ]
     return pa.RecordBatch.from_arrays(
         [
             pa.array([row.topic for row in rows], pa.string()),

@@ -94,10 +94,10 @@ def lost_between(start: Offsets | None, end: Offsets | None) -> int:
         if first == last or not isinstance(first, dict) or not isinstance(last, dict):
             continue
         before, after = SourcePosition.from_json(first), SourcePosition.from_json(last)
-        for each, offset in after.starts.items():
-            topic_id = before.topic_ids.get(each.topic)
-            if each in before.offsets and topic_id in (None, after.topic_ids.get(each.topic)):
-                lost += max(0, offset - before.offsets[each])
+        for partition, offset in after.starts.items():
+            topic_id = before.topic_ids.get(partition.topic)
+            if partition in before.offsets and topic_id in (None, after.topic_ids.get(partition.topic)):
+                lost += max(0, offset - before.offsets[partition])
     return lost
 
 
@@ -111,8 +111,8 @@ def lag_behind(reached: Offsets | None, ends: Ends | None) -> dict[str, int] | N
         return None
     lag: dict[str, int] = {}
     for offsets, source_ends in zip(reached, ends, strict=True):
-        for each, offset in from_json(offsets).items():
+        for partition, offset in from_json(offsets).items():
             # A topic that is gone has no lag. Ends that were asked before the batch was planned can lie behind it.
-            if each in source_ends:
-                lag[each.topic] = lag.get(each.topic, 0) + max(0, source_ends[each] - offset)
+            if partition in source_ends:
+                lag[partition.topic] = lag.get(partition.topic, 0) + max(0, source_ends[partition] - offset)
     return lag

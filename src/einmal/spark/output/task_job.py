@@ -45,15 +45,15 @@ class TaskJob:
     def run(self, parts: Sequence[PartT], work: Callable[[PartT], ResultT]) -> list[ResultT]:
         """The results, one task for each part. Raises JobFailed, and PipelineRefused if Spark has ended."""
 
-        def task(part: PartT) -> ResultT:
+        def task(share: PartT) -> ResultT:
             settle()
-            return work(part)
+            return work(share)
 
         try:
-            found: list[ResultT] = self._spark.sparkContext.parallelize(parts, len(parts)).map(task).collect()
+            results: list[ResultT] = self._spark.sparkContext.parallelize(parts, len(parts)).map(task).collect()
         except Exception as error:
             raise (JobFailed(reason_of(error)) if is_alive(self._spark) else ended(error)) from error
-        return found
+        return results
 
     def close(self) -> None:
         """The session stays."""

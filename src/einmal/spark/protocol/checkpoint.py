@@ -63,8 +63,8 @@ def parse_offset_log(text: str, name: str) -> OffsetLogEntry:
         return OffsetLogEntry(tuple(_parse(line) for line in sources))
     named = [(source, _parse(offset)) for source, _, offset in (line.partition(":") for line in sources)]
     if all(source.isdecimal() for source, _ in named):
-        return OffsetLogEntry(tuple(offset for _, offset in sorted(named, key=lambda each: int(each[0]))))
-    named.sort(key=lambda each: each[0])
+        return OffsetLogEntry(tuple(offset for _, offset in sorted(named, key=lambda pair: int(pair[0]))))
+    named.sort(key=lambda pair: pair[0])
     return OffsetLogEntry(tuple(offset for _, offset in named), tuple(source for source, _ in named))
 
 
@@ -218,9 +218,9 @@ class Checkpoint:
         for operator, partitions in (json.loads(body).get("stateUniqueIds") or {}).items():
             for partition, ids in enumerate(partitions):
                 names = self._files.names_below(f"state/{operator}/{partition}")
-                for each in ids:
-                    if not any(each in name and name.startswith(f"{batch_id + 1}_") for name in names):
-                        return f"{self.name}/state/{operator}/{partition}/{batch_id + 1}_{each}"
+                for unique_id in ids:
+                    if not any(unique_id in name and name.startswith(f"{batch_id + 1}_") for name in names):
+                        return f"{self.name}/state/{operator}/{partition}/{batch_id + 1}_{unique_id}"
         return None
 
     def has_state(self) -> bool:
@@ -292,9 +292,9 @@ class Checkpoint:
         begun = self._batch_ids("begun")
         if max(begun) > batch_id:
             return False
-        for each in begun:
-            if each < batch_id:
-                self._files.delete(f"begun/{each}")
+        for begun_id in begun:
+            if begun_id < batch_id:
+                self._files.delete(f"begun/{begun_id}")
         return True
 
     def write(self, name: str, text: str) -> None:

@@ -76,11 +76,11 @@ class ExactlyOnce:
             has_state = setting.stateful and part is setting.parts[-1]
             additions = self._with_state() if has_state else self._without_state()
             name = part.name or self._id
-            of_part = replace(query, transactional_id=name, stateful=has_state)
+            own_query = replace(query, transactional_id=name, stateful=has_state)
             commit_point = part.sink.commit_point(
                 Opening(name=name, runtime=setting.spark, notify=setting.notify, sources=self._sources)
             )
-            self._runs.append(TransactionRun(commit_point, of_part, additions, setting.notify, next(keeps, None)))
+            self._runs.append(TransactionRun(commit_point, own_query, additions, setting.notify, next(keeps, None)))
         if setting.letters is not None:
             name = setting.letters.name
             commit_point = setting.letters.sink.commit_point(

@@ -130,7 +130,7 @@ def _checkpoint_ids(node: Any, batch_id: int) -> tuple[str, list[list[str]]]:
                 f"lost, or {_SECOND_JOB}"
             )
         assert entry.batchVersion() == batch_id + 1, (entry.batchVersion(), batch_id)
-        ids[partition] = [str(each) for each in entry.stateStoreCkptId().get()]
+        ids[partition] = [str(checkpoint_id) for checkpoint_id in entry.stateStoreCkptId().get()]
     if sorted(ids) != list(range(partitions)):
         raise StateInDoubt(f"{node.nodeName()} has committed {len(ids)} of {partitions} state partitions")
     return str(info.operatorId()), [ids[partition] for partition in sorted(ids)]
@@ -150,8 +150,8 @@ def _guard_format_1(node: Any) -> None:
 def _state_partitions(node: Any) -> int:
     """In how many partitions an operator runs, and keeps state: one where it needs all rows together (a count without
     GROUP BY, a LIMIT), whatever number its query's state has."""
-    required = [each.requiredNumPartitions() for each in iterate(node.requiredChildDistribution())]
-    numbers = {int(each.get()) for each in required if each.isDefined()}
+    required = [distribution.requiredNumPartitions() for distribution in iterate(node.requiredChildDistribution())]
+    numbers = {int(number.get()) for number in required if number.isDefined()}
     assert len(numbers) <= 1, numbers
     return numbers.pop() if numbers else int(node.stateInfo().get().numPartitions())
 

@@ -43,4 +43,4 @@ def _read(path: Path) -> str | None:
 
 
 def _numbers(directory: Path) -> list[int]:
-    return [int(each.name) for each in directory.iterdir() if each.name.isdecimal()] if directory.exists() else []
+    return [int(path.name) for path in directory.iterdir() if path.name.isdecimal()] if directory.exists() else []

@@ -51,7 +51,7 @@ class Queries:
 
     def started(self, name: str, query: PipelineQuery) -> None:
         """Keep the query until it has ended."""
-        self._queries[:] = [*(each for each in self._queries if each.isActive), query]
+        self._queries[:] = [*(earlier_query for earlier_query in self._queries if earlier_query.isActive), query]
         for observer in self._observers:
             observer.started(name, query)
 

@@ -43,14 +43,14 @@ class FrameRows(BatchRows):
 
         plain, numbers = self._numbered(), {name: number for number, name in enumerate(self.frame.schema.names)}
 
-        def column(each: Selected) -> Column:
-            found = plain[f"c{numbers[each.column]}"]
-            if each.field is not None:
-                found = found[each.field]
-            return functions.to_json(found, _JSON) if each.as_json else found
+        def column(selected: Selected) -> Column:
+            expression = plain[f"c{numbers[selected.column]}"]
+            if selected.field is not None:
+                expression = expression[selected.field]
+            return functions.to_json(expression, _JSON) if selected.as_json else expression
 
-        rows = plain.select(*(column(each).alias(f"c{number}") for number, each in enumerate(columns)))
-        return FrameRows(rows.toDF(*(each.name for each in columns)))
+        rows = plain.select(*(column(selected).alias(f"c{number}") for number, selected in enumerate(columns)))
+        return FrameRows(rows.toDF(*(selected.name for selected in columns)))
 
     def _numbered(self) -> DataFrame:
         return self.frame.toDF(*(f"c{number}" for number in range(len(self.frame.schema.names))))

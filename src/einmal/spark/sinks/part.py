@@ -35,6 +35,6 @@ class Part:
 
         if self.column is None:
             return schema
-        found = schema[self.column].dataType
-        assert isinstance(found, StructType), found
-        return found
+        kind = schema[self.column].dataType
+        assert isinstance(kind, StructType), kind
+        return kind

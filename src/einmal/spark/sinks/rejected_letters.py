@@ -126,7 +126,9 @@ class RejectedLetters:
         for letter in letters:
             topic_partition, offset = letter.position
             known = (
-                number for number, each in ends.items() if 0 <= offset < each.offsets.get(topic_partition, Offset(0))
+                number
+                for number, position in ends.items()
+                if 0 <= offset < position.offsets.get(topic_partition, Offset(0))
             )
             number = next(known, None)
             (unknown if number is None else by_source.setdefault(number, [])).append(letter)
@@ -137,12 +139,12 @@ class RejectedLetters:
         for number, some in by_source.items():
             # A record that is gone is no error: its letter has headers alone.
             options = replace(self.sources[number], include_headers=True, fail_on_data_loss=False)
-            some.sort(key=lambda each: each.position)
+            some.sort(key=lambda letter: letter.position)
             first = 0
-            for ranges in packed(_near([each.position for each in some]), _SHARED_MAX):
+            for ranges in packed(_near([letter.position for letter in some]), _SHARED_MAX):
                 # Ranges and letters are in one order, and no letter is outside of all ranges.
                 behind = (ranges[-1].topic_partition, int(ranges[-1].end))
-                last = bisect_left(some, behind, lo=first, key=lambda each: each.position)
+                last = bisect_left(some, behind, lo=first, key=lambda letter: letter.position)
                 tasks.append(_Task(Piece(ranges, ends[number].topic_ids), options, tuple(some[first:last])))
                 first = last
         return tasks
@@ -150,14 +152,14 @@ class RejectedLetters:
 
 def _near(positions: Sequence[Position]) -> list[PlannedRange]:
     """Ranges with all of the sorted positions."""
-    found: list[PlannedRange] = []
+    ranges: list[PlannedRange] = []
     for topic_partition, offset in positions:
-        last = found[-1] if found else None
+        last = ranges[-1] if ranges else None
         if last is not None and last.topic_partition == topic_partition and offset - last.end < _NEAR:
-            found[-1] = PlannedRange(topic_partition, last.start, Offset(max(last.end, offset + 1)))
+            ranges[-1] = PlannedRange(topic_partition, last.start, Offset(max(last.end, offset + 1)))
         else:
-            found.append(PlannedRange(topic_partition, Offset(offset), Offset(offset + 1)))
-    return found
+            ranges.append(PlannedRange(topic_partition, Offset(offset), Offset(offset + 1)))
+    return ranges
 
 
 # --- in a task ----------------------------------------------------------------------------------------------------
@@ -192,7 +194,9 @@ def _made(task: _Task, number: int, batch_id: int) -> Iterator[Any]:
         made = []
         for row in rows_of(rows.take(pyarrow.array(here, pyarrow.int64()))):
             record = failed_record(row)
-            made += [_letter(each, record, number, batch_id) for each in wanted.pop((topic_partition, row["offset"]))]
+            made += [
+                _letter(letter, record, number, batch_id) for letter in wanted.pop((topic_partition, row["offset"]))
+            ]
         yield pyarrow.RecordBatch.from_pylist(made, schema=LETTER)
     if wanted:
         yield pyarrow.RecordBatch.from_pylist(list(_without_record(wanted, number, batch_id)), schema=LETTER)

@@ -144,16 +144,16 @@ class RowBuilder:
     def _headers(self, data: bytes, view: Bytes, at: Ints, ends: Ints) -> list[Any]:
         """The column, if it is asked for. Raises CorruptBatch for a record whose length is wrong."""
         with_headers = np.flatnonzero(view[at])
-        found: list[list[dict[str, Any]] | None] = [None] * (len(at) if self._include_headers else 0)
+        column: list[list[dict[str, Any]] | None] = [None] * (len(at) if self._include_headers else 0)
         after = at + 1
         for row in with_headers:
             headers, after[row] = decode_headers(data, int(at[row]))
             if self._include_headers:
                 # As Spark's source: a record without headers has null there.
-                found[row] = [{"key": header.key, "value": header.value} for header in headers] or None
+                column[row] = [{"key": header.key, "value": header.value} for header in headers] or None
         if not np.array_equal(after, ends):
             raise CorruptBatch("a record is longer or shorter than its length field")
-        return [pyarrow.array(found, _HEADERS.type)] if self._include_headers else []
+        return [pyarrow.array(column, _HEADERS.type)] if self._include_headers else []
 
 
 def _extents(data: bytes, sizes: list[int], counts: list[int]) -> tuple[Ints, Ints]:

@@ -54,8 +54,8 @@ def shorter_log(ends: Positions, reached: Positions, *, is_same_topic: bool) -> 
         else "the topic was probably deleted and created again (its id is not known)"
     )
     parts = (
-        f"{each} ends at offset {ends[each]}, before offset {reached[each]}, up to which it was read"
-        for each in sorted(reached)
+        f"{partition} ends at offset {ends[partition]}, before offset {reached[partition]}, up to which it was read"
+        for partition in sorted(reached)
     )
     return f"{_listed(parts)}: {cause}"
 
@@ -113,7 +113,7 @@ def other_cluster(servers: str, position: SourcePosition, cluster_id: str) -> Po
 
 
 def of_topic(positions: Mapping[TopicPartition, Offset], topic: str) -> Positions:
-    return {each: offset for each, offset in positions.items() if each.topic == topic}
+    return {partition: offset for partition, offset in positions.items() if partition.topic == topic}
 
 
 def _named(positions: Positions) -> str:
@@ -125,6 +125,6 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _listed(parts: Iterable[str]) -> str:
-    found = list(parts)
-    more = len(found) - _NAMED_MAX
-    return ", ".join(found[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    texts = list(parts)
+    more = len(texts) - _NAMED_MAX
+    return ", ".join(texts[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -47,8 +47,8 @@ class _Reading:
     kept: Positions = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
 
-    def begin(self, each: TopicPartition, offset: Offset) -> None:
-        self.first[each] = self.starts[each] = offset
+    def begin(self, partition: TopicPartition, offset: Offset) -> None:
+        self.first[partition] = self.starts[partition] = offset
 
 
 class SourcePlanner:
@@ -78,9 +78,11 @@ class SourcePlanner:
         partitions = self._partitions(self._existing())
         chosen = self._resolved("ending", partitions, self._options.ending)
         if self._options.fail_on_data_loss and isinstance(self._options.ending, dict):
-            for each, end in self._cluster.latest(partitions, committed=False).items():
-                if chosen[each] > end:
-                    raise DataLoss(f"{each} ends at offset {end}, before {chosen[each]}, which endingOffsets asks for")
+            for partition, end in self._cluster.latest(partitions, committed=False).items():
+                if chosen[partition] > end:
+                    raise DataLoss(
+                        f"{partition} ends at offset {end}, before {chosen[partition]}, which endingOffsets asks for"
+                    )
         return chosen
 
     def ends(self) -> Positions:
@@ -103,12 +105,12 @@ class SourcePlanner:
         self._check_cluster(begin, seen)
         reading = self._compared(begin, seen, ends)
         self._add_new(begin, seen, ends if target is None else target, reading)
-        available = {each: ends.get(each, first) for each, first in reading.first.items()}
+        available = {partition: ends.get(partition, first) for partition, first in reading.first.items()}
         if target is not None:
-            available = {each: min(end, target.get(each, end)) for each, end in available.items()}
+            available = {partition: min(end, target.get(partition, end)) for partition, end in available.items()}
         self._skip_expired(available, reading)
         self._report(reading.losses)
-        available = {each: max(first, available[each]) for each, first in reading.first.items()}
+        available = {partition: max(first, available[partition]) for partition, first in reading.first.items()}
         reached = available if most is None else limited(reading.first, available, most)
         offsets = reading.kept | reached
         known = dict(begin.topic_ids) | seen.topic_ids()
@@ -128,7 +130,9 @@ class SourcePlanner:
         Raises DataLoss, PositionRefused.
         """
         first = first_offsets(begin, end)
-        topics = _topics({each: offset for each, offset in end.offsets.items() if offset > first.get(each, 0)})
+        topics = _topics(
+            {partition: offset for partition, offset in end.offsets.items() if offset > first.get(partition, 0)}
+        )
         seen = self._seen(topics)
         self._check_cluster(end, seen)
         losses = []
@@ -181,7 +185,7 @@ class SourcePlanner:
         options = self._options
         if options.pattern is not None:
             return matches(options.pattern, topic)
-        return topic in options.topics or any(each.topic == topic for each in options.assigned)
+        return topic in options.topics or any(partition.topic == topic for partition in options.assigned)
 
     def _partitions(self, seen: Seen) -> list[TopicPartition]:
         """The partitions to be read, of the topics that exist."""
@@ -244,11 +248,11 @@ class SourcePlanner:
 
     def _leave_unselected(self, begin: SourcePosition, reading: _Reading) -> None:
         """Raises PositionRefused."""
-        others = {each: offset for each, offset in begin.offsets.items() if not self._reads(each)}
+        others = {partition: offset for partition, offset in begin.offsets.items() if not self._reads(partition)}
         if self._options.pattern is not None:
             # An older version let a pattern choose them: they are dropped from the position.
-            internal = {each for each in others if not matches(".*", each.topic)}
-            others = {each: offset for each, offset in others.items() if each not in internal}
+            internal = {partition for partition in others if not matches(".*", partition.topic)}
+            others = {partition: offset for partition, offset in others.items() if partition not in internal}
             for topic in _topics(internal):
                 self._log_once(f"internal topic {topic!r} is not read any more: a pattern does not select it")
         if not others:
@@ -260,8 +264,8 @@ class SourcePlanner:
         self._log_once(str(refusal).partition("\n")[0])
         reading.kept |= others
 
-    def _reads(self, each: TopicPartition) -> bool:
-        return self._selects(each.topic) and (not self._options.assigned or each in self._options.assigned)
+    def _reads(self, partition: TopicPartition) -> bool:
+        return self._selects(partition.topic) and (not self._options.assigned or partition in self._options.assigned)
 
     def _option(self) -> str:
         if self._options.pattern is not None:
@@ -271,8 +275,8 @@ class SourcePlanner:
     def _begin_again(self, topic: str, seen: Seen, ends: Positions, reading: _Reading) -> None:
         """At the first record of a topic that has taken an old one's name."""
         partitions = [partition for partition in seen.topics[topic].partitions if partition in ends]
-        for each, offset in self._cluster.earliest(partitions).items():
-            reading.begin(each, offset)
+        for partition, offset in self._cluster.earliest(partitions).items():
+            reading.begin(partition, offset)
 
     def _continue(
         self,
@@ -285,29 +289,35 @@ class SourcePlanner:
     ) -> None:
         """In a topic that is, as far as its id is known, the one that was read."""
         is_same_topic = topic in begin.topic_ids and seen.topics[topic].topic_id is not None
-        reached = {each: offset for each, offset in reached.items() if self._reads(each)}
-        missing = {each: reached[each] for each in reached if each not in seen.topics[topic].partitions}
-        short = {each: ends[each] for each in reached if each in ends and ends[each] < reached[each]}
+        reached = {partition: offset for partition, offset in reached.items() if self._reads(partition)}
+        missing = {
+            partition: reached[partition] for partition in reached if partition not in seen.topics[topic].partitions
+        }
+        short = {
+            partition: ends[partition]
+            for partition in reached
+            if partition in ends and ends[partition] < reached[partition]
+        }
         if short and self._committed:
             # An open transaction may lie before a position that was reached under read_uncommitted.
             marks = self._cluster.latest(short, committed=False, reached=reached)
-            short = {each: marks[each] for each in short if marks[each] < reached[each]}
+            short = {partition: marks[partition] for partition in short if marks[partition] < reached[partition]}
         if missing and not is_same_topic:
             reading.losses.append(data_loss.missing_partitions(missing))
         if short:
-            lost = {each: reached[each] for each in short}
+            lost = {partition: reached[partition] for partition in short}
             reading.losses.append(data_loss.shorter_log(short, lost, is_same_topic=is_same_topic))
         if (missing or short) and not is_same_topic:
             # Without ids the likely cause decides: another topic, with nothing read of it.
             self._begin_again(topic, seen, ends, reading)
             return
-        for each, offset in reached.items():
-            if each in short:
-                reading.begin(each, short[each])
-            elif each in ends:
-                reading.first[each] = offset
+        for partition, offset in reached.items():
+            if partition in short:
+                reading.begin(partition, short[partition])
+            elif partition in ends:
+                reading.first[partition] = offset
             else:
-                reading.kept[each] = offset
+                reading.kept[partition] = offset
 
     def _add_new(self, begin: SourcePosition, seen: Seen, ends: Positions, reading: _Reading) -> None:
         """Partitions without a position are read from their first record, which becomes part of the position."""
@@ -317,13 +327,13 @@ class SourcePlanner:
             if partition in ends and partition not in reading.first and partition not in reading.kept
         ]
         known = set(_topics(begin.offsets))
-        for each, offset in self._cluster.earliest(new).items():
-            reading.begin(each, offset)
-            if offset and each.topic in known:
-                zero = {each: Offset(0)}
-                reading.losses.append(data_loss.expired_records(zero, {each: offset}))
+        for partition, offset in self._cluster.earliest(new).items():
+            reading.begin(partition, offset)
+            if offset and partition.topic in known:
+                zero = {partition: Offset(0)}
+                reading.losses.append(data_loss.expired_records(zero, {partition: offset}))
             elif offset:
-                self._log_once(f"{each} is read from offset {offset} on, the first that exists")
+                self._log_once(f"{partition} is read from offset {offset} on, the first that exists")
         if not self._options.pattern:
             wanted = self._options.topics or _topics(self._options.assigned)
             absent = [name for name in wanted if name not in seen.topics and name not in known]
@@ -335,15 +345,17 @@ class SourcePlanner:
 
     def _skip_expired(self, available: Positions, reading: _Reading) -> None:
         """Skip what retention has taken from before the batch's records, where there are any to read."""
-        pending = [each for each, first in reading.first.items() if available[each] > first]
+        pending = [partition for partition, first in reading.first.items() if available[partition] > first]
         expired = {
-            each: offset for each, offset in self._cluster.earliest(pending).items() if offset > reading.first[each]
+            partition: offset
+            for partition, offset in self._cluster.earliest(pending).items()
+            if offset > reading.first[partition]
         }
         if expired:
-            starts = {each: reading.first[each] for each in expired}
+            starts = {partition: reading.first[partition] for partition in expired}
             reading.losses.append(data_loss.expired_records(starts, expired))
-        for each, offset in expired.items():
-            reading.begin(each, offset)
+        for partition, offset in expired.items():
+            reading.begin(partition, offset)
 
     # --- reporting ----------------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ class Piece(InputPartition):
 
     def __init__(self, ranges: Sequence[PlannedRange], topic_ids: Mapping[str, str]) -> None:
         self.ranges = tuple(ranges)
-        topics = {each.topic_partition.topic for each in ranges}
+        topics = {bounds.topic_partition.topic for bounds in ranges}
         self.topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic in topics}
         super().__init__((self.ranges, self.topic_ids))
 
@@ -150,7 +150,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether a batch waits for more (``minOffsetsPerTrigger``). availableNow has only what exists now."""
         if self._target is not None:
             return False
-        new = sum(max(0, last - begin.offsets.get(each, last)) for each, last in end.offsets.items())
+        new = sum(max(0, last - begin.offsets.get(partition, last)) for partition, last in end.offsets.items())
         if most is not None and new > most - len(end.offsets):
             # It is full: what each partition gives is rounded down.
             new = most
@@ -218,9 +218,9 @@ def _range(options: SourceOptions) -> list[Piece] | str:
         return str(error)
     finally:
         planner.close()
-    for each, end in last.items():
-        if first.offsets[each] > end:
-            return f"{each} would be read from offset {first.offsets[each]} to {end}, which lies before it"
+    for partition, end in last.items():
+        if first.offsets[partition] > end:
+            return f"{partition} would be read from offset {first.offsets[partition]} to {end}, which lies before it"
     pieces = ranges(first.offsets, last, options.min_partitions, options.max_records_per_partition)
     return [Piece([piece], first.topic_ids) for piece in pieces]
 

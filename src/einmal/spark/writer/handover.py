@@ -69,17 +69,17 @@ class Proof:
 
 def proof_of(batch_id: int, proofs: Sequence[Proof | None]) -> Proof | Denied:
     """Return what all tasks prove together. ``batch_id``: the one that Spark commits. None: a task without a report."""
-    found = [proof for proof in proofs if proof is not None]
-    if not found or len(found) != len(proofs):
-        return Denied(f"{len(proofs) - len(found)} of {len(proofs)} tasks have not reported what they wrote")
-    if {(each.batch_id, each.token) for each in found} != {(found[0].batch_id, found[0].token)}:
+    reported = [proof for proof in proofs if proof is not None]
+    if not reported or len(reported) != len(proofs):
+        return Denied(f"{len(proofs) - len(reported)} of {len(proofs)} tasks have not reported what they wrote")
+    if {(proof.batch_id, proof.token) for proof in reported} != {(reported[0].batch_id, reported[0].token)}:
         return Denied("the tasks have written for several attempts of the batch")
-    if found[0].batch_id != batch_id:
+    if reported[0].batch_id != batch_id:
         return Denied(
-            f"Spark commits batch {batch_id}, and its tasks have written batch {found[0].batch_id}: another query runs "
-            "on the same checkpoint"
+            f"Spark commits batch {batch_id}, and its tasks have written batch {reported[0].batch_id}: another query "
+            "runs on the same checkpoint"
         )
-    return Proof(batch_id, found[0].token, tuple(output for each in found for output in each.outputs))
+    return Proof(batch_id, reported[0].token, tuple(output for proof in reported for output in proof.outputs))
 
 
 class AttemptEnd(Enum):

@@ -86,8 +86,8 @@ def _parent_of(pid: int) -> int:
     if stat.exists():
         # The name, in parentheses, may have spaces.
         return int(stat.read_text().rpartition(")")[2].split()[1])
-    found = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
-    return int(found.stdout)
+    completed = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
+    return int(completed.stdout)
 
 
 def _start(given: Mapping[str, str], home: Path) -> None:

@@ -73,7 +73,7 @@ class Refusal:
 
     @classmethod
     def of(cls, error: PipelineError) -> Refusal:
-        kind = next(each.__name__ for each in _KINDS if isinstance(error, each))
+        kind = next(error_class.__name__ for error_class in _KINDS if isinstance(error, error_class))
         return cls(kind, error.reason, error.hint)
 
     def error(self) -> PipelineError:

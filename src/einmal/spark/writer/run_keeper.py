@@ -153,13 +153,13 @@ class RunKeeper(ABC):
         try:
             batch = self._next_batch()
             self._write(batch, answers)
-        except PipelineError as found:
-            error = found
-        except CheckpointError as found:
-            error = PipelineRefused(str(found), "restore the newest checkpoint")
-        except Exception as found:
-            _logger.error("batch_defect", "batch %(batch)s", batch=batch, exc_info=found)
-            error = PipelineFailed(reason_of(found), self.HINT_AGAIN)
+        except PipelineError as failure:
+            error = failure
+        except CheckpointError as failure:
+            error = PipelineRefused(str(failure), "restore the newest checkpoint")
+        except Exception as defect:
+            _logger.error("batch_defect", "batch %(batch)s", batch=batch, exc_info=defect)
+            error = PipelineFailed(reason_of(defect), self.HINT_AGAIN)
         self._asked = time.monotonic()
         with self._changed:
             if batch is not None:

@@ -105,11 +105,11 @@ class CampaignTests(SinkHooks):
         for player in alive:
             player.calls.close()
         last = RunUnderTest(self, tmp_path, NAME)
-        found = last.start()
+        record = last.start()
         last.die()
         again = f"{SEED}={seed} repeats it"
         assert model.fenced() == [], again
         batches = [commit.batch_id for commit in model.commits]
-        assert batches == list(range(0 if found is None else found.batch_id + 1)), again
+        assert batches == list(range(0 if record is None else record.batch_id + 1)), again
         assert sorted(self.rows(tmp_path)) == sorted(row for commit in model.commits for row in commit.rows), again
         assert self.staged(tmp_path) == [], again

@@ -100,14 +100,14 @@ class CommitTests(SinkHooks):
             killed.perform(verb, 1, rows_of(1, "killed"))
         killed.die()
         successor = RunUnderTest(self, tmp_path, NAME)
-        found = successor.start()
-        assert found is not None and found.batch_id == (1 if last == "commit" else 0)
+        record = successor.start()
+        assert record is not None and record.batch_id == (1 if last == "commit" else 0)
         assert self.staged(tmp_path) == [], "staged by a run that has ended"
         before = sorted(rows_of(0) + (rows_of(1, "killed") if last == "commit" else []))
         assert sorted(self.rows(tmp_path)) == before
-        successor.write(found.batch_id + 1, rows_of(found.batch_id + 1, "successor"))
+        successor.write(record.batch_id + 1, rows_of(record.batch_id + 1, "successor"))
         successor.die()
-        assert sorted(self.rows(tmp_path)) == sorted(before + rows_of(found.batch_id + 1, "successor"))
+        assert sorted(self.rows(tmp_path)) == sorted(before + rows_of(record.batch_id + 1, "successor"))
         assert self.staged(tmp_path) == []
 
     def test_record_that_was_not_committed_is_not_there(self, tmp_path: Path) -> None:

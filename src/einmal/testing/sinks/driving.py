@@ -65,20 +65,20 @@ class RunUnderTest:
         self.commit_point = self._sink.commit_point(Opening(name=name))
         self.identity: Identity | None = None
         self.outputs: tuple[Output, ...] = ()
-        self.found: CommitRecord | None = None
+        self.last_record: CommitRecord | None = None
         """The last record that this run has read or committed."""
         self._recorded: CommitRecord | None = None
 
     @property
     def next_batch_id(self) -> int:
-        return 0 if self.found is None else self.found.batch_id + 1
+        return 0 if self.last_record is None else self.last_record.batch_id + 1
 
     def acquire(self, held: Identity | None = None) -> None:
         self.identity = self.commit_point.acquire(held)
 
     def read(self) -> CommitRecord | None:
-        self.found = self.commit_point.read()
-        return self.found
+        self.last_record = self.commit_point.read()
+        return self.last_record
 
     def start(self, held: Identity | None = None) -> CommitRecord | None:
         self.acquire(held)
@@ -99,7 +99,7 @@ class RunUnderTest:
 
     def commit(self) -> None:
         following = self.commit_point.commit(self.own)
-        self.found = self._recorded
+        self.last_record = self._recorded
         self._continue_as(following)
 
     def abort(self, identity: Identity | None = None) -> None:

@@ -53,10 +53,10 @@ class FencingTests(SinkHooks):
         for run in (older, newer):
             run.close()
         last = RunUnderTest(self, location, name)
-        found = last.start()
+        record = last.start()
         committed = [run for run in (older, newer) if "commit" in run.ended]
         # A lock may have kept the newer one from starting, and the older one may have ended by itself.
-        batches = 0 if found is None else found.batch_id + 1
+        batches = 0 if record is None else record.batch_id + 1
         last.die()
         expected = sorted(row for run in committed for row in rows[run])
         seen = sorted(row for row in self.rows(location) if row[0] // 2_000 == case)

@@ -38,8 +38,8 @@ class ProcessTests(SinkHooks):
             killed = rows_of(batch_id, "killed")
             _kill_at(self, tmp_path, moment, batch_id, killed, chance)
             successor = RunUnderTest(self, tmp_path, NAME)
-            found = successor.start()
-            is_in = found is not None and found.batch_id == batch_id
+            record = successor.start()
+            is_in = record is not None and record.batch_id == batch_id
             assert is_in or moment != "after commit", "an answered commit is lost"
             assert not is_in or "commit" in moment, f"committed {moment}"
             if not is_in:

@@ -45,8 +45,8 @@ class RecordTests(SinkHooks):
             expected += rows_of(number)
         assert sorted(self.rows(tmp_path)) == expected
         committed = self.sink(tmp_path).committed()
-        assert {name: each.record for name, each in committed.items()} == records
-        assert all(each.transactional_id == name and each.timestamp > 0 for name, each in committed.items())
+        assert {name: commit.record for name, commit in committed.items()} == records
+        assert all(commit.transactional_id == name and commit.timestamp > 0 for name, commit in committed.items())
         for name in ODD_NAMES:
             run = RunUnderTest(self, tmp_path, name, prepares=False)
             assert run.commit_point.look() == records[name]

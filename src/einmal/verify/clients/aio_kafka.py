@@ -55,8 +55,8 @@ class AiokafkaProducer:
         async with self._order:
             await self._start()
             sent = await _translated(self._producer.send(topic, value.encode(), partition=partition))
-        found = await _translated(sent)
-        return RecordMetadata(topic, partition, found.offset, found.timestamp)
+        metadata = await _translated(sent)
+        return RecordMetadata(topic, partition, metadata.offset, metadata.timestamp)
 
     def _ended(self, task: asyncio.Task[RecordMetadata]) -> None:
         self._pending.pop(task, None)
@@ -90,8 +90,8 @@ class AiokafkaProducer:
             raise UnknownOutcome(detail=str(error)) from error
 
     async def abort_transaction(self) -> None:
-        for each in self._pending:
-            each.cancel()
+        for task in self._pending:
+            task.cancel()
         await _translated(self._producer.abort_transaction())
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class AiokafkaConsumer:
         return self._consumer.subscribe(list(topics))
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()]
+        return [TopicPartition(partition.topic, partition.partition) for partition in self._consumer.assignment()]
 
     def group_metadata(self) -> Any:
         return self._group
@@ -146,17 +146,17 @@ class AiokafkaConsumer:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         await self._start()
-        found = {}
+        offsets = {}
         for partition in partitions:
             offset = await _translated(self._consumer.committed(aiokafka.TopicPartition(*partition)))
-            found[partition] = None if offset is None else OffsetAndMetadata(offset)
-        return found
+            offsets[partition] = None if offset is None else OffsetAndMetadata(offset)
+        return offsets
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         await self._start()
         wanted = [aiokafka.TopicPartition(*partition) for partition in partitions]
-        found = await _translated(self._consumer.end_offsets(wanted))
-        return {TopicPartition(each.topic, each.partition): offset for each, offset in found.items()}
+        offsets = await _translated(self._consumer.end_offsets(wanted))
+        return {TopicPartition(partition.topic, partition.partition): offset for partition, offset in offsets.items()}
 
     async def close(self) -> None:
         await _closed(self._consumer.stop())

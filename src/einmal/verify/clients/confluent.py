@@ -139,7 +139,7 @@ class ConfluentConsumer:
         return self._thread.submit(lambda: self._consumer.subscribe(list(topics)))
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()]
+        return [TopicPartition(partition.topic, partition.partition) for partition in self._consumer.assignment()]
 
     def group_metadata(self) -> Any:
         return self._consumer.consumer_group_metadata()
@@ -153,7 +153,7 @@ class ConfluentConsumer:
             if key in self.assignment():
                 self._consumer.seek(_position(key, offset))
             del self._seeks[key]
-        found = []
+        records = []
         first = self._consumer.poll(seconds)
         messages: list[Any] = [] if first is None else [first, *self._consumer.consume(self._records_max, 0)]
         for message in messages:
@@ -161,7 +161,7 @@ class ConfluentConsumer:
             error = message.error()
             if error is None:
                 self._positions[key] = message.offset() + 1
-                found.append(
+                records.append(
                     ConsumerRecord(
                         *key,
                         message.offset(),
@@ -173,9 +173,9 @@ class ConfluentConsumer:
                 )
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 self._positions[key] = message.offset()
-            elif not found:
+            elif not records:
                 raise KafkaException(error)
-        return found
+        return records
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata, /) -> object:
         self._seeks[topic_partition] = offset if isinstance(offset, int) else offset.offset
@@ -190,10 +190,12 @@ class ConfluentConsumer:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         wanted = [_position(partition) for partition in partitions]
-        found = await self._thread.submit(lambda: self._consumer.committed(wanted, _CALL_S))
+        positions = await self._thread.submit(lambda: self._consumer.committed(wanted, _CALL_S))
         return {
-            TopicPartition(each.topic, each.partition): OffsetAndMetadata(each.offset) if each.offset >= 0 else None
-            for each in found
+            TopicPartition(position.topic, position.partition): OffsetAndMetadata(position.offset)
+            if position.offset >= 0
+            else None
+            for position in positions
         }
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -230,17 +232,17 @@ def _translated(error: Exception) -> KafkaError:
         return error
     if not isinstance(error, KafkaException):
         return UnknownOutcome(detail=f"{type(error).__name__}: {error}")
-    found: confluent_kafka.KafkaError = error.args[0]
-    detail = f"{found.name()}: {found.str()}"
+    cause: confluent_kafka.KafkaError = error.args[0]
+    detail = f"{cause.name()}: {cause.str()}"
     kinds = confluent_kafka.KafkaError
-    if found.code() in (kinds._FENCED, kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH):
+    if cause.code() in (kinds._FENCED, kinds.PRODUCER_FENCED, kinds.INVALID_PRODUCER_EPOCH):
         return ProducerFenced(detail=detail)
-    if found.fatal() or found.code() == kinds._FATAL:
+    if cause.fatal() or cause.code() == kinds._FATAL:
         return FatalError(detail=detail)
-    if found.txn_requires_abort():
+    if cause.txn_requires_abort():
         return AbortableError(detail=detail)
-    if found.retriable() or found.code() in (kinds._TIMED_OUT, kinds._TRANSPORT, kinds.NOT_COORDINATOR):
+    if cause.retriable() or cause.code() in (kinds._TIMED_OUT, kinds._TRANSPORT, kinds.NOT_COORDINATOR):
         return RetriableError(detail=detail)
-    if found.code() in (kinds.MSG_SIZE_TOO_LARGE, kinds.TOPIC_AUTHORIZATION_FAILED, kinds.INVALID_REQUIRED_ACKS):
+    if cause.code() in (kinds.MSG_SIZE_TOO_LARGE, kinds.TOPIC_AUTHORIZATION_FAILED, kinds.INVALID_REQUIRED_ACKS):
         return RequestRefused(detail=detail)
     return UnknownOutcome(detail=detail)

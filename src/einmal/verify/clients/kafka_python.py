@@ -43,8 +43,8 @@ class KafkaPythonProducer:
         self._pending[future] = None
         future.add_done_callback(self._ended)
 
-        def acknowledged(found: Any) -> None:
-            self._thread.report(future, RecordMetadata(topic, partition, found.offset, found.timestamp))
+        def acknowledged(metadata: Any) -> None:
+            self._thread.report(future, RecordMetadata(topic, partition, metadata.offset, metadata.timestamp))
 
         def send() -> None:
             try:
@@ -73,8 +73,8 @@ class KafkaPythonProducer:
     async def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any, /
     ) -> None:
-        found = _offsets(offsets)
-        await self._call("send_offsets_to_transaction", found, group)
+        converted = _offsets(offsets)
+        await self._call("send_offsets_to_transaction", converted, group)
 
     async def commit_transaction(self) -> None:
         pending = list(self._pending)
@@ -118,7 +118,7 @@ class KafkaPythonConsumer:
         return self._thread.submit(lambda: self._consumer.subscribe(list(topics)))
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()]
+        return [TopicPartition(partition.topic, partition.partition) for partition in self._consumer.assignment()]
 
     def group_metadata(self) -> Any:
         return self._consumer.group_metadata()
@@ -141,25 +141,30 @@ class KafkaPythonConsumer:
         return None
 
     async def position(self, topic_partition: TopicPartition, /) -> int:
-        found = await self._thread.submit(lambda: self._consumer.position(kafka.TopicPartition(*topic_partition)))
-        return int(found or 0)
+        position = await self._thread.submit(lambda: self._consumer.position(kafka.TopicPartition(*topic_partition)))
+        return int(position or 0)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], /) -> None:
-        found = _offsets(offsets)
-        await self._thread.submit(lambda: self._consumer.commit(found))
+        converted = _offsets(offsets)
+        await self._thread.submit(lambda: self._consumer.commit(converted))
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         def committed() -> dict[TopicPartition, OffsetAndMetadata | None]:
-            found = {partition: self._consumer.committed(kafka.TopicPartition(*partition)) for partition in partitions}
-            return {each: None if offset is None else OffsetAndMetadata(offset) for each, offset in found.items()}
+            offsets = {
+                partition: self._consumer.committed(kafka.TopicPartition(*partition)) for partition in partitions
+            }
+            return {
+                partition: None if offset is None else OffsetAndMetadata(offset)
+                for partition, offset in offsets.items()
+            }
 
         return await self._thread.submit(committed)
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
         await self._ready
         wanted = [kafka.TopicPartition(*partition) for partition in partitions]
-        found = await self._thread.submit(lambda: self._consumer.end_offsets(wanted))
-        return {TopicPartition(each.topic, each.partition): offset for each, offset in found.items()}
+        offsets = await self._thread.submit(lambda: self._consumer.end_offsets(wanted))
+        return {TopicPartition(partition.topic, partition.partition): offset for partition, offset in offsets.items()}
 
     async def close(self) -> None:
         closed = self._thread.submit(lambda: self._consumer and self._consumer.close(autocommit=False))
@@ -167,8 +172,8 @@ class KafkaPythonConsumer:
         await asyncio.wait([closed], timeout=_CLOSE_S)
 
 
-def record_of(found: Any) -> ConsumerRecord:
-    return ConsumerRecord(found.topic, found.partition, found.offset, found.timestamp, found.key, found.value, ())
+def record_of(record: Any) -> ConsumerRecord:
+    return ConsumerRecord(record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, ())
 
 
 def _offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[Any, Any]:

@@ -57,12 +57,12 @@ class LibraryProcess:
     library: ClientLibrary
 
     def producer(self, **settings: Any) -> WorkloadProducer:
-        found: WorkloadProducer = self.library.open_producer(self.library.config, settings)
-        return found
+        producer: WorkloadProducer = self.library.open_producer(self.library.config, settings)
+        return producer
 
     def consumer(self, **settings: Any) -> WorkloadConsumer:
-        found: WorkloadConsumer = self.library.open_consumer(self.library.config, settings)
-        return found
+        consumer: WorkloadConsumer = self.library.open_consumer(self.library.config, settings)
+        return consumer
 
 
 def library(name: str, config: Mapping[str, Any]) -> ClientLibrary:
@@ -94,14 +94,14 @@ def _for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
 def _for_python(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     settings = parse(AdminSettings, config, {})
     security = settings.security
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "bootstrap_servers": settings.bootstrap_servers.split(","),
         "security_protocol": security.protocol,
     }
     if name == "kafka-python":
-        found["bootstrap_timeout_ms"] = _BOOTSTRAP_MS
+        options["bootstrap_timeout_ms"] = _BOOTSTRAP_MS
     if security.tls is not None:
-        found["ssl_context"] = tls_context(security.tls)
+        options["ssl_context"] = tls_context(security.tls)
     if (sasl := security.sasl) is not None:
         if sasl.token is not None:
             raise ConfigError(
@@ -109,5 +109,9 @@ def _for_python(config: Mapping[str, Any], name: str) -> dict[str, Any]:
                 what_to_do="use --client einmal or confluent-kafka",
             )
         user = "sasl_plain_username"
-        found |= {"sasl_mechanism": sasl.mechanism, user: sasl.username, "sasl_plain_password": sasl.password.reveal()}
-    return found
+        options |= {
+            "sasl_mechanism": sasl.mechanism,
+            user: sasl.username,
+            "sasl_plain_password": sasl.password.reveal(),
+        }
+    return options

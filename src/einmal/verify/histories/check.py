@@ -16,7 +16,7 @@ from einmal.verify.verdict import DEFINITION, RunVerdict, decide
 class CheckedHistory:
     """``began``: 0 of the clock of its operations."""
 
-    part: WorkloadEvidence
+    workload: WorkloadEvidence
     verdict: RunVerdict
     sentence: str
     began: float
@@ -28,17 +28,19 @@ class CheckedHistory:
             "exit_status": self.verdict.exit_status,
             "sentence": self.sentence,
             "definition": DEFINITION,
-            "workloads": [self.part.fields(self.began)],
+            "workloads": [self.workload.fields(self.began)],
         }
 
 
 def check_history(path: Path) -> CheckedHistory:
     """Raises HistoryUnreadable."""
     history = read_history(path)
-    part = WorkloadEvidence.of(path.name, history, find_anomalies(history))
-    gaps = [] if part.acknowledged else ["nothing was acknowledged"]
+    workload = WorkloadEvidence.of(path.name, history, find_anomalies(history))
+    gaps = [] if workload.acknowledged else ["nothing was acknowledged"]
     if not history.is_read_to_the_end:
         gaps.append("the history was not read to its end")
-    verdict, sentence = decide(part.anomalies, gaps)
+    verdict, sentence = decide(workload.anomalies, gaps)
     first: Op | None = next(iter(history.ops), None)
-    return CheckedHistory(part=part, verdict=verdict, sentence=sentence, began=0.0 if first is None else first.began)
+    return CheckedHistory(
+        workload=workload, verdict=verdict, sentence=sentence, began=0.0 if first is None else first.began
+    )

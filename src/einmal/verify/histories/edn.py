@@ -34,8 +34,8 @@ class EdnWrong(ValueError):
 
 def parse(text: str) -> EdnValue:
     """Return the form that the text is. Tags are left out, symbols become text, sets lists. Raises EdnWrong."""
-    found: list[EdnValue] = []
-    nested: list[tuple[str, list[EdnValue]]] = [("", found)]
+    forms: list[EdnValue] = []
+    nested: list[tuple[str, list[EdnValue]]] = [("", forms)]
     position, text = 0, text.rstrip().rstrip(",")
     while position < len(text):
         token = _TOKEN.match(text, position)
@@ -53,9 +53,9 @@ def parse(text: str) -> EdnValue:
             nested[-1][1].append(json.loads(token["string"], strict=False))
         elif token["atom"]:
             nested[-1][1].append(_atom(token["atom"]))
-    if len(nested) > 1 or len(found) != 1:
+    if len(nested) > 1 or len(forms) != 1:
         raise EdnWrong("expected one complete form in a line")
-    return found[0]
+    return forms[0]
 
 
 def _map(content: list[EdnValue]) -> Mapping[EdnValue, EdnValue]:
@@ -83,7 +83,7 @@ def write(value: EdnValue) -> str:
     if value is None:
         return "nil"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{write(key)} {write(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{write(key)} {write(mapped)}" for key, mapped in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + " ".join(map(write, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -61,10 +61,10 @@ def _decoded(path: Path, decode: Callable[[str], _Decoded], first: int = 1) -> I
                 if number < first or line.isspace():
                     continue
                 try:
-                    found = decode(line)
+                    decoded = decode(line)
                 except (ValueError, KeyError, TypeError) as error:
                     raise HistoryUnreadable(f"{path}:{number}: not an operation: {error}") from error
-                yield found
+                yield decoded
     except UnicodeDecodeError as error:
         raise HistoryUnreadable(f"{path}: not UTF-8: {error}") from error
     except OSError as error:
@@ -120,7 +120,7 @@ def _op(fields: Mapping[str, Any], keys: dict[tuple[str, int], Key]) -> Op:
     flags = {name: True for name in _FLAGS if fields.get(name)}
     return Op(
         process=fields["process"],
-        actions=tuple([_action(each, keys) for each in fields["actions"]]),
+        actions=tuple([_action(action, keys) for action in fields["actions"]]),
         outcome=OpOutcome(fields["outcome"]),
         read_committed=fields.get("read_committed", True),
         began=fields["began"],

@@ -48,7 +48,7 @@ class _Writer:
         self._count = 0
 
     def events(self, ops: Iterable[Op]) -> Iterator[Event]:
-        for op in sorted(ops, key=lambda each: each.began):
+        for op in sorted(ops, key=lambda op: op.began):
             if op.read_committed:
                 # What ended at this moment runs beside it: only a later beginning is an order.
                 yield from self._completions(op.began)
@@ -201,14 +201,14 @@ def ops(history: Iterable[Event]) -> Iterator[Op]:
 def _assign(process: _Process, event: Event, *, is_subscribed: bool) -> None:
     """Jepsen keeps the positions of the keys that remain assigned; so does this, if all remain."""
     process.is_subscribed = is_subscribed
-    keys = dict.fromkeys(_key(each) for each in _sequence(event.get("value")))
+    keys = dict.fromkeys(_key(assigned) for assigned in _sequence(event.get("value")))
     if event.get("seek-to-beginning?") or any(key not in keys for key in process.read):
         process.is_anew = True
         process.read = {}
 
 
 def _op(event: Event, number: int, process: _Process, seconds: float) -> Op:
-    actions = tuple(action for each in _sequence(event.get("value")) for action in _actions(each))
+    actions = tuple(action for micro_op in _sequence(event.get("value")) for action in _actions(micro_op))
     return Op(
         process=number,
         actions=actions,
@@ -230,7 +230,7 @@ def _actions(micro_op: EdnValue) -> Iterator[Send | Poll]:
             return
         case ["poll", polled] if isinstance(polled, Mapping):
             for polled_key, records in polled.items():
-                yield Poll(_key(polled_key), tuple(_record(each) for each in _sequence(records)))
+                yield Poll(_key(polled_key), tuple(_record(record) for record in _sequence(records)))
         case _:
             raise NotAnOperation(
                 f"{micro_op!r} is neither [:send key [offset value]] nor [:poll {{key [[offset value]]}}]"

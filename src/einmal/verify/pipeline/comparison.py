@@ -25,10 +25,10 @@ class OutputComparison:
 
     def anomalies(self, outputs: Sequence[Output], *, is_complete: bool = True) -> Iterator[Anomaly]:
         """``is_complete``: nothing more will come, so what is missing is lost."""
-        found: dict[str, list[Output]] = defaultdict(list)
+        by_value: dict[str, list[Output]] = defaultdict(list)
         for output in outputs:
-            found[self._canonical(output[2])].append(output)
-        for value, records in found.items():
+            by_value[self._canonical(output[2])].append(output)
+        for value, records in by_value.items():
             sources = self._sources.get(value, [])
             written = dict.fromkeys(text for _, _, text in records)
             at = ", ".join(f"{key} {offset}" for key, offset, _ in records)
@@ -39,7 +39,7 @@ class OutputComparison:
                 detail = f"{value} is there {times}, at {at}; it comes from {self._named(sources)}"
                 yield Anomaly("duplicate-output", detail, (*written, *(source.value for source in sources)))
         for value, sources in self._sources.items() if is_complete else ():
-            missing = len(sources) - len(found.get(value, ()))
+            missing = len(sources) - len(by_value.get(value, ()))
             if missing > 0:
                 detail = f"{value} is missing {missing} times; it comes from {self._named(sources)}"
                 yield Anomaly("lost-output", detail, (value, *(source.value for source in sources)))

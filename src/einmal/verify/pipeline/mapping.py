@@ -49,14 +49,14 @@ def function(name: str) -> OutputMapping:
     # As a program's own directory, and that of python -m.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(import_module(module_name), attribute)
+        mapping = getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise MappingWrong(f"--map: {name!r} is not module:function: {error}") from error
     finally:
         sys.path.pop(0)
 
     def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
-        return [_values(found(record.value)) for record in records]
+        return [_values(mapping(record.value)) for record in records]
 
     return OutputMapping(name, outputs, str)
 
@@ -64,8 +64,8 @@ def function(name: str) -> OutputMapping:
 def _values(returned: object) -> list[str]:
     if returned is None:
         return []
-    found = returned if isinstance(returned, list | tuple) else [returned]
-    return [each.decode(errors="backslashreplace") if isinstance(each, bytes) else str(each) for each in found]
+    values = returned if isinstance(returned, list | tuple) else [returned]
+    return [value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value) for value in values]
 
 
 def query(sql: str) -> OutputMapping:
@@ -85,17 +85,17 @@ def query(sql: str) -> OutputMapping:
     def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
         rows = [(n, *record, *_fields(record.value)) for n, record in enumerate(records)]
         values = {f"column_{index}": [row[index] for row in rows] for index in range(len(_COLUMNS))}
-        found: list[list[str]] = [[] for _ in records]
+        by_record: list[list[str]] = [[] for _ in records]
         with duckdb.connect() as connection:
             try:
                 connection.execute(f"CREATE TABLE records AS SELECT {lists}", values)
                 result = connection.execute(laterally)
                 names = [column[0] for column in result.description or ()][1:]
                 for n, *row in result.fetchall():
-                    found[n].append(_text(row[0]) if len(row) == 1 else _object(dict(zip(names, row, strict=True))))
+                    by_record[n].append(_text(row[0]) if len(row) == 1 else _object(dict(zip(names, row, strict=True))))
             except duckdb.Error as error:
                 raise MappingWrong(f"--sql: {error}") from error
-        return found
+        return by_record
 
     outputs([InputRecord(0, 0, "0", json.dumps(dict.fromkeys(FIELDS, 0)))])
     return OutputMapping(sql, outputs, _canonical)

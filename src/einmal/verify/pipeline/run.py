@@ -79,7 +79,7 @@ class PipelineRun:
         self._is_stopped = False
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(each) for each in (self._write(), self._read(), self._supervise())]
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in (self._write(), self._read(), self._supervise())]
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """Kill the pipeline, and let it be started again."""
@@ -161,15 +161,18 @@ class PipelineRun:
     async def _inputs(self) -> list[InputRecord]:
         """All that is in the input: what the pipeline has to read, whatever was acknowledged."""
         keys = [TopicPartition(self._options.input, partition) for partition in range(PARTITIONS)]
-        found = []
+        records = []
         async with Consumer(self._config, enable_auto_commit=False) as consumer:
             ends = await consumer.end_offsets(*keys)
             consumer.assign(keys)
             for key in keys:
                 consumer.seek(key, 0)
             while any([await consumer.position(key) < ends[key] for key in keys]):
-                found += await consumer.poll(timeout_ms=500)
-        return [InputRecord(each.partition, each.offset, text_of(each.key), text_of(each.value)) for each in found]
+                records += await consumer.poll(timeout_ms=500)
+        return [
+            InputRecord(record.partition, record.offset, text_of(record.key), text_of(record.value))
+            for record in records
+        ]
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -223,10 +226,10 @@ class PipelineRun:
 
 async def _noted(entry: OngoingOp, sent: Awaitable[RecordMetadata]) -> None:
     try:
-        found = await sent
+        metadata = await sent
     except RequestRefused as error:
         entry.ended(OpOutcome.FAIL, cause=str(error))
     except KafkaError as error:
         entry.ended(OpOutcome.INFO, cause=str(error))
     else:
-        entry.ended(OpOutcome.OK, [found.offset])
+        entry.ended(OpOutcome.OK, [metadata.offset])

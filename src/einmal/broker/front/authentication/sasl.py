@@ -128,7 +128,7 @@ class SaslServer:
         brokers = self._metadata.image.brokers
         directories = brokers[min(brokers)].log_dirs if brokers else ()
         ids = directories or (self._identity.directory_id,)
-        return hashlib.sha256(b"made-up salts" + b"".join(each.bytes for each in ids)).digest()
+        return hashlib.sha256(b"made-up salts" + b"".join(directory_id.bytes for directory_id in ids)).digest()
 
     def _node_salt(self) -> bytes:
         """Random as the id of this node's data directory, and kept as long; reveals neither the id nor the secret."""

@@ -157,13 +157,16 @@ class Server:
         """Drop the requests that have been incomplete for longest: while memory is short they keep others out."""
         excess = memory.held - memory.limit * 3 // 4
         half_here = [
-            each
-            for each in self.connections.all()
+            connection
+            for connection in self.connections.all()
             # Requests that a throttled client has sent beforehand must not keep others out either.
-            if each.requests.budget is memory
-            and (now_ms - each.begun_ms >= STALLED_SHORT_MS_MAX or (each.muting.is_on and each.requests.held))
+            if connection.requests.budget is memory
+            and (
+                now_ms - connection.begun_ms >= STALLED_SHORT_MS_MAX
+                or (connection.muting.is_on and connection.requests.held)
+            )
         ]
-        for connection in sorted(half_here, key=lambda each: each.begun_ms):
+        for connection in sorted(half_here, key=lambda connection: connection.begun_ms):
             if excess > 0:
                 excess -= connection.requests.held
                 connection.drop("queued.max.request.bytes are reached, and its requests have been here for longest")

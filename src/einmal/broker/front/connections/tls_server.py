@@ -309,9 +309,9 @@ class TlsLink(asyncio.BufferedProtocol):
     def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
         if self._is_closing:
             return
-        for part in parts:
-            if part:
-                view = memoryview(part)
+        for data in parts:
+            if data:
+                view = memoryview(data)
                 self._backlog.append(view)
                 self._backlog_bytes += len(view)
         self._pump()
@@ -348,12 +348,12 @@ class TlsLink(asyncio.BufferedProtocol):
             return first
         parts, size = [first], len(first)
         while self._backlog and size < _RECORD_BYTES:
-            part = self._backlog.popleft()
-            if len(part) > _RECORD_BYTES - size:
-                self._backlog.appendleft(part[_RECORD_BYTES - size :])
-                part = part[: _RECORD_BYTES - size]
-            parts.append(part)
-            size += len(part)
+            view = self._backlog.popleft()
+            if len(view) > _RECORD_BYTES - size:
+                self._backlog.appendleft(view[_RECORD_BYTES - size :])
+                view = view[: _RECORD_BYTES - size]
+            parts.append(view)
+            size += len(view)
         return b"".join(parts)
 
     def _flush(self) -> None:

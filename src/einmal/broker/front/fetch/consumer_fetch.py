@@ -81,13 +81,13 @@ class ConsumerFetch:
         refusals: dict[str, ErrorCode | None] = {}
         for topic, partition in self._named:
             name = self.image.name_of_topic(topic)
-            found: Partition | ErrorCode = ErrorCode.unknown_topic_id
+            outcome: Partition | ErrorCode = ErrorCode.unknown_topic_id
             if name is not None:
                 if name not in refusals:
                     refusals[name] = self._refusal_of(name)
                 wanted = TopicPartition(name, partition.partition)
-                found = refusals[name] or self._partitions.get(wanted) or self._partitions.error_of_missing(wanted)
-            self._wanted.append((topic, partition, found))
+                outcome = refusals[name] or self._partitions.get(wanted) or self._partitions.error_of_missing(wanted)
+            self._wanted.append((topic, partition, outcome))
             yield
 
     def read(self) -> bool:

@@ -75,4 +75,4 @@ def _is_small(entry: RequestEntryData) -> bool:
 
 
 def _response_entry(entry: RequestEntryData, result: QuotaResult) -> ResponseEntryData:
-    return ResponseEntryData(result.error, result.message, [EntityData(*part) for part in entry.entity])
+    return ResponseEntryData(result.error, result.message, [EntityData(*component) for component in entry.entity])

@@ -99,8 +99,10 @@ class _ShownSettings:
         own = frozenset(self._settings.metadata.image.topic_configs(name).items())
         if own not in self._shown:
             self._shown[own] = [
-                CreatableTopicConfigs(each.name, each.value, each.read_only, each.config_source, each.is_sensitive)
-                for each in self._settings.of_topic(name, None)
+                CreatableTopicConfigs(
+                    setting.name, setting.value, setting.read_only, setting.config_source, setting.is_sensitive
+                )
+                for setting in self._settings.of_topic(name, None)
             ]
         return self._shown[own]
 

@@ -49,7 +49,7 @@ class _Search:
         self._known = known
         self._all = list(known)
         self._searches = 0
-        self.found: dict[Acl, None] = {}
+        self.acls: dict[Acl, None] = {}
         self.matches = 0
 
     async def result(self, wanted: AclFilter) -> DeleteAclsFilterResult:
@@ -68,7 +68,7 @@ class _Search:
         if self.matches + len(matching) > ACLS_MAX:
             return _too_large(f"more than {ACLS_MAX} matches")
         self.matches += len(matching)
-        self.found.update(dict.fromkeys(matching))
+        self.acls.update(dict.fromkeys(matching))
         return DeleteAclsFilterResult(matching_acls=[_matching(acl) async for acl in self._context.paced(matching)])
 
 
@@ -95,7 +95,7 @@ class DeleteAclsHandler:
     ) -> DeleteAclsResponse:
         search = _Search(context, known)
         results = [await search.result(filter_of(fields)) async for fields in context.paced(request.filters)]
-        error = await self._remove(context, list(search.found))
+        error = await self._remove(context, list(search.acls))
         if error is not ErrorCode.none:
             failed = DeleteAclsFilterResult(error)
             results = [failed if result.matching_acls else result for result in results]

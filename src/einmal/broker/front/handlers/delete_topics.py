@@ -50,7 +50,7 @@ class DeleteTopicsHandler:
         results: list[TopicResult] | ErrorCode = ErrorCode.topic_deletion_disabled
         deletes_all = self.access.allows(context, AclOperation.DELETE, ResourceType.CLUSTER, is_filter=True)
         asked = await permitted_items(
-            context, named, lambda each: None if deletes_all else self._refusal(context, each)
+            context, named, lambda topic: None if deletes_all else self._refusal(context, topic)
         )
         quota = MutationQuota(self.throttles, context, _FIRST_STRICT)
         if self.config.delete_topic_enable:
@@ -59,7 +59,7 @@ class DeleteTopicsHandler:
             )
         if isinstance(results, ErrorCode):
             results = [TopicResult(name=name, topic_id=topic_id, error=results) for name, topic_id in asked.permitted]
-        results = asked.merge(results, lambda each, refused: self._refused(context, each, refused))
+        results = asked.merge(results, lambda topic, refused: self._refused(context, topic, refused))
         return DeleteTopicsResponse(
             quota.throttle_ms,
             [
@@ -91,7 +91,7 @@ class DeleteTopicsHandler:
     def _refused(self, context: RequestContext, asked: tuple[str | None, UUID], error: ErrorCode) -> TopicResult:
         name, topic_id = asked
         if name is None:
-            found = self.metadata.image.name_of(topic_id)
-            if found is not None and self.access.describes_topic(context, found, is_asked=True):
-                name = found
+            topic_name = self.metadata.image.name_of(topic_id)
+            if topic_name is not None and self.access.describes_topic(context, topic_name, is_asked=True):
+                name = topic_name
         return TopicResult(name=name, topic_id=topic_id, error=error)

@@ -51,13 +51,15 @@ class DescribeAclsHandler:
             return _refused(ErrorCode.invalid_request, problem)
         only = wanted.only
         known = self.metadata.image.acl_ids
-        found: dict[tuple[ResourceType, str, PatternType], list[AclDescription]] = {}
+        descriptions: dict[tuple[ResourceType, str, PatternType], list[AclDescription]] = {}
         acls = list(known) if only is None else [only] if only in known else []
         async for acl in matching_acls(context, wanted, acls):
             described = AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
-            found.setdefault(acl[:3], []).append(described)
+            descriptions.setdefault(acl[:3], []).append(described)
         return DescribeAclsResponse(
-            resources=[DescribeAclsResource(*pattern, acls) async for pattern, acls in context.paced(found.items())]
+            resources=[
+                DescribeAclsResource(*pattern, acls) async for pattern, acls in context.paced(descriptions.items())
+            ]
         )
 
 

@@ -48,8 +48,11 @@ class DescribeClientQuotasHandler:
             return DescribeClientQuotasResponse(error_code=problem.error, error_message=problem.message)
         matched = matching(self.metadata.image.client_quotas, filters, strict=request.strict)
         entries = [
-            EntryData([EntityData(*part) for part in each[0]], [ValueData(*value) for value in each[1].items()])
-            async for each in context.paced(matched)
-            if each is not None
+            EntryData(
+                [EntityData(*component) for component in entity_quotas[0]],
+                [ValueData(*value) for value in entity_quotas[1].items()],
+            )
+            async for entity_quotas in context.paced(matched)
+            if entity_quotas is not None
         ]
         return DescribeClientQuotasResponse(entries=entries)

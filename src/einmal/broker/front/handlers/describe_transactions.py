@@ -69,7 +69,7 @@ def described(transactional_id: str, outcome: Transaction | ErrorCode) -> Transa
         producer_id=outcome.producer_id,
         producer_epoch=outcome.producer_epoch,
         topics=[
-            TopicData(name, [each.partition for each in group])
-            for name, group in groupby(outcome.partitions, key=lambda each: each.topic)
+            TopicData(name, [topic_partition.partition for topic_partition in group])
+            for name, group in groupby(outcome.partitions, key=lambda topic_partition: topic_partition.topic)
         ],
     )

@@ -50,7 +50,7 @@ class ElectLeadersHandler:
                 )
         return ElectLeadersResponse(
             error_code=error,
-            replica_election_results=[ReplicaElectionResult(topic, found) for topic, found in topics.items()],
+            replica_election_results=[ReplicaElectionResult(topic, results) for topic, results in topics.items()],
         )
 
     async def _elect(self, kind: int, asked: list[TopicPartition] | None) -> list[ElectionResult] | ErrorCode:

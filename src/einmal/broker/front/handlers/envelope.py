@@ -63,5 +63,5 @@ class EnvelopeHandler:
 def _names(value: object, error: ErrorCode) -> bool:
     """Whether the error is anywhere in an answer."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return any(_names(each, error) for each in value)
+        return any(_names(nested, error) for nested in value)
     return value is error

@@ -146,17 +146,19 @@ class FetchHandler:
 
     async def _confirm(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
         """The answer, once it is known whether another leader may have written beyond the end by now."""
-        asked = [(index, self.replica_sessions.confirm_leadership(each)) for index, each in fetch.ended.items()]
+        asked = [
+            (index, self.replica_sessions.confirm_leadership(partition)) for index, partition in fetch.ended.items()
+        ]
         for index, confirmed in asked:
             if not await confirmed:
                 fetch.refuse(index, ErrorCode.not_leader_or_follower)
         return await self._encode_in_turns(context, fetch)
 
     def _encode(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
-        return [part for part in self._parts(context, fetch) if len(part)]
+        return [chunk for chunk in self._parts(context, fetch) if len(chunk)]
 
     async def _encode_in_turns(self, context: RequestContext, fetch: ConsumerFetch) -> Body:
-        return [part async for part in context.paced(self._parts(context, fetch)) if len(part)]
+        return [chunk async for chunk in context.paced(self._parts(context, fetch)) if len(chunk)]
 
     def _parts(self, context: RequestContext, fetch: ConsumerFetch) -> Iterator[Records]:
         """The encoded answer, in steps, of which some have no bytes."""

@@ -77,10 +77,10 @@ class FetchSnapshotHandler:
         if reply.error is not ErrorCode.none:
             return answer
         try:
-            found = self.quorum.snapshots.read(OffsetAndEpoch(*asked.snapshot_id), asked.position, room)
+            outcome = self.quorum.snapshots.read(OffsetAndEpoch(*asked.snapshot_id), asked.position, room)
         except (OSError, LogCorruption) as error:
-            found = self.quorum.partition.report(error)
-        if isinstance(found, ErrorCode):
-            return answer._replace(error_code=found)
-        data, size = found
+            outcome = self.quorum.partition.report(error)
+        if isinstance(outcome, ErrorCode):
+            return answer._replace(error_code=outcome)
+        data, size = outcome
         return answer._replace(size=size, unaligned_records=data)

@@ -45,18 +45,18 @@ class FindCoordinatorHandler:
         # A sender who may see none of them makes no topic.
         error = ErrorCode.none if all(refusals) else await self._prepare(key_type)
         coordinators = [
-            self._found(context, key_type, key, refused or error)
+            self._coordinator(context, key_type, key, refused or error)
             async for key, refused in context.paced(zip(keys, refusals, strict=True))
         ]
         if many:
             return FindCoordinatorResponse(coordinators=coordinators)
-        (found,) = coordinators
+        (coordinator,) = coordinators
         return FindCoordinatorResponse(
-            error_code=found.error_code,
-            error_message=found.error_message,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
 
     def _refusal(self, context: RequestContext, key_type: int, key: str) -> ErrorCode | None:
@@ -73,7 +73,7 @@ class FindCoordinatorHandler:
         error = await self.topic_creation.ensure(topic)
         return ErrorCode.none if error is ErrorCode.none else ErrorCode.coordinator_not_available
 
-    def _found(self, context: RequestContext, key_type: int, key: str, error: ErrorCode) -> Coordinator:
+    def _coordinator(self, context: RequestContext, key_type: int, key: str, error: ErrorCode) -> Coordinator:
         leader = _leader(self.metadata.image, _TOPICS[key_type], key) if error is ErrorCode.none else None
         point = None if leader is None else leader.end_point(context.listener.name)
         if error is ErrorCode.none and point is None:

@@ -46,7 +46,7 @@ _NO_TIMESTAMP: Final = -1
 _OFFSET_NOT_AVAILABLE: Final = 5
 
 
-class _Found(NamedTuple):
+class _Position(NamedTuple):
     offset: int = NO_OFFSET
     timestamp: int = _NO_TIMESTAMP
     leader_epoch: int = NO_LEADER_EPOCH
@@ -66,7 +66,7 @@ class ListOffsetsHandler:
         async for topic in context.paced(request.topics):
             refused = self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
             partitions = [
-                _response(asked, refused, _Found())
+                _response(asked, refused, _Position())
                 if refused
                 else await self._partition(context, topic.name, asked, isolation)
                 async for asked in context.paced(topic.partitions)
@@ -79,39 +79,39 @@ class ListOffsetsHandler:
     ) -> ListOffsetsPartitionResponse:
         topic_partition = TopicPartition(topic, asked.partition_index)
         partition = self.partitions.get(topic_partition)
-        error, found = self.partitions.error_of_missing(topic_partition), _Found()
+        error, position = self.partitions.error_of_missing(topic_partition), _Position()
         if partition is not None:
             error = partition.check_leader_epoch(LeaderEpoch(asked.current_leader_epoch))
             if error is ErrorCode.none and asked.timestamp not in _START and not partition.knows_high_watermark:
                 is_new = context.api_version >= _OFFSET_NOT_AVAILABLE
                 error = ErrorCode.offset_not_available if is_new else ErrorCode.leader_not_available
             if error is ErrorCode.none:
-                error, found = await self._find_or_fail(context, partition, asked.timestamp, isolation)
-        return _response(asked, error, found)
+                error, position = await self._find_or_fail(context, partition, asked.timestamp, isolation)
+        return _response(asked, error, position)
 
     async def _find_or_fail(
         self, context: RequestContext, partition: Partition, timestamp: int, isolation: IsolationLevel
-    ) -> tuple[ErrorCode, _Found]:
+    ) -> tuple[ErrorCode, _Position]:
         try:
             return ErrorCode.none, await self._find(context, partition, timestamp, isolation)
         except (OSError, WireError, LogCorruption) as failure:
             self.supervisor.report(f"searching {partition.topic_partition} by time", failure)
-            return partition.report(failure, is_logged=True), _Found()
+            return partition.report(failure, is_logged=True), _Position()
 
     async def _find(
         self, context: RequestContext, partition: Partition, timestamp: int, isolation: IsolationLevel
-    ) -> _Found:
+    ) -> _Position:
         """Raises OSError, or WireError or LogCorruption for a batch that cannot be read."""
         end = partition.visible_end(isolation)
         start = partition.log_start_offset
         if timestamp == _LATEST:
-            return _Found(end, _NO_TIMESTAMP, partition.leader_epoch)
+            return _Position(end, _NO_TIMESTAMP, partition.leader_epoch)
         if timestamp in _START:
-            return _Found(start, _NO_TIMESTAMP, partition.epoch_of_offset(start))
+            return _Position(start, _NO_TIMESTAMP, partition.epoch_of_offset(start))
         if timestamp == _MAX_TIMESTAMP:
             timestamp = partition.max_timestamp
         if timestamp < 0:
-            return _Found()
+            return _Position()
         async for _ in context.paced(count()):
             search = partition.search_by_time(timestamp, start)
             if search is None:
@@ -121,17 +121,17 @@ class ListOffsetsHandler:
                 continue
             if not search.is_decided:
                 await self.batch_checks.run(search.decide, context.sender)
-            if search.found is not None:
-                return _Found(*search.found) if search.found.offset < end else _Found()
+            if search.position is not None:
+                return _Position(*search.position) if search.position.offset < end else _Position()
             start = search.next_offset
-        return _Found()
+        return _Position()
 
 
-def _response(asked: ListOffsetsPartition, error: ErrorCode, found: _Found) -> ListOffsetsPartitionResponse:
+def _response(asked: ListOffsetsPartition, error: ErrorCode, position: _Position) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
         partition_index=asked.partition_index,
         error_code=error,
-        timestamp=found.timestamp,
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
+        timestamp=position.timestamp,
+        offset=position.offset,
+        leader_epoch=position.leader_epoch,
     )

@@ -64,15 +64,16 @@ class ListTransactionsHandler:
                 if isinstance(outcome, ErrorCode):
                     return ListTransactionsResponse(error_code=outcome)
                 listed += [
-                    each
-                    async for each in context.paced(outcome)
-                    if (pattern is None or pattern.fullmatch(each.transactional_id))
-                    and self._is_visible(context, each.transactional_id)
+                    transaction
+                    async for transaction in context.paced(outcome)
+                    if (pattern is None or pattern.fullmatch(transaction.transactional_id))
+                    and self._is_visible(context, transaction.transactional_id)
                 ]
         return ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[
-                TransactionState(each.transactional_id, each.producer_id, each.state.kafka_name) for each in listed
+                TransactionState(transaction.transactional_id, transaction.producer_id, transaction.state.kafka_name)
+                for transaction in listed
             ],
         )
 

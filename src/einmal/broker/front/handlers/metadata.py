@@ -230,18 +230,18 @@ def _topics(
         ]
     answers = []
     for name, topic_id in dict.fromkeys(asked):
-        found = image.topic_names.get(topic_id) if name is None else name
-        operations = None if found is None else operations_of(found)
-        topic = None if found is None else image.topics.get(found)
-        if found is None:
+        topic_name = image.topic_names.get(topic_id) if name is None else name
+        operations = None if topic_name is None else operations_of(topic_name)
+        topic = None if topic_name is None else image.topics.get(topic_name)
+        if topic_name is None:
             answers.append(MetadataResponseTopic(ErrorCode.unknown_topic_id, None, topic_id))
         elif operations is None:
             answers.append(MetadataResponseTopic(ErrorCode.topic_authorization_failed, name, topic_id))
         elif topic is None:
-            error = errors.get(found, ErrorCode.unknown_topic_or_partition)
+            error = errors.get(topic_name, ErrorCode.unknown_topic_or_partition)
             if error is ErrorCode.topic_authorization_failed:
                 operations = NO_AUTHORIZED_OPERATIONS
-            answers.append(MetadataResponseTopic(error, found, topic_id, topic_authorized_operations=operations))
+            answers.append(MetadataResponseTopic(error, topic_name, topic_id, topic_authorized_operations=operations))
         else:
             answers.append(_topic(topic, alive, operations))
     return answers

@@ -123,14 +123,14 @@ class OffsetFetchHandler:
             response = await self.groups.ask(group_id, decide, reads_only=True)
         if isinstance(response, ErrorCode):
             return OffsetFetchResponseGroup(group_id=group_id, error_code=response)
-        found = response.topics
+        answered = response.topics
         if topics is None:
-            found = [
-                each
-                async for each in context.paced(found)
-                if self.access.describes_topic(context, each.name, is_asked=False)
+            answered = [
+                topic
+                async for topic in context.paced(answered)
+                if self.access.describes_topic(context, topic.name, is_asked=False)
             ]
-        return response._replace(topics=[*found, *unanswered])
+        return response._replace(topics=[*answered, *unanswered])
 
     def _with_ids(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
         """The topics by id; deleted topics that a group still knows have none, and are left out."""

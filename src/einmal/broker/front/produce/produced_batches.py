@@ -161,9 +161,9 @@ class ProducedBatches:
                 return self._refuse(topic, index, records, verdict)
             guard = item.guard
         elif self._transaction_version is not None:
-            found = unverified(slot, partition, records, self._transaction_version)
-            if found is not None:
-                self.unverified.setdefault(found.producer, []).append(found)
+            unverified_batch = unverified(slot, partition, records, self._transaction_version)
+            if unverified_batch is not None:
+                self.unverified.setdefault(unverified_batch.producer, []).append(unverified_batch)
                 return ProducedPartition(index)
         batch = _writable(records)
         admission = partition.admit(batch, now)

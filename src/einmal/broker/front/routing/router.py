@@ -264,7 +264,7 @@ class Router:
         if not isinstance(result, tuple) or isinstance(result, Parked):
             return result
         slices = self._routes[header.api_key].slices(header.api_version, result)
-        return b"".join([part async for part in self._turns.paced(slices)])
+        return b"".join([chunk async for chunk in self._turns.paced(slices)])
 
     async def answer(self, frame: bytearray, client_address: str) -> bytes:
         """The whole answer to a request without a connection; empty: it has none. Raises WireError."""

@@ -43,7 +43,7 @@ async def changeable(
 ) -> PermittedItems[ResourceT]:
     """The resources, and whether the sender may change their settings."""
     return await permitted_items(
-        context, resources, lambda each: setting_refusal(access, context, AclOperation.ALTER_CONFIGS, each)
+        context, resources, lambda resource: setting_refusal(access, context, AclOperation.ALTER_CONFIGS, resource)
     )
 
 

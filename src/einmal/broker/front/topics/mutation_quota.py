@@ -17,15 +17,15 @@ class MutationQuota:
         self._is_strict = context.api_version >= strict_since
         # The node's own requests, such as those for internal topics, have no principal.
         principal = context.principal
-        self._found = None if principal is None else throttles.bucket(principal.name, context.client_id)
+        self._limit = None if principal is None else throttles.bucket(principal.name, context.client_id)
         self.throttle_ms = 0
         """For the answer."""
 
     def admits(self, partitions: int) -> bool:
         """Whether so many partitions may be created or deleted; they count if so."""
-        if self._found is None:
+        if self._limit is None:
             return True
-        bucket, rate = self._found
+        bucket, rate = self._limit
         now_ms = self._throttles.now_ms()
         overdrawn_ms = bucket.overdrawn_ms(rate, now_ms)
         if not (self._is_strict and overdrawn_ms):
