@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from einmal.client.aio.backoff import Backoff
+from einmal.client.aio.network.backoff import Backoff
 from einmal.client.pacing import first_pause_ms, pause_ms
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Admin, NewTopic
-from einmal.client.aio.acls import EVERY_ACL
+from einmal.client.aio.admin_calls.acls import EVERY_ACL
 from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.ingest import Ingest, IngestBatch, IngestRecord, IngestStopped, Position, RecordSource, SourceNotice
 from einmal.ingest.files import FilesSource

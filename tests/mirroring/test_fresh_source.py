@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Admin, NewTopic, Producer
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.network.retry import Retry
 from einmal.clusters.kafka_cluster import KafkaCluster, Seen
 from einmal.mirror_protocol.flow import Flow
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC

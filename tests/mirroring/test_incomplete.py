@@ -10,8 +10,8 @@ from zlib import crc32
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
-from einmal.client.aio import offsets
-from einmal.client.aio.fetching import fetch
+from einmal.client.aio.consuming import offsets
+from einmal.client.aio.consuming.fetching import fetch
 from einmal.client.errors import KafkaError, NoBrokerReachable, NotAuthorized, error_for
 from einmal.client.records import OffsetAndMetadata
 from einmal.commit_protocol import effects as protocol

@@ -92,7 +92,7 @@ def test_less_security_is_warned_of(given: dict[str, str], warning: str) -> None
 
 
 def test_a_warning_is_logged_when_a_client_is_made(caplog: pytest.LogCaptureFixture) -> None:
-    from einmal.client.aio import secured
+    from einmal.client.aio.network import secured
     from einmal.seams import TcpNetwork
 
     secured._logged.clear()

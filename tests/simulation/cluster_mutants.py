@@ -23,7 +23,7 @@ from einmal.broker.replicas import replica_sessions
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
-from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.consumer_core import ConsumerCore
 from einmal.groups.classic.group import ClassicGroup
 from einmal.groups.offsets import Offsets

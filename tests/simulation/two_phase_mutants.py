@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from einmal.client.aio.transactions import Transactions
+from einmal.client.aio.producing.transactions import Transactions
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.transaction_core import TransactionCore, TxnPhase
 from einmal.shard.decision import Decision

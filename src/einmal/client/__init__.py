@@ -37,7 +37,7 @@ from einmal.security.acl import Acl, AclFilter, AclOperation, PatternType, Permi
 from einmal.types import Header, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
-    from einmal.client.aio.offsets import EARLIEST, LATEST
+    from einmal.client.aio.consuming.offsets import EARLIEST, LATEST
     from einmal.client.blocking.admin import Admin
     from einmal.client.blocking.consumer import Consumer
     from einmal.client.blocking.producer import Producer, Transaction

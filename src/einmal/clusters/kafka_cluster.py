@@ -14,9 +14,9 @@ from typing import Final, cast
 from uuid import UUID
 
 from einmal.client.aio.admin import Admin
-from einmal.client.aio.leaders import passes
-from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets
-from einmal.client.aio.retry import KNOWN_MS, Retry
+from einmal.client.aio.consuming.offsets import EARLIEST, LATEST, list_offsets
+from einmal.client.aio.network.leaders import passes
+from einmal.client.aio.network.retry import KNOWN_MS, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.admin import AdminCalls
 from einmal.client.blocking.loop_thread import LoopThread

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from einmal.client.aio.offsets import EARLIEST, LATEST
+from einmal.client.aio.consuming.offsets import EARLIEST, LATEST
 from einmal.client.errors import KafkaError, NoBrokerReachable
 from einmal.client.records import OffsetRange
 from einmal.inspection.content import RangeContent, count

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from einmal.client import RangeReader
-from einmal.client.aio.offsets import EARLIEST, LATEST
+from einmal.client.aio.consuming.offsets import EARLIEST, LATEST
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.mirror_protocol.effects import Extent, SourceTopic

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-from einmal.client.aio.offsets import LATEST
+from einmal.client.aio.consuming.offsets import LATEST
 from einmal.client.errors import KafkaError, RequestRefused
 from einmal.clusters.kafka_cluster import KafkaCluster, TopicSeen
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC

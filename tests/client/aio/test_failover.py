@@ -16,9 +16,9 @@ from uuid import UUID
 import pytest
 
 from einmal.client.aio import Consumer, Producer, overdue
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.coordinators import TRANSACTION
-from einmal.client.aio.transaction_requests import TransactionRequests
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.coordinators import TRANSACTION
+from einmal.client.aio.producing.transaction_requests import TransactionRequests
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import AbortableError, KafkaError, UnknownOutcome

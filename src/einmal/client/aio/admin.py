@@ -10,18 +10,18 @@ import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from einmal.client.aio.acls import AclCalls
-from einmal.client.aio.broker_calls import BrokerCalls
-from einmal.client.aio.cluster import Cluster, by_topic
-from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorRequest
-from einmal.client.aio.leaders import LeaderRequest, P, ask_leaders
-from einmal.client.aio.membership import fetch_committed, fetch_settled_each
-from einmal.client.aio.offsets import list_offsets, list_offsets_each, log_end_offsets_each
-from einmal.client.aio.producer_calls import ProducerCalls
-from einmal.client.aio.quota_calls import QuotaCalls
-from einmal.client.aio.results import ApiResult, check, error_code
-from einmal.client.aio.retry import Retry
-from einmal.client.aio.user_calls import UserCalls
+from einmal.client.aio.admin_calls.acls import AclCalls
+from einmal.client.aio.admin_calls.broker_calls import BrokerCalls
+from einmal.client.aio.admin_calls.producer_calls import ProducerCalls
+from einmal.client.aio.admin_calls.quota_calls import QuotaCalls
+from einmal.client.aio.admin_calls.user_calls import UserCalls
+from einmal.client.aio.consuming.membership import fetch_committed, fetch_settled_each
+from einmal.client.aio.consuming.offsets import list_offsets, list_offsets_each, log_end_offsets_each
+from einmal.client.aio.network.cluster import Cluster, by_topic
+from einmal.client.aio.network.coordinators import GROUP, TRANSACTION, CoordinatorRequest
+from einmal.client.aio.network.leaders import LeaderRequest, P, ask_leaders
+from einmal.client.aio.network.results import ApiResult, check, error_code
+from einmal.client.aio.network.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from einmal.client.aio.changes import Changes
-from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.consuming.fetcher import Fetcher
+from einmal.client.aio.consuming.membership import GroupMembership
+from einmal.client.aio.consuming.offsets import EARLIEST, LATEST, list_offsets, list_offsets_each
+from einmal.client.aio.consuming.positions import Positions
+from einmal.client.aio.consuming.rebalancing import RebalanceCallback, Rebalancing
 from einmal.client.aio.done import DONE, DoneAtOnce
-from einmal.client.aio.fetcher import Fetcher
-from einmal.client.aio.membership import GroupMembership
-from einmal.client.aio.offsets import EARLIEST, LATEST, list_offsets, list_offsets_each
-from einmal.client.aio.positions import Positions
-from einmal.client.aio.rebalancing import RebalanceCallback, Rebalancing
+from einmal.client.aio.network.changes import Changes
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.consumer_core import ConsumerCore
 from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for

@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from einmal.client.aio.cluster import Cluster
 from einmal.client.aio.done import DONE, DoneAtOnce
-from einmal.client.aio.outbox import Outbox
-from einmal.client.aio.transaction_requests import TransactionRequests
-from einmal.client.aio.transactions import Transactions
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.producing.outbox import Outbox
+from einmal.client.aio.producing.transaction_requests import TransactionRequests
+from einmal.client.aio.producing.transactions import Transactions
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.errors import AbortableError, BufferExhausted, ClientClosed, InvalidState, KafkaError
 from einmal.client.habits import missing_method

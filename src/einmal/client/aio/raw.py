@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any, Final, Self
 from uuid import UUID
 
-from einmal.client.aio.changes import Changes
-from einmal.client.aio.cluster import Cluster, by_leader
-from einmal.client.aio.fetching import FetchLimits, fetch
-from einmal.client.aio.retry import KNOWN_MS, Retry
-from einmal.client.aio.sender import STALE_METADATA, Sender
-from einmal.client.aio.transaction_requests import KeptTransaction, TransactionRequests
+from einmal.client.aio.consuming.fetching import FetchLimits, fetch
+from einmal.client.aio.network.changes import Changes
+from einmal.client.aio.network.cluster import Cluster, by_leader
+from einmal.client.aio.network.retry import KNOWN_MS, Retry
+from einmal.client.aio.producing.sender import STALE_METADATA, Sender
+from einmal.client.aio.producing.transaction_requests import KeptTransaction, TransactionRequests
 from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
 from einmal.client.errors import ClientClosed, Disconnected, InvalidState, KafkaError, error_for
 from einmal.client.fetched import RawBatch, visible_batches, whole_batches

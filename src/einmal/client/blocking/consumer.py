@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import consumer as aio
-from einmal.client.aio import rebalancing
+from einmal.client.aio.consuming import rebalancing
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.errors import KafkaError

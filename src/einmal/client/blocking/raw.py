@@ -7,7 +7,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from einmal.client.aio import raw as aio
-from einmal.client.aio.transaction_requests import KeptTransaction
+from einmal.client.aio.producing.transaction_requests import KeptTransaction
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, ProducerSettings, parse
 from einmal.client.fetched import RawBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from einmal.client.aio import admin as aio
-from einmal.client.aio.acls import EVERY_ACL
+from einmal.client.aio.admin_calls.acls import EVERY_ACL
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.descriptions import ClientQuota
 from einmal.security.acl import Acl, AclFilter

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from einmal.client import PreparedTxnState
-from einmal.client.aio.transaction_requests import KeptTransaction
+from einmal.client.aio.producing.transaction_requests import KeptTransaction
 from einmal.client.errors import (
     FatalError,
     KafkaError,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from einmal.client import PreparedTxnState, TransactionDriver
-from einmal.client.aio.transaction_requests import KeptTransaction
+from einmal.client.aio.producing.transaction_requests import KeptTransaction
 from einmal.client.errors import FatalError, KafkaError
 from einmal.options.sink import TRANSACTION_TIMEOUT_MS
 from einmal.options.values import OptionError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from einmal.client.aio.admin import Admin
-from einmal.client.aio.coordinators import GROUP, TRANSACTION
+from einmal.client.aio.network.coordinators import GROUP, TRANSACTION
 from einmal.client.apis import ApiKey
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, dotted

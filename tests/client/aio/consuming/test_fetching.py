@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from einmal.client import apis
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.fetching import FetchLimits, fetch
+from einmal.client.aio.consuming.fetching import FetchLimits, fetch
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings, parse
 from einmal.client.metadata_cache import NO_TOPIC_ID

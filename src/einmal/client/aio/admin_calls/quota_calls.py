@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import ask_for, check
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.results import ask_for, check
 from einmal.client.descriptions import ClientQuota
 from einmal.wire.api.alter_client_quotas import API as ALTER_CLIENT_QUOTAS
 from einmal.wire.api.alter_client_quotas import AlterClientQuotasRequest, OpData, RequestEntryData

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.connections import COORDINATOR_LANE
-from einmal.client.aio.overdue import is_in_time
-from einmal.client.aio.retry import PERHAPS_DONE, Patience, Retry
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.connections import COORDINATOR_LANE
+from einmal.client.aio.network.overdue import is_in_time
+from einmal.client.aio.network.retry import PERHAPS_DONE, Patience, Retry
 from einmal.client.apis import ApiKey
 from einmal.client.errors import Disconnected, KafkaError, UnknownOutcome, error_for
 from einmal.client.metadata_cache import BrokerAddress, MetadataCache

@@ -10,10 +10,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.changes import Changes
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.membership import GroupMembership
+from einmal.client.aio.consuming.membership import GroupMembership
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.changes import Changes
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings
 from einmal.client.consumer_core import ConsumerCore
 from einmal.client.errors import CommitFailed, KafkaError

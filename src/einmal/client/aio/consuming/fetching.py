@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.connections import DATA_LANE, decode_by
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.connections import DATA_LANE, decode_by
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.errors import error_for
 from einmal.client.metadata_cache import NO_TOPIC_ID

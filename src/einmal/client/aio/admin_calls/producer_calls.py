@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from einmal.client.aio.cluster import Cluster, by_topic
-from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
+from einmal.client.aio.network.cluster import Cluster, by_topic
+from einmal.client.aio.network.leaders import LeaderRequest, ask_each_leader, ask_leaders
 from einmal.client.descriptions import ProducerDescription
 from einmal.client.errors import KafkaError
 from einmal.types import TopicPartition

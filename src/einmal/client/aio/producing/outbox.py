@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from einmal.client.aio.background import Background, end_tasks
-from einmal.client.aio.changes import Changes
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import error_code
-from einmal.client.aio.sender import Sender
-from einmal.client.aio.tickets import Flush, fail, report
-from einmal.client.aio.unwritten import UnwrittenRecords
+from einmal.client.aio.network.background import Background, end_tasks
+from einmal.client.aio.network.changes import Changes
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.results import error_code
+from einmal.client.aio.producing.sender import Sender
+from einmal.client.aio.producing.tickets import Flush, fail, report
+from einmal.client.aio.producing.unwritten import UnwrittenRecords
 from einmal.client.config import ProducerSettings
 from einmal.client.errors import ClientClosed, KafkaError, TransactionAborted, error_for
 from einmal.client.producer_core import Appended, BatchOutcome, ProduceLimits, ProducerCore

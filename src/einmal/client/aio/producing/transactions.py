@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from einmal.client.aio.transaction_requests import TransactionRequests
+from einmal.client.aio.producing.transaction_requests import TransactionRequests
 from einmal.client.errors import AbortableError, FatalError, InvalidState, KafkaError, LocalError
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.coordinators import TRANSACTION, CoordinatorRequest
-from einmal.client.aio.results import error_code
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.coordinators import TRANSACTION, CoordinatorRequest
+from einmal.client.aio.network.results import error_code
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import ClientClosed, Disconnected, RequestRefused, RetriableError, UnknownOutcome

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from einmal.client.aio.cluster import Cluster, by_topic
-from einmal.client.aio.coordinators import GROUP, TRANSACTION, CoordinatorAnswer, CoordinatorRequest
-from einmal.client.aio.results import error_code
-from einmal.client.aio.retry import PERHAPS_DONE, Retry
+from einmal.client.aio.network.cluster import Cluster, by_topic
+from einmal.client.aio.network.coordinators import GROUP, TRANSACTION, CoordinatorAnswer, CoordinatorRequest
+from einmal.client.aio.network.results import error_code
+from einmal.client.aio.network.retry import PERHAPS_DONE, Retry
 from einmal.client.errors import CommitFailed, Disconnected, RequestRefused
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
 from einmal.client.metadata_cache import NO_TOPIC_ID

@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.cluster import Cluster, by_leader
-from einmal.client.aio.leaders import ask_leader, passes
-from einmal.client.aio.membership import GroupMembership, fetch_committed_each
-from einmal.client.aio.offsets import EARLIEST, LATEST, offset_of, offsets_request
+from einmal.client.aio.consuming.membership import GroupMembership, fetch_committed_each
+from einmal.client.aio.consuming.offsets import EARLIEST, LATEST, offset_of, offsets_request
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.cluster import Cluster, by_leader
+from einmal.client.aio.network.leaders import ask_leader, passes
 from einmal.client.consumer_core import ConsumerCore
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError
 from einmal.client.metadata_cache import NO_TOPIC_ID

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import ask_for, check
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.results import ask_for, check
 from einmal.security.acl import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from einmal.wire.api.create_acls import API as CREATE_ACLS
 from einmal.wire.api.create_acls import AclCreation, CreateAclsRequest

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.cluster import Cluster, by_leader
-from einmal.client.aio.results import ApiResult
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.cluster import Cluster, by_leader
+from einmal.client.aio.network.results import ApiResult
+from einmal.client.aio.network.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.errors import Disconnected, KafkaError, RetriableError, UnknownOutcome, error_for
 from einmal.types import ErrorCode, TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from einmal.client.aio.backoff import Backoff
+from einmal.client.aio.network.backoff import Backoff
 from einmal.client.errors import Disconnected, KafkaError, UnknownOutcome, error_for
 from einmal.types import ErrorCode
 

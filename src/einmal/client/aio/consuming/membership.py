@@ -11,12 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.cluster import Cluster, by_topic
-from einmal.client.aio.connections import COORDINATOR_LANE, GROUP_LANE
-from einmal.client.aio.coordinators import FINDABLE_AGAIN, GROUP, CoordinatorRequest
-from einmal.client.aio.retry import Retry
-from einmal.client.aio.transaction_requests import offset_commit_error, offsets_by_topic
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.cluster import Cluster, by_topic
+from einmal.client.aio.network.connections import COORDINATOR_LANE, GROUP_LANE
+from einmal.client.aio.network.coordinators import FINDABLE_AGAIN, GROUP, CoordinatorRequest
+from einmal.client.aio.network.retry import Retry
+from einmal.client.aio.producing.transaction_requests import offset_commit_error, offsets_by_topic
 from einmal.client.config import ConsumerSettings
 from einmal.client.errors import CommitFailed, Disconnected, KafkaError, RetriableError, error_for
 from einmal.client.group_core import GroupCore, MemberStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from einmal.client.aio.cluster import Cluster
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.errors import error_for
 from einmal.types import ErrorCode
 from einmal.wire.messages import Api, Q, R

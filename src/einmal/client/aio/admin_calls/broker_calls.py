@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import check
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.results import check
+from einmal.client.aio.network.retry import Retry
 from einmal.client.descriptions import ConfigEntry
 from einmal.client.errors import Disconnected, RequestRefused
 from einmal.types import ErrorCode

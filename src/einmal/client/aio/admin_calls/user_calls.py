@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Iterable
 from typing import Final
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.results import ask_for, check
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.results import ask_for, check
 from einmal.client.errors import ConfigError
 from einmal.security.scram import HASHES, ITERATIONS, salted_password
 from einmal.security.scram_server import SALT_LENGTH, salt_of

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.fetching import FetchLimits, fetch
+from einmal.client.aio.consuming.fetching import FetchLimits, fetch
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings
 from einmal.client.consumer_core import ConsumerCore
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused

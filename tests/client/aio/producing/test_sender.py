@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.sender import Sender
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.producing.sender import Sender
 from einmal.client.config import AdminSettings, parse
 from einmal.client.producer_core import ProduceLimits, ProducerCore
 from einmal.seams import SystemClock, TcpNetwork

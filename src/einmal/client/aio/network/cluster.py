@@ -14,12 +14,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from einmal.client.aio.background import end_tasks
-from einmal.client.aio.backoff import Backoff
-from einmal.client.aio.connections import COORDINATOR_LANE, DATA_LANE, Connections, LaneEndpoint, decode
-from einmal.client.aio.coordinators import Coordinators
-from einmal.client.aio.overdue import is_in_time
-from einmal.client.aio.retry import Retry
+from einmal.client.aio.network.background import end_tasks
+from einmal.client.aio.network.backoff import Backoff
+from einmal.client.aio.network.connections import COORDINATOR_LANE, DATA_LANE, Connections, LaneEndpoint, decode
+from einmal.client.aio.network.coordinators import Coordinators
+from einmal.client.aio.network.overdue import is_in_time
+from einmal.client.aio.network.retry import Retry
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.config import ClientSettings, addresses
 from einmal.client.errors import Disconnected, FatalError, KafkaError, NoBrokerReachable, error_for

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from einmal.client.aio import Producer
-from einmal.client.aio.unwritten import UnwrittenRecords
+from einmal.client.aio.producing.unwritten import UnwrittenRecords
 from einmal.client.apis import ApiKey
 from einmal.client.errors import ClientClosed, RecordTooLarge
 from einmal.types import Instant

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from einmal.client.aio.secured import Secured
+from einmal.client.aio.network.secured import Secured
 from einmal.client.apis import ApiKey
 from einmal.client.config import ClientSettings
 from einmal.client.errors import ClientClosed, Disconnected, FatalError, KafkaError, error_for

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from einmal.client.aio.cluster import Cluster
-from einmal.client.aio.leaders import LeaderRequest, ask_each_leader, ask_leaders
+from einmal.client.aio.network.cluster import Cluster
+from einmal.client.aio.network.leaders import LeaderRequest, ask_each_leader, ask_leaders
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetAndTimestamp
 from einmal.types import IsolationLevel, TopicPartition

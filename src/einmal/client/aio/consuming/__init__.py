@@ -1,0 +1,1 @@
+"""Membership in a group, positions, and fetches that run ahead of them."""

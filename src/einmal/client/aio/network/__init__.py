@@ -1,0 +1,1 @@
+"""Connections, and requests to brokers, leaders and coordinators, with retries."""
