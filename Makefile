@@ -8,8 +8,8 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 NATIVE := $(VENV)/.native
 # The tests of the modules that mypyc compiles: they run on both.
-BOTH := tests/wire tests/log tests/compiled tests/client/test_producer_core.py tests/client/test_consumer_core.py \
-  tests/client/test_record_router.py tests/client/test_fetched.py
+BOTH := tests/wire tests/log tests/compiled tests/client/cores/test_producer_core.py tests/client/cores/test_consumer_core.py \
+  tests/client/cores/test_record_router.py tests/client/cores/test_fetched.py
 # The site has an environment of its own: no test needs it.
 DOCS := build/docs-venv
 DOCS_READY := $(DOCS)/.ready

@@ -37,10 +37,10 @@ MODULES: Final = (
     "einmal.log.producer_state",
     "einmal.log.segment",
     "einmal.log.segments",
-    "einmal.client.partition_reading",
-    "einmal.client.producer_batch",
-    "einmal.client.producer_core",
-    "einmal.client.record_router",
+    "einmal.client.cores.partition_reading",
+    "einmal.client.cores.producer_batch",
+    "einmal.client.cores.producer_core",
+    "einmal.client.cores.record_router",
 )
 """Each runs for every record, batch or request, and gains by it (docs/benchmarks.md)."""
 _PROCESSORS: Final = os.cpu_count() or 1

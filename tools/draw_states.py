@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from einmal.client.transaction_core import VALID_MOVES, TxnPhase
+from einmal.client.cores.transaction_core import VALID_MOVES, TxnPhase
 from einmal.commit_protocol.committer import TRANSITIONS, WAITING, Phase, Transition
 from einmal.commit_protocol.run_state import always
 from einmal.transactions.states import VALID_PREVIOUS, TransactionState
@@ -72,7 +72,7 @@ def _producer() -> list[str]:
     return [
         "## Phases of a transactional producer",
         "",
-        "From `src/einmal/client/transaction_core.py`. PREPARED is that of a [two-phase",
+        "From `src/einmal/client/cores/transaction_core.py`. PREPARED is that of a [two-phase",
         "commit](two-phase-commit.md): its records are at the brokers, and the coordinator's state is Ongoing. The",
         "diagram omits FATAL_ERROR, which every phase may lead to.",
         "",

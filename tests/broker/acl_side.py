@@ -18,10 +18,10 @@ from einmal.broker.front.routing.router import Deferred
 from einmal.broker.node import Node
 from einmal.broker.rpc.authentication import Authentication
 from einmal.security.acl import WILDCARD, Acl, AclOperation, PatternType, Permission, ResourceType
-from einmal.security.mechanisms import PLAIN
 from einmal.security.principal import ANONYMOUS, Principal
+from einmal.security.sasl.mechanisms import PLAIN
+from einmal.security.sasl.server_mechanisms import PlainServerExchange
 from einmal.security.secret import Secret
-from einmal.security.server_mechanisms import PlainServerExchange
 from einmal.types import ErrorCode
 from einmal.wire.messages import encode_request_header, response_body_position
 from tests.broker.acl_requests import NO_ID, Fields, Request

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from einmal.broker.node import Node
-from einmal.security.mechanisms import PlainExchange, SaslExchange
-from einmal.security.scram import ScramExchange
+from einmal.security.sasl.mechanisms import PlainExchange, SaslExchange
+from einmal.security.sasl.scram import ScramExchange
 from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client, running_node

@@ -19,7 +19,7 @@ from einmal.broker.node import Node
 from einmal.client import aio
 from einmal.client.errors import SaslAuthenticationFailed
 from einmal.security import https
-from einmal.security.mechanisms import OAUTHBEARER
+from einmal.security.sasl.mechanisms import OAUTHBEARER
 from tests.broker.good_client import LATENCY_SECONDS_MAX, Good
 from tests.broker.nodes import until
 from tests.broker.test_published_keys import bearer_node

@@ -13,8 +13,8 @@ import pytest
 from einmal.broker.front.authentication.published_keys import UNKNOWN_KEY_MS, PublishedKeys
 from einmal.log.disk import OsDisk
 from einmal.security.errors import TokenError
-from einmal.security.mechanisms import OAUTHBEARER, OAuthBearerExchange
 from einmal.security.principal import Principal
+from einmal.security.sasl.mechanisms import OAUTHBEARER, OAuthBearerExchange
 from einmal.security.secret import Secret
 from einmal.security.server_settings import JwtSettings
 from einmal.types import ErrorCode

@@ -18,11 +18,11 @@ from einmal.broker.node import Node
 from einmal.broker.rpc.authentication import Credentials
 from einmal.event_log import fields_of
 from einmal.log.disk import OsDisk
-from einmal.security.mechanisms import SaslExchange
 from einmal.security.principal import Principal
-from einmal.security.scram import NODE_EXTENSION
-from einmal.security.scram_server import credential_of
-from einmal.security.scram_server import salt_of as made_up_salt
+from einmal.security.sasl.mechanisms import SaslExchange
+from einmal.security.sasl.scram import NODE_EXTENSION
+from einmal.security.sasl.scram_server import credential_of
+from einmal.security.sasl.scram_server import salt_of as made_up_salt
 from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.cluster import Cluster

@@ -73,7 +73,7 @@ def test_hypothesis_can_be_imported_afterwards(tmp_path: Path) -> None:
             _MAIN,
             ["topic", "list", *_NOBODY],
             "einmal.client.blocking.admin",
-            ("einmal.client.producer_core", "einmal.cli.commands.verify"),
+            ("einmal.client.cores.producer_core", "einmal.cli.commands.verify"),
         ),
         (
             _MAIN,

@@ -14,7 +14,7 @@ from einmal.client import Admin, Producer
 from einmal.client.errors import RetriableError, UnknownTopic
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.types import TopicPartition
-from tests.client.aio.test_unreadable_partitions import BAD, FAULTS, GOOD, two_topics
+from tests.client.aio.consuming.test_unreadable_partitions import BAD, FAULTS, GOOD, two_topics
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create
 from tests.suite.shared import unique

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from einmal.client.fetched import visible_batches, whole_batches
-from einmal.client.metadata_cache import NO_TOPIC_ID, PartitionMetadata, TopicMetadata
-from einmal.client.partition_reading import FetchedPiece, PartitionReading
-from einmal.client.partitioner import Partitioner
-from einmal.client.producer_batch import record_size
-from einmal.client.producer_core import ProduceLimits, ProducerCore
-from einmal.client.record_router import RecordRouter, UnroutedRecord
+from einmal.client.cores.fetched import visible_batches, whole_batches
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID, PartitionMetadata, TopicMetadata
+from einmal.client.cores.partition_reading import FetchedPiece, PartitionReading
+from einmal.client.cores.partitioner import Partitioner
+from einmal.client.cores.producer_batch import record_size
+from einmal.client.cores.producer_core import ProduceLimits, ProducerCore
+from einmal.client.cores.record_router import RecordRouter, UnroutedRecord
 from einmal.log.admission import Admission
 from einmal.log.config import LogConfig
 from einmal.log.producer_state import AppendOrigin, ProducerStates
@@ -34,7 +34,7 @@ from einmal.types import (
 )
 from einmal.wire import metadata
 from einmal.wire.record_batch import BatchHeader, NewRecord, read_header
-from tests.client.test_fetched import LogWriter
+from tests.client.cores.test_fetched import LogWriter
 from tests.log.making import FOLDER as LOG_FOLDER
 from tests.log.making import SMALL, START, Machine, append, at, batch, end_transaction, open_log, producer
 from tests.log.malformed import good, mutated

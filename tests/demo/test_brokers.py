@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from einmal.client import Producer
-from einmal.client.metadata_cache import PartitionMetadata, TopicMetadata
+from einmal.client.cores.metadata_cache import PartitionMetadata, TopicMetadata
 from einmal.demo.brokers import Brokers, coordinator, is_whole
 
 Told = list[tuple[str, int]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.inspection.content import RangeContent, count
 from einmal.types import LeaderEpoch, Offset, TopicPartition
 from einmal.wire.control_batch import encode_marker

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from einmal.security.mechanisms import PlainExchange, SaslExchange
-from einmal.security.scram import ScramExchange
+from einmal.security.sasl.mechanisms import PlainExchange, SaslExchange
+from einmal.security.sasl.scram import ScramExchange
 from einmal.security.secret import Secret
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from einmal.metadata.records import UserScramCredentialRecord
 from einmal.metadata.scram_users import ScramChange, ScramResult
-from einmal.security.scram_server import ScramCredential
+from einmal.security.sasl.scram_server import ScramCredential
 from einmal.types import ErrorCode
 from tests.metadata.cluster import DEFAULTS, Cluster
 

@@ -22,7 +22,7 @@ from einmal.metadata.records import AccessControlEntryRecord, UserScramCredentia
 from einmal.metadata.scram_users import ScramChange
 from einmal.metadata.topics import NewPartitions, NewTopic
 from einmal.security.acl import Acl, AclOperation, PatternType, Permission, ResourceType
-from einmal.security.scram_server import ScramCredential
+from einmal.security.sasl.scram_server import ScramCredential
 from einmal.types import BrokerId, TopicPartition
 from tests.metadata.cluster import Cluster, ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.records import OffsetRange
 from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirroring.copied_stream import CopiedStream, runs_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from einmal.client.cores.fetched import CorruptData
 from einmal.client.errors import KafkaError, RetriableError, error_for
-from einmal.client.fetched import CorruptData
 from einmal.mirror_protocol import effects
 from einmal.mirror_protocol.effects import MirrorEffect
 from einmal.mirroring.faults import LASTS_S, SetAside, blamed, faulty

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.client.fetched import RawBatch, whole_batches
+from einmal.client.cores.fetched import RawBatch, whole_batches
 from einmal.mirror_protocol.effects import GroupPosition, MapChange, MapKey, SavedMap
 from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirroring.map_log import MapReader, UnreadableMap, encode

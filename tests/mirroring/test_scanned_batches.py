@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.records import OffsetRange, WrittenRange
 from einmal.mirror_protocol.effects import CopyRecords, ScanHeaders
 from einmal.mirror_protocol.offset_map import OffsetMap, OffsetRun

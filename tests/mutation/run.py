@@ -52,11 +52,11 @@ class Machine:
 
 
 _CLIENT_PARTS: Final = (
-    "client/metadata_cache.py",
-    "client/pacing.py",
-    "client/partition_reading.py",
-    "client/producer_batch.py",
-    "client/record_router.py",
+    "client/cores/metadata_cache.py",
+    "client/cores/pacing.py",
+    "client/cores/partition_reading.py",
+    "client/cores/producer_batch.py",
+    "client/cores/record_router.py",
 )
 MACHINES: Final = (
     Machine("transactions", ("transactions/*.py",), ("tests/transactions", "tests/kips")),
@@ -65,7 +65,7 @@ MACHINES: Final = (
     Machine("replication", ("replication/*.py",), ("tests/replication",)),
     Machine("metadata", ("metadata/*.py",), ("tests/metadata",)),
     Machine("commit_protocol", ("commit_protocol/*.py",), ("tests/commit_protocol",)),
-    Machine("client", ("client/*_core.py", *_CLIENT_PARTS), ("tests/client/test_*.py",)),
+    Machine("client", ("client/cores/*_core.py", *_CLIENT_PARTS), ("tests/client/test_*.py", "tests/client/cores")),
     Machine("producer_state", ("log/producer_state.py",), ("tests/log",)),
 )
 

@@ -81,14 +81,14 @@ def test_every_machine_has_modules_and_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "fate"), [("client/pacing.py", Fate.CAUGHT), ("client/producer_batch.py", Fate.SURVIVED)]
+    ("module", "fate"), [("client/cores/pacing.py", Fate.CAUGHT), ("client/cores/producer_batch.py", Fate.SURVIVED)]
 )
 def test_a_mutant_survives_the_tests_of_another_module(
     module: str, fate: Fate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of processes that tests start.
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    machine = Machine("pacing", (module,), ("tests/client/test_pacing.py",))
+    machine = Machine("pacing", (module,), ("tests/client/cores/test_pacing.py",))
     mutant = next(each for each in all_mutants([machine]) if each.mutation.operator == "result")
     assert run_tests(machine, mutant, 60, str(tmp_path)) is fate
 

@@ -224,13 +224,13 @@ SECTIONS: Final[Mapping[str, tuple[Scenario | Elsewhere, ...]]] = {
             ("franz-go#1426",),
             "a topic that was created again is not read, or from a wrong offset",
             "read from its first record",
-            "tests/client/test_consumer_core.py",
+            "tests/client/cores/test_consumer_core.py",
         ),
         Elsewhere(
             ("pinot#19161", "risingwave#24717", "seatunnel#11471"),
             "a reader takes the offsets of markers for lost records, or waits for them",
             "its position moves past markers",
-            "tests/client/test_consumer_core.py",
+            "tests/client/cores/test_consumer_core.py",
         ),
         Elsewhere(
             ("iceberg#17551", "iceberg#17637"),

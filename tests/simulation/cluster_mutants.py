@@ -24,7 +24,7 @@ from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
 from einmal.broker.replicas.replica_sessions import ReplicaSessions
 from einmal.client.aio.network.cluster import Cluster
-from einmal.client.consumer_core import ConsumerCore
+from einmal.client.cores.consumer_core import ConsumerCore
 from einmal.groups.classic.group import ClassicGroup
 from einmal.groups.offsets import Offsets
 from einmal.log.producer_state import ProducerStates

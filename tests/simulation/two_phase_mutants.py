@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from einmal.client.aio.producing.transactions import Transactions
+from einmal.client.cores.transaction_core import TransactionCore, TxnPhase
 from einmal.client.prepared_txn_state import PreparedTxnState
-from einmal.client.transaction_core import TransactionCore, TxnPhase
 from einmal.shard.decision import Decision
 from einmal.transactions import coordinator
 from einmal.transactions.coordinator import InitProducerIdResult, TransactionCoordinator, TransactionDecision

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from einmal.sinks.row_schema import RowSchema
-from einmal.spark.environment import row_schemas
+from einmal.spark.environment.plans import row_schemas
 
 COPY: Final = 900_000
 """Added to the id of an attempt."""

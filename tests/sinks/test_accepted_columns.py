@@ -28,7 +28,7 @@ from einmal.sinks.lake import LakeSink, LakeState
 from einmal.sinks.rejections import RECORD
 from einmal.sinks.sqlite import _values
 from einmal.sinks.staged_files import stage_file
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.sinks.frame_rows import FrameRows
 from einmal.testing.sinks.driving import RunUnderTest
 from einmal.types import ProducerEpoch, ProducerId

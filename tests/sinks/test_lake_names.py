@@ -14,7 +14,7 @@ from einmal.sinks.delta import DeltaLakeTable
 from einmal.sinks.lake import LakeSink, LakeState, LakeTable, SnapshotSuperseded
 from einmal.sinks.sink import Opening
 from einmal.sinks.staged_files import directory_of
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.testing.sinks.driving import RunUnderTest
 from tests.sinks.hooks import DeltaHooks, IcebergHooks, OwnHooks
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einmal.client import OffsetRange
-from einmal.client.fetched import CorruptData, RawBatch
+from einmal.client.cores.fetched import CorruptData, RawBatch
 from einmal.spark.source.arrow import FarTimestamp, RowBuilder
 from einmal.types import Header, Offset, TopicPartition
 from einmal.wire.compression import Compression

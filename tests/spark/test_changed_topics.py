@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Admin, TransactionDriver
+from einmal.client.cores.transaction_core import coordinator_error
 from einmal.client.errors import KafkaError, error_for
-from einmal.client.transaction_core import coordinator_error
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.commit_protocol.positions import topics_in
 from einmal.pipeline import events

@@ -15,7 +15,7 @@ import pytest
 from google_crc32c import value as crc32c
 
 from einmal.client import Admin, Producer, TransactionDriver
-from einmal.client.fetched import whole_batches
+from einmal.client.cores.fetched import whole_batches
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.sinks.kafka.commit_log import TOPIC_CONFIG, CommitLog, PartitionRecords, candidates

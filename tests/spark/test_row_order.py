@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from einmal.spark.environment.row_order import checkpointed, is_in_order, mark_unordered
+from einmal.spark.environment.plans.row_order import checkpointed, is_in_order, mark_unordered
 
 pytestmark = pytest.mark.spark
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from einmal.pipeline import events
 from einmal.spark import PipelineError, PipelineRefused
 from einmal.spark.declare.preflight import SINK_NAMES_SETTING
-from einmal.spark.environment.source_nodes import SOURCE_NAMES_SETTING
+from einmal.spark.environment.plans.source_nodes import SOURCE_NAMES_SETTING
 from einmal.spark.protocol.checkpoint import CheckpointError, OffsetLogEntry, parse_offset_log
 from einmal.spark.protocol.local_checkpoint import standing_of
 from tests.spark.conftest import long

@@ -29,10 +29,10 @@ from einmal.broker.listeners import (
 )
 from einmal.metadata.topic_configs import SEGMENT_BYTES_MIN
 from einmal.security.errors import SecuritySettingError
-from einmal.security.mechanisms import MECHANISMS
 from einmal.security.principal import ANONYMOUS, USER, Principal, parse_principal
 from einmal.security.properties import parse_properties as parse_properties
-from einmal.security.scram_bootstrap import FirstUser, first_users
+from einmal.security.sasl.mechanisms import MECHANISMS
+from einmal.security.sasl.scram_bootstrap import FirstUser, first_users
 from einmal.security.secret import Secret
 from einmal.security.server_settings import (
     CALLBACK_HANDLERS,

@@ -9,8 +9,8 @@ from typing import Final, Self
 from einmal.chaos.damage import FileDamage, flip_bit, newest_log, truncate
 from einmal.chaos.waiting import wait_until
 from einmal.client import Admin
+from einmal.client.cores.metadata_cache import PartitionMetadata
 from einmal.client.errors import KafkaError
-from einmal.client.metadata_cache import PartitionMetadata
 from einmal.local.processes import NodeProcess, ProcessCluster
 
 _RECOVERY_S: Final = 60.0

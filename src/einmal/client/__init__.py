@@ -85,8 +85,8 @@ __all__ = [
 ]
 
 _LATER: Final = {
-    "EARLIEST": "aio.offsets",
-    "LATEST": "aio.offsets",
+    "EARLIEST": "aio.consuming.offsets",
+    "LATEST": "aio.consuming.offsets",
     "Admin": "blocking.admin",
     "Consumer": "blocking.consumer",
     "PartitionWriter": "blocking.raw",

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from einmal.client.cores.metadata_cache import BrokerAddress
 from einmal.client.errors import KafkaError
-from einmal.client.metadata_cache import BrokerAddress
 from einmal.types import ErrorCode, TopicPartition
 
 BROKER_DEFAULT: Final = -1

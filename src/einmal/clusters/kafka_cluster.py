@@ -21,9 +21,9 @@ from einmal.client.apis import ApiKey
 from einmal.client.blocking.admin import AdminCalls
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import AdminSettings, addresses, dotted
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
 from einmal.client.descriptions import NewTopic, TransactionDescription
 from einmal.client.errors import Disconnected, KafkaError, RequestRefused, UnknownTopic, error_for
-from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
 from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.commit_protocol.source_offsets import SourcePosition

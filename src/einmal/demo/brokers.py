@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from einmal.client import Admin, NewTopic
+from einmal.client.cores.metadata_cache import TopicMetadata
 from einmal.client.errors import UnknownTopic
-from einmal.client.metadata_cache import TopicMetadata
 from einmal.local.processes import BrokerFailed, LocalCluster
 
 BROKERS: Final = 3

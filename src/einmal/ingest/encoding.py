@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from einmal.client.config import ProducerSettings
-from einmal.client.producer_batch import record_size
+from einmal.client.cores.producer_batch import record_size
 from einmal.commit_protocol.commit_record import RESERVED_TOPICS
 from einmal.ingest.source import IngestBatch, IngestRecord, SourceNotice, SourceRefused
 from einmal.sinks.kafka.batches import TransactionBatches

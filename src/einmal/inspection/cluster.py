@@ -21,8 +21,8 @@ from einmal.types import TopicPartition
 
 if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
+    from einmal.client.cores.metadata_cache import PartitionMetadata
     from einmal.client.descriptions import GroupListing, MemberDescription
-    from einmal.client.metadata_cache import PartitionMetadata
 
 
 def look(admin: AdminCalls, now: int) -> ClusterView:

@@ -13,7 +13,7 @@ from einmal.client.records import OffsetRange
 from einmal.wire.control_batch import ABORT, COMMIT, control_type
 
 if TYPE_CHECKING:
-    from einmal.client.fetched import RawBatch
+    from einmal.client.cores.fetched import RawBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from einmal.client.cores.metadata_cache import TopicMetadata
     from einmal.client.descriptions import ClusterDescription
-    from einmal.client.metadata_cache import TopicMetadata
 
 
 @dataclass(frozen=True, slots=True)

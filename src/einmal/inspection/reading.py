@@ -15,8 +15,8 @@ from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
     from einmal.client.blocking.raw import RangeReader
+    from einmal.client.cores.metadata_cache import TopicMetadata
     from einmal.client.descriptions import ProducerDescription, TransactionDescription, TransactionListing
-    from einmal.client.metadata_cache import TopicMetadata
 
 COUNTED_OFFSETS_MAX: Final = 100_000
 """How many offsets of a partition are read to count what they have."""

@@ -39,7 +39,7 @@ from einmal.metadata.records import (
 )
 from einmal.metadata.topic_configs import TOPIC_SETTINGS
 from einmal.security.acl import Acl
-from einmal.security.scram_server import ScramCredential
+from einmal.security.sasl.scram_server import ScramCredential
 from einmal.types import BrokerId, LeaderEpoch, ProducerId, TopicPartition
 
 TOPIC_RESOURCE: Final = 2

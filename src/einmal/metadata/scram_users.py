@@ -11,8 +11,8 @@ from typing import Final
 
 from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import RemoveUserScramCredentialRecord, UserScramCredentialRecord
-from einmal.security.scram import ITERATIONS_MIN
-from einmal.security.scram_server import ScramCredential
+from einmal.security.sasl.scram import ITERATIONS_MIN
+from einmal.security.sasl.scram_server import ScramCredential
 from einmal.types import ErrorCode
 
 MECHANISM_NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}

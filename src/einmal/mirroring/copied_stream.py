@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.records import OffsetRange
 from einmal.mirror_protocol.effects import CopyRecords
 from einmal.mirror_protocol.offset_map import OffsetRun

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from einmal.client import OffsetRange, RangeReader
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.mirror_protocol.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC
 from einmal.mirror_protocol.scan import Header, MarkerHeader

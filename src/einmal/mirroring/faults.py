@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from einmal.client.cores.fetched import CorruptData
 from einmal.client.errors import FatalError, KafkaError, RetriableError, UnknownOutcome
-from einmal.client.fetched import CorruptData
 from einmal.mirror_protocol import effects
 from einmal.mirror_protocol.effects import MirrorEffect
 from einmal.pauses import DoublingPauses

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.commit_protocol.commit_record import OFFSET_MAP_TOPIC
 from einmal.mirror_protocol.effects import GroupPosition, MapChange, MapKey, SavedMap
 from einmal.mirror_protocol.offset_map import OffsetRun

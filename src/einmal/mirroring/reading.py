@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 from einmal.client import OffsetRange, RangeReader
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.errors import KafkaError, OffsetOutOfRange
-from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import uuid_of
 from einmal.groups import records as group_records
 from einmal.mirror_protocol.effects import HeadersScanned, ScanHeaders

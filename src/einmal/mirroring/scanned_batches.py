@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.records import OffsetRange
 from einmal.types import ProducerId, TopicPartition
 

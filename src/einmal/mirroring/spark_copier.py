@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from einmal.client import OffsetRange, RangeReader
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.commit_protocol.claims import Output
 from einmal.mirror_protocol.effects import CopyRecords, HeadersScanned, RecordsCopied, ScanHeaders
 from einmal.mirror_protocol.offset_map import OffsetRun

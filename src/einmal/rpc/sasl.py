@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from einmal.rpc.connection import Connection
-from einmal.security.mechanisms import SaslExchange
+from einmal.security.sasl.mechanisms import SaslExchange
 from einmal.types import ErrorCode
 from einmal.wire.api.sasl_authenticate import API as SASL_AUTHENTICATE
 from einmal.wire.api.sasl_authenticate import SaslAuthenticateRequest

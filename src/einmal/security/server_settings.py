@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from einmal.security.errors import SecuritySettingError
-from einmal.security.jaas import NAME as JAAS
-from einmal.security.jaas import LoginModule, parse_jaas
-from einmal.security.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN
+from einmal.security.sasl.jaas import NAME as JAAS
+from einmal.security.sasl.jaas import LoginModule, parse_jaas
+from einmal.security.sasl.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN
 from einmal.security.secret import Secret
 
 _PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"

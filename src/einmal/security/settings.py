@@ -12,9 +12,9 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from einmal.security.errors import SecuritySettingError
-from einmal.security.jaas import NAME as JAAS
-from einmal.security.jaas import parse_jaas
-from einmal.security.mechanisms import MECHANISMS, OAUTHBEARER
+from einmal.security.sasl.jaas import NAME as JAAS
+from einmal.security.sasl.jaas import parse_jaas
+from einmal.security.sasl.mechanisms import MECHANISMS, OAUTHBEARER
 from einmal.security.secret import Secret
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -8,8 +8,8 @@ import jsonschema_rs
 import pytest
 
 from einmal.client import Consumer, Producer
+from einmal.client.cores.metadata_cache import BrokerAddress, PartitionMetadata, TopicMetadata
 from einmal.client.descriptions import ClusterDescription
-from einmal.client.metadata_cache import BrokerAddress, PartitionMetadata, TopicMetadata
 from einmal.inspection.document import schema
 from einmal.inspection.health import health_of
 from tests.cli.running import Cli

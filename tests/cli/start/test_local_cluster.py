@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from einmal.client import Admin, Consumer, NewTopic, Producer
+from einmal.client.cores.metadata_cache import PartitionMetadata
 from einmal.client.errors import UnknownTopic
-from einmal.client.metadata_cache import PartitionMetadata
 from tests.cli.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.system

@@ -15,7 +15,8 @@ from uuid import UUID
 
 import pytest
 
-from einmal.client.aio import Consumer, Producer, overdue
+from einmal.client.aio import Consumer, Producer
+from einmal.client.aio.network import overdue
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.aio.network.coordinators import TRANSACTION
 from einmal.client.aio.producing.transaction_requests import TransactionRequests

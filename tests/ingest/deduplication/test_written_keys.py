@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from einmal.client.fetched import RawBatch, whole_batches
+from einmal.client.cores.fetched import RawBatch, whole_batches
 from einmal.commit_protocol.claims import Output
 from einmal.ingest.deduplication.business_key import Deduplicate, key_digest
 from einmal.ingest.deduplication.key_window import KeyWindow

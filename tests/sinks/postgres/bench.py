@@ -36,7 +36,7 @@ from einmal.sinks.postgres.session import Session
 from einmal.sinks.postgres.staging import Staged
 from einmal.sinks.postgres.table import find_table
 from einmal.spark import session, write_stream
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.sinks.frame_rows import FrameRows
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
 

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.rejections import RECORD
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from tests.sinks.local_tasks import local_session
 from tests.sinks.postgres.rig import NAME, Driver, Rig
 from tests.sinks.postgres.server import PostgresServer

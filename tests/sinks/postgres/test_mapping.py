@@ -7,7 +7,7 @@ from pyspark.sql import types
 
 from einmal.sinks.postgres.mapping import fits
 from einmal.sinks.postgres.table import TableColumn
-from einmal.spark.environment.row_schemas import type_of
+from einmal.spark.environment.plans.row_schemas import type_of
 
 
 def column(base: str, modifier: int) -> TableColumn:

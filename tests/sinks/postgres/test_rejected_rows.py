@@ -9,7 +9,7 @@ import pytest
 
 from einmal.pipeline.dead_letters import RejectedRow, ToleranceExceeded
 from einmal.sinks.commit_point import SinkFailed
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from tests.sinks.postgres.rig import Query, Rig
 from tests.sinks.postgres.server import PASSWORD
 from tests.suite.shared import unique

@@ -10,7 +10,7 @@ import pytest
 
 from einmal.pipeline.errors import PreflightFailed
 from einmal.sinks.commit_point import SinkFailed
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from tests.sinks.postgres.rig import Query, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

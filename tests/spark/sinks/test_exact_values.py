@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from einmal.sinks.commit_point import SinkFailed
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.sinks.frame_rows import FrameRows
 from einmal.testing.sinks.driving import RunUnderTest
 from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at

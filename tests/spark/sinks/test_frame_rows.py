@@ -17,7 +17,7 @@ from einmal.sinks.arrow_rows import ArrowRows, arrow_type
 from einmal.sinks.batch_rows import Selected
 from einmal.sinks.delta import DeltaLakeTable
 from einmal.sinks.lake import prepare_table
-from einmal.spark.environment.row_schemas import schema_of, type_of
+from einmal.spark.environment.plans.row_schemas import schema_of, type_of
 
 SCALARS = [
     types.BooleanType(),

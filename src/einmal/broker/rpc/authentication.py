@@ -17,9 +17,9 @@ from einmal.rpc.connection import Connection, NoAnswer
 from einmal.rpc.sasl import SaslRefused, authenticate
 from einmal.security.errors import SaslError
 from einmal.security.principal import ANONYMOUS, USER, Principal
-from einmal.security.scram import NODE_EXTENSION, ScramExchange
+from einmal.security.sasl.scram import NODE_EXTENSION, ScramExchange
+from einmal.security.sasl.server_mechanisms import ServerExchange
 from einmal.security.secret import Secret
-from einmal.security.server_mechanisms import ServerExchange
 from einmal.wire.api.api_versions import API as API_VERSIONS
 from einmal.wire.api.sasl_authenticate import API as SASL_AUTHENTICATE
 from einmal.wire.api.sasl_handshake import API as SASL_HANDSHAKE

@@ -22,7 +22,7 @@ from einmal.rpc.connection import Answer, Connection, NoAnswer
 from einmal.rpc.sasl import SaslRefused
 from einmal.seams import Network
 from einmal.security.errors import SaslError
-from einmal.security.handshake import explained
+from einmal.security.sasl.handshake import explained
 from einmal.wire.frames import Part
 from einmal.wire.messages import Api, Q, R, encode_request_header, response_body_position
 

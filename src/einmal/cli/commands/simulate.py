@@ -184,15 +184,15 @@ def _one(workload: Workload, seed: int) -> Result:
 
 def _runner(workload: Workload) -> Callable[[int], Result]:
     if workload is Workload.PIPELINE:
-        from einmal.simulation import commit_protocol
+        from einmal.simulation.protocols import commit_protocol
 
         return commit_protocol.run_seed
     if workload is Workload.MIRROR:
-        from einmal.simulation import mirror_protocol
+        from einmal.simulation.protocols import mirror_protocol
 
         return mirror_protocol.run_seed
     if workload is Workload.INGEST:
-        from einmal.simulation import ingest_protocol
+        from einmal.simulation.protocols import ingest_protocol
 
         return ingest_protocol.run_seed
     from einmal.simulation import run

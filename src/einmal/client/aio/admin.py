@@ -24,7 +24,8 @@ from einmal.client.aio.network.results import ApiResult, check, error_code
 from einmal.client.aio.network.retry import Retry
 from einmal.client.apis import ApiKey
 from einmal.client.config import AdminSettings, parse
-from einmal.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from einmal.client.cores.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from einmal.client.cores.metadata_cache import TopicMetadata
 from einmal.client.descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -38,7 +39,6 @@ from einmal.client.descriptions import (
 )
 from einmal.client.errors import Disconnected, KafkaError, RequestRefused, RetriableError, UnknownTopic, error_for
 from einmal.client.habits import missing_method
-from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.event_log import EventLog
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork

@@ -21,10 +21,10 @@ from einmal.client.aio.done import DONE, DoneAtOnce
 from einmal.client.aio.network.changes import Changes
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings, parse
-from einmal.client.consumer_core import ConsumerCore
+from einmal.client.cores.consumer_core import ConsumerCore
+from einmal.client.cores.partition_reading import Reset
 from einmal.client.errors import ClientClosed, InvalidState, KafkaError, error_for
 from einmal.client.habits import missing_method
-from einmal.client.partition_reading import Reset
 from einmal.client.records import (
     ConsumerRecord,
     GroupMetadata,

@@ -21,12 +21,13 @@ from einmal.client.aio.producing.outbox import Outbox
 from einmal.client.aio.producing.transaction_requests import TransactionRequests
 from einmal.client.aio.producing.transactions import Transactions
 from einmal.client.config import ProducerSettings, parse
+from einmal.client.cores.partitioner import Partitioner
+from einmal.client.cores.producer_batch import check_size, record_size
+from einmal.client.cores.record_router import RecordRouter
+from einmal.client.cores.transaction_core import TransactionCore, TxnPhase
 from einmal.client.errors import AbortableError, BufferExhausted, ClientClosed, InvalidState, KafkaError
 from einmal.client.habits import missing_method
-from einmal.client.partitioner import Partitioner
 from einmal.client.prepared_txn_state import PreparedTxnState
-from einmal.client.producer_batch import check_size, record_size
-from einmal.client.record_router import RecordRouter
 from einmal.client.records import (
     GroupMetadata,
     HeadersLike,
@@ -37,7 +38,6 @@ from einmal.client.records import (
     headers_of,
     positions_of,
 )
-from einmal.client.transaction_core import TransactionCore, TxnPhase
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import NewRecord

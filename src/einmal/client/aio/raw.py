@@ -21,12 +21,12 @@ from einmal.client.aio.network.retry import KNOWN_MS, Retry
 from einmal.client.aio.producing.sender import STALE_METADATA, Sender
 from einmal.client.aio.producing.transaction_requests import KeptTransaction, TransactionRequests
 from einmal.client.config import ClientSettings, ConsumerSettings, ProducerSettings, parse
+from einmal.client.cores.fetched import RawBatch, visible_batches, whole_batches
+from einmal.client.cores.producer_core import BatchOutcome, ProduceLimits, ProducerCore
+from einmal.client.cores.transaction_core import produce_versions
 from einmal.client.errors import ClientClosed, Disconnected, InvalidState, KafkaError, error_for
-from einmal.client.fetched import RawBatch, visible_batches, whole_batches
 from einmal.client.prepared_txn_state import PreparedTxnState, commits
-from einmal.client.producer_core import BatchOutcome, ProduceLimits, ProducerCore
 from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange, positions_of
-from einmal.client.transaction_core import produce_versions
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from einmal.wire.fetch import FetchedPartition, FetchPartition

@@ -9,6 +9,7 @@ from einmal.client.aio import admin as aio
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.blocking.security_calls import SecurityCalls
 from einmal.client.config import AdminSettings, parse
+from einmal.client.cores.metadata_cache import TopicMetadata
 from einmal.client.descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -22,7 +23,6 @@ from einmal.client.descriptions import (
 )
 from einmal.client.errors import KafkaError
 from einmal.client.habits import missing_method
-from einmal.client.metadata_cache import TopicMetadata
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import IsolationLevel, TopicPartition
 

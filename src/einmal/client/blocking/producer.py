@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from einmal.client.aio import producer as aio
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ProducerSettings, parse
+from einmal.client.cores.producer_batch import check_size, record_size
 from einmal.client.errors import AbortableError, BufferExhausted, KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.prepared_txn_state import PreparedTxnState
-from einmal.client.producer_batch import check_size, record_size
 from einmal.client.records import (
     GroupMetadata,
     HeadersLike,

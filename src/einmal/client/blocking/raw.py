@@ -10,7 +10,7 @@ from einmal.client.aio import raw as aio
 from einmal.client.aio.producing.transaction_requests import KeptTransaction
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, ProducerSettings, parse
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata, OffsetRange, WrittenRange
 from einmal.types import ProducerIdAndEpoch, TopicPartition, TransactionVersion

@@ -9,7 +9,7 @@ from einmal.client.aio.admin_calls.acls import EVERY_ACL
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.descriptions import ClientQuota
 from einmal.security.acl import Acl, AclFilter
-from einmal.security.scram import ITERATIONS
+from einmal.security.sasl.scram import ITERATIONS
 
 
 class SecurityCalls:

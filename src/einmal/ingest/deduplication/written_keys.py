@@ -6,7 +6,7 @@ the last stable offset back, do not matter, and what others write into the topic
 
 from __future__ import annotations
 
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.ingest.deduplication.key_window import Keys, KeyWindow, check_size, merge, record_key, remember
 from einmal.ingest.deduplication.recorded import RecordedWindow
 from einmal.types import TopicPartition

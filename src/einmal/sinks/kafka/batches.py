@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from einmal.client import PartitionWriter
-from einmal.client.fetched import RawBatch
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.records import WrittenRange
 from einmal.types import NO_LEADER_EPOCH, Offset, ProducerIdAndEpoch, TopicPartition, next_sequence
 from einmal.types import Sequence as BatchSequence

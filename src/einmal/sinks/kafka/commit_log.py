@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from einmal.client import OffsetRange, PartitionWriter, RangeReader
-from einmal.client.fetched import CorruptData, RawBatch
+from einmal.client.cores.fetched import CorruptData, RawBatch
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord, decode

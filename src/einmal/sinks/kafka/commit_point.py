@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 from einmal.client import PreparedTxnState
 from einmal.client.aio.producing.transaction_requests import KeptTransaction
+from einmal.client.cores.producer_batch import TOPIC_LIMITS
 from einmal.client.errors import (
     FatalError,
     KafkaError,
@@ -23,7 +24,6 @@ from einmal.client.errors import (
     UnknownOutcome,
     UnknownTopic,
 )
-from einmal.client.producer_batch import TOPIC_LIMITS
 from einmal.client.records import WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.claims import Denied, Output

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.errors import UnknownTopic
-from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.sinks.commit_point import Committed

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute as pc
 
-from einmal.client.producer_batch import RECORD_OVERHEAD, over_request_size
+from einmal.client.cores.producer_batch import RECORD_OVERHEAD, over_request_size
 from einmal.sinks.batch_rows import RowRefused
 from einmal.sinks.kafka.vectors import Ints, Varints, binary, bounds_of, data_of, ints, joined, present
 from einmal.sinks.text import NotText, check_text

@@ -25,7 +25,7 @@ from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kinds import KAFKA, new_sink, sink_class
 from einmal.sinks.sink import Opening, RowSink
 from einmal.spark.declare.preflight import preflight_write
-from einmal.spark.environment.plan_redaction import redact_plans
+from einmal.spark.environment.plans.plan_redaction import redact_plans
 from einmal.spark.environment.spark_session import require_classic_session
 from einmal.spark.protocol.run import SinkBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from einmal.declare.pipeline import View
 from einmal.pipeline.errors import PipelineFailed
-from einmal.spark.environment.computed_rows import release
-from einmal.spark.environment.plan_nodes import analyzed_plan, iterate, kind_of
-from einmal.spark.environment.row_order import checkpointed
+from einmal.spark.environment.plans.computed_rows import release
+from einmal.spark.environment.plans.plan_nodes import analyzed_plan, iterate, kind_of
+from einmal.spark.environment.plans.row_order import checkpointed
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.execution import is_stateful_node
 

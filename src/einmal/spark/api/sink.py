@@ -39,10 +39,10 @@ from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
 from einmal.spark.environment.checkpoint_files import local_checkpoint_files
 from einmal.spark.environment.hadoop_files import HadoopFiles
-from einmal.spark.environment.ordering import sorted_in_one_partition
-from einmal.spark.environment.plan_redaction import redact_plans
-from einmal.spark.environment.row_order import mark_unordered
-from einmal.spark.environment.source_environment import share_environments
+from einmal.spark.environment.plans.ordering import sorted_in_one_partition
+from einmal.spark.environment.plans.plan_redaction import redact_plans
+from einmal.spark.environment.plans.row_order import mark_unordered
+from einmal.spark.environment.plans.source_environment import share_environments
 from einmal.spark.environment.spark_session import require_classic_session
 from einmal.spark.errors import reason_of
 from einmal.spark.operate import metrics

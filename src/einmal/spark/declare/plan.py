@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from einmal.spark.declare.guarantees import PlanFacts
 from einmal.spark.decoding.decode import is_decoder
-from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, walk
+from einmal.spark.environment.plans.plan_nodes import iterate, kind_of, plan_nodes, walk
 from einmal.spark.protocol.execution import is_stateful_node, state_format
 
 

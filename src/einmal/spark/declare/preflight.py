@@ -23,9 +23,9 @@ from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.routing import check_columns
 from einmal.sinks.sink import RowSink
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
-from einmal.spark.environment.row_schemas import schema_of
-from einmal.spark.environment.source_nodes import SOURCE_NAMES_SETTING, source_names
-from einmal.spark.environment.streaming_query import SparkInternalsMissing, check_streaming, operator_class
+from einmal.spark.environment.plans.row_schemas import schema_of
+from einmal.spark.environment.plans.source_nodes import SOURCE_NAMES_SETTING, source_names
+from einmal.spark.environment.plans.streaming_query import SparkInternalsMissing, check_streaming, operator_class
 from einmal.spark.protocol.checkpoint import Checkpoint, CheckpointError, check_commit_file
 from einmal.spark.protocol.execution import FORMAT_SETTING, sources, state_format
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink

@@ -37,8 +37,8 @@ from einmal.schemas.settings import (
 from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
-from einmal.spark.environment.plan_nodes import analyzed_plan, kind_of, plan_nodes
-from einmal.spark.environment.source_nodes import is_source, offset_numbers
+from einmal.spark.environment.plans.plan_nodes import analyzed_plan, kind_of, plan_nodes
+from einmal.spark.environment.plans.source_nodes import is_source, offset_numbers
 from einmal.spark.environment.spark_session import require_classic_session
 
 _MARK: Final = "einmal_decode_"

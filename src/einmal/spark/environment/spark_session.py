@@ -21,7 +21,7 @@ from einmal.spark.environment import class_archive
 from einmal.spark.environment.cache import kept
 from einmal.spark.environment.interpreter import worker_python
 from einmal.spark.environment.java import use_java
-from einmal.spark.environment.plan_redaction import redact_plans
+from einmal.spark.environment.plans.plan_redaction import redact_plans
 from einmal.spark.environment.temporary_folder import temporary_folder
 from einmal.spark.errors import reason_of
 

@@ -23,9 +23,9 @@ from einmal.sinks.kafka.encoding import encoding_of
 from einmal.sinks.kafka.open_transaction import OpenTransaction, WriteAs
 from einmal.sinks.kafka.routing import BatchRoute, check_columns, chooser, is_keyless
 from einmal.sinks.kafka.writer import WriteTask
-from einmal.spark.environment.computed_rows import task_count
-from einmal.spark.environment.row_order import is_in_order
-from einmal.spark.environment.row_schemas import schema_of
+from einmal.spark.environment.plans.computed_rows import task_count
+from einmal.spark.environment.plans.row_order import is_in_order
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.output.tasks import OUTPUT_SCHEMA, SECTION_SCHEMA, TaskTurn, encodes, writes
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from einmal.commit_protocol.batch_plan import Batch
-from einmal.spark.environment.source_nodes import SOURCE_NAMES_SETTING
+from einmal.spark.environment.plans.source_nodes import SOURCE_NAMES_SETTING
 
 _VOID: Final = "-"
 """How Spark spells that a source has no offset yet."""

@@ -32,8 +32,8 @@ from einmal.pipeline.errors import PipelineFenced, PipelineRefused
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.source_positions import SELF_CONTAINED
 from einmal.sinks.sink import Opening
-from einmal.spark.environment.source_nodes import source_names
-from einmal.spark.environment.streaming_query import offset_metadata
+from einmal.spark.environment.plans.source_nodes import source_names
+from einmal.spark.environment.plans.streaming_query import offset_metadata
 from einmal.spark.protocol.checkpoint import CheckpointError, CheckpointTaken
 from einmal.spark.protocol.execution import Execution, empty_commit_file, sources, state_format
 from einmal.spark.protocol.run import CurrentBatch, Kept, Setting, SinkBatch

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.options.source import source_options
-from einmal.spark.environment.plan_nodes import iterate, kind_of, plan_nodes, walk
-from einmal.spark.environment.source_nodes import source_nodes
-from einmal.spark.environment.streaming_query import execution_of, operator_class
+from einmal.spark.environment.plans.plan_nodes import iterate, kind_of, plan_nodes, walk
+from einmal.spark.environment.plans.source_nodes import source_nodes
+from einmal.spark.environment.plans.streaming_query import execution_of, operator_class
 from einmal.spark.source.source import KafkaDataSource
 
 FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineFenced
-from einmal.spark.environment.ordering import sorted_in_one_partition
+from einmal.spark.environment.plans.ordering import sorted_in_one_partition
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.checkpoint import CheckpointTaken
 from einmal.spark.protocol.execution import Execution

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from einmal.sinks.batch_rows import BatchRows, PartReport, Selected, TaskAttempt, WritePart
 from einmal.sinks.row_schema import RowSchema
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.environment.python_worker import settle
-from einmal.spark.environment.row_schemas import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

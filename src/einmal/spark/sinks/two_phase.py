@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.two_phase import TwoPhaseSink
-from einmal.spark.environment.computed_rows import release
-from einmal.spark.environment.row_order import checkpointed
+from einmal.spark.environment.plans.computed_rows import release
+from einmal.spark.environment.plans.row_order import checkpointed
 from einmal.spark.sinks.frame_rows import FrameRows
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
 from einmal.spark.sinks.part import Part

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow
 
 from einmal.client import OffsetRange as Bounds
-from einmal.client.fetched import CorruptData, RawBatch
+from einmal.client.cores.fetched import CorruptData, RawBatch
 from einmal.sinks.kafka.vectors import Bools, Bytes, Ints, binary, read_varints
 from einmal.types import TopicPartition
 from einmal.wire.errors import CorruptBatch

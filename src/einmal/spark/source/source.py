@@ -30,8 +30,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from einmal.client import OffsetRange as Bounds
+from einmal.client.cores.fetched import RawBatch
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
-from einmal.client.fetched import RawBatch
 from einmal.clusters.kafka_cluster import KafkaCluster, uuid_of
 from einmal.commit_protocol.source_offsets import (
     PlannedRange,

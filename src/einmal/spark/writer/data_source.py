@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 
 from einmal.options.values import OptionError
 from einmal.pipeline.errors import PipelineError
+from einmal.spark.environment.plans.source_environment import share_environment
 from einmal.spark.environment.python_worker import answered
-from einmal.spark.environment.source_environment import share_environment
 from einmal.spark.environment.spark_session import is_classic
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.writer.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -34,7 +34,7 @@ def register(spark: SparkSession) -> None:
     killed, ``load`` answers DATA_SOURCE_NOT_FOUND for as long as the JVM lives, except for what is registered.
 
     Without it, queries of Spark's own ``writeStream`` that start at the same instant may break the JVM
-    (``einmal.spark.environment.source_environment``); those of ``write_stream`` do not need it.
+    (``einmal.spark.environment.plans.source_environment``); those of ``write_stream`` do not need it.
     """
     spark.dataSource.register(EinmalDataSource)
     # A Connect server has einmal installed, too; nobody reaches into its JVM from here.

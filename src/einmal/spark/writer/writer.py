@@ -23,8 +23,8 @@ from einmal.options.sink import new_write_name, sink_options, without_claims_por
 from einmal.options.values import OptionError
 from einmal.pipeline.errors import PipelineError, PipelineFailed
 from einmal.sinks.kafka.routing import check_columns
+from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.environment.python_worker import answered
-from einmal.spark.environment.row_schemas import schema_of
 from einmal.spark.writer.handover import Proof, proof_of
 from einmal.spark.writer.keeper_client import ask, home_of, plan_batch
 from einmal.spark.writer.messages import CommitBatch, GiveUp, Work, WriteGrant

@@ -16,7 +16,7 @@ from einmal.client.aio.consuming.fetching import FetchLimits, fetch
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.apis import ApiKey
 from einmal.client.config import ConsumerSettings, parse
-from einmal.client.metadata_cache import NO_TOPIC_ID
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
 from einmal.seams import SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import FetchPartition

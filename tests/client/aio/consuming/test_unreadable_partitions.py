@@ -15,8 +15,8 @@ import pytest
 from einmal.client import LATEST
 from einmal.client.aio import Admin, Consumer
 from einmal.client.apis import ApiKey
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
 from einmal.client.errors import KafkaError
-from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.client.records import OffsetAndTimestamp
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.messages import RequestHeader

@@ -12,7 +12,7 @@ import uvloop
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.aio.producing.sender import Sender
 from einmal.client.config import AdminSettings, parse
-from einmal.client.producer_core import ProduceLimits, ProducerCore
+from einmal.client.cores.producer_core import ProduceLimits, ProducerCore
 from einmal.seams import SystemClock, TcpNetwork
 from tests.suite.patience import patient
 

@@ -17,16 +17,16 @@ from einmal.broker.rpc.authentication import NODE_MECHANISM, Authentication, Cre
 from einmal.metadata.scram_users import MECHANISM_NUMBERS
 from einmal.seams import Clock
 from einmal.security.errors import SaslError, TokenError
-from einmal.security.mechanisms import PLAIN
-from einmal.security.scram import HASHES
-from einmal.security.scram_server import ScramServerExchange, ScramUsers, node_credential
-from einmal.security.secret import Secret
-from einmal.security.server_mechanisms import (
+from einmal.security.sasl.mechanisms import PLAIN
+from einmal.security.sasl.scram import HASHES
+from einmal.security.sasl.scram_server import ScramServerExchange, ScramUsers, node_credential
+from einmal.security.sasl.server_mechanisms import (
     OAuthBearerServerExchange,
     PlainServerExchange,
     ServerExchange,
     TokenToVerify,
 )
+from einmal.security.secret import Secret
 from einmal.security.server_settings import SaslServerSettings
 from einmal.types import ErrorCode
 

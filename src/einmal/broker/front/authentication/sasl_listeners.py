@@ -13,7 +13,7 @@ from einmal.event_log import EventLog
 from einmal.log.disk import Disk
 from einmal.seams import Clock
 from einmal.security.errors import SecuritySettingError
-from einmal.security.mechanisms import OAUTHBEARER, PLAIN
+from einmal.security.sasl.mechanisms import OAUTHBEARER, PLAIN
 
 if TYPE_CHECKING:
     from einmal.broker.front.authentication.published_keys import PublishedKeys

@@ -19,8 +19,8 @@ from einmal.broker.front.connections.server import Connection, Server
 from einmal.broker.rpc.authentication import Authentication
 from einmal.broker.tls import ListenerTls
 from einmal.event_log import EventLog
-from einmal.security.handshake import refusal_of_client
 from einmal.security.principal_mapping import NoRuleMatches
+from einmal.security.sasl.handshake import refusal_of_client
 from einmal.wire.frames import other_protocol
 
 log = EventLog(__name__)

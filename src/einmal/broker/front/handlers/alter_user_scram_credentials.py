@@ -24,7 +24,7 @@ from einmal.metadata.scram_users import (
     problem_of_user,
 )
 from einmal.security.acl import AclOperation, ResourceType
-from einmal.security.scram_server import credential_of_salted
+from einmal.security.sasl.scram_server import credential_of_salted
 from einmal.types import ErrorCode
 from einmal.wire.api.alter_user_scram_credentials import (
     API,

@@ -19,7 +19,7 @@ from einmal.broker.front.authentication.sasl import SaslServer
 from einmal.broker.front.context import Origin, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.security.errors import SaslError
-from einmal.security.mechanisms import OAUTHBEARER
+from einmal.security.sasl.mechanisms import OAUTHBEARER
 from einmal.types import ErrorCode
 from einmal.wire.api.sasl_authenticate import API, SaslAuthenticateRequest, SaslAuthenticateResponse
 

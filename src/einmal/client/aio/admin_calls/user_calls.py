@@ -12,8 +12,8 @@ from typing import Final
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.aio.network.results import ask_for, check
 from einmal.client.errors import ConfigError
-from einmal.security.scram import HASHES, ITERATIONS, salted_password
-from einmal.security.scram_server import SALT_LENGTH, salt_of
+from einmal.security.sasl.scram import HASHES, ITERATIONS, salted_password
+from einmal.security.sasl.scram_server import SALT_LENGTH, salt_of
 from einmal.security.secret import Secret
 from einmal.wire.api.alter_user_scram_credentials import API as ALTER_USER_SCRAM_CREDENTIALS
 from einmal.wire.api.alter_user_scram_credentials import (

@@ -16,11 +16,11 @@ from einmal.client.aio.consuming.fetching import FetchLimits, fetch
 from einmal.client.aio.network.background import end_tasks
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings
-from einmal.client.consumer_core import ConsumerCore
+from einmal.client.cores.consumer_core import ConsumerCore
+from einmal.client.cores.fetch_core import Advice, FetchTicket
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
+from einmal.client.cores.pacing import first_pause_ms
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
-from einmal.client.fetch_core import Advice, FetchTicket
-from einmal.client.metadata_cache import NO_TOPIC_ID
-from einmal.client.pacing import first_pause_ms
 from einmal.event_log import EventLog
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.api.offset_for_leader_epoch import API as OFFSET_FOR_LEADER_EPOCH

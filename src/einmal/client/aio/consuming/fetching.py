@@ -9,8 +9,8 @@ from uuid import UUID
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.aio.network.connections import DATA_LANE, decode_by
 from einmal.client.apis import ApiKey, choose_version
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
 from einmal.client.errors import error_for
-from einmal.client.metadata_cache import NO_TOPIC_ID
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.fetch import (
     FetchedPartition,

@@ -18,8 +18,8 @@ from einmal.client.aio.network.coordinators import FINDABLE_AGAIN, GROUP, Coordi
 from einmal.client.aio.network.retry import Retry
 from einmal.client.aio.producing.transaction_requests import offset_commit_error, offsets_by_topic
 from einmal.client.config import ConsumerSettings
+from einmal.client.cores.group_core import GroupCore, MemberStep
 from einmal.client.errors import CommitFailed, Disconnected, KafkaError, RetriableError, error_for
-from einmal.client.group_core import GroupCore, MemberStep
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.heartbeat import API as HEARTBEAT

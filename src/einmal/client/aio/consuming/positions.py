@@ -16,10 +16,10 @@ from einmal.client.aio.consuming.offsets import EARLIEST, LATEST, offset_of, off
 from einmal.client.aio.network.background import end_tasks
 from einmal.client.aio.network.cluster import Cluster, by_leader
 from einmal.client.aio.network.leaders import ask_leader, passes
-from einmal.client.consumer_core import ConsumerCore
+from einmal.client.cores.consumer_core import ConsumerCore
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
+from einmal.client.cores.partition_reading import Reset
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError
-from einmal.client.metadata_cache import NO_TOPIC_ID
-from einmal.client.partition_reading import Reset
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import IsolationLevel, TopicPartition
 

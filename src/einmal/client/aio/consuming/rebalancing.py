@@ -15,7 +15,7 @@ from einmal.client.aio.network.background import end_tasks
 from einmal.client.aio.network.changes import Changes
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings
-from einmal.client.consumer_core import ConsumerCore
+from einmal.client.cores.consumer_core import ConsumerCore
 from einmal.client.errors import CommitFailed, KafkaError
 from einmal.client.records import GroupMetadata
 from einmal.types import TopicPartition

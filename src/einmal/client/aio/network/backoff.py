@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from einmal.client.pacing import pause_ms
+from einmal.client.cores.pacing import pause_ms
 
 
 class Backoff:

@@ -22,15 +22,15 @@ from einmal.client.aio.network.overdue import is_in_time
 from einmal.client.aio.network.retry import Retry
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.config import ClientSettings, addresses
-from einmal.client.errors import Disconnected, FatalError, KafkaError, NoBrokerReachable, error_for
-from einmal.client.metadata_cache import (
+from einmal.client.cores.metadata_cache import (
     NO_TOPIC_ID,
     BrokerAddress,
     MetadataCache,
     PartitionMetadata,
     TopicMetadata,
 )
-from einmal.client.pacing import first_pause_ms, pause_ms
+from einmal.client.cores.pacing import first_pause_ms, pause_ms
+from einmal.client.errors import Disconnected, FatalError, KafkaError, NoBrokerReachable, error_for
 from einmal.event_log import EventLog
 from einmal.rpc.connection import Connection
 from einmal.seams import Clock, Network

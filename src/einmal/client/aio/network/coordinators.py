@@ -12,8 +12,8 @@ from einmal.client.aio.network.connections import COORDINATOR_LANE
 from einmal.client.aio.network.overdue import is_in_time
 from einmal.client.aio.network.retry import PERHAPS_DONE, Patience, Retry
 from einmal.client.apis import ApiKey
+from einmal.client.cores.metadata_cache import BrokerAddress, MetadataCache
 from einmal.client.errors import Disconnected, KafkaError, UnknownOutcome, error_for
-from einmal.client.metadata_cache import BrokerAddress, MetadataCache
 from einmal.types import ErrorCode
 from einmal.wire.api.find_coordinator import API as FIND_COORDINATOR
 from einmal.wire.api.find_coordinator import FindCoordinatorRequest

@@ -26,9 +26,9 @@ from einmal.rpc.sasl import SaslRefused, authenticate, handshake
 from einmal.rpc.strangers import AFTER_THE_FIRST_ANSWER
 from einmal.seams import Network
 from einmal.security.errors import SaslError, SecuritySettingError, TokenError
-from einmal.security.handshake import explained, names_of
-from einmal.security.mechanisms import PLAIN, OAuthBearerExchange, PlainExchange, SaslExchange
-from einmal.security.scram import ScramExchange
+from einmal.security.sasl.handshake import explained, names_of
+from einmal.security.sasl.mechanisms import PLAIN, OAuthBearerExchange, PlainExchange, SaslExchange
+from einmal.security.sasl.scram import ScramExchange
 from einmal.security.settings import ClientCredentials, SaslSettings, TlsSettings
 from einmal.security.tls import tls_context
 from einmal.types import ErrorCode

@@ -19,10 +19,10 @@ from einmal.client.aio.producing.sender import Sender
 from einmal.client.aio.producing.tickets import Flush, fail, report
 from einmal.client.aio.producing.unwritten import UnwrittenRecords
 from einmal.client.config import ProducerSettings
+from einmal.client.cores.producer_core import Appended, BatchOutcome, ProduceLimits, ProducerCore
+from einmal.client.cores.record_router import RecordRouter, UnroutedRecord
+from einmal.client.cores.transaction_core import TransactionCore, produce_versions
 from einmal.client.errors import ClientClosed, KafkaError, TransactionAborted, error_for
-from einmal.client.producer_core import Appended, BatchOutcome, ProduceLimits, ProducerCore
-from einmal.client.record_router import RecordRouter, UnroutedRecord
-from einmal.client.transaction_core import TransactionCore, produce_versions
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.api.init_producer_id import API as INIT_PRODUCER_ID
 from einmal.wire.api.init_producer_id import InitProducerIdRequest

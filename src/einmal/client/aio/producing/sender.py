@@ -15,10 +15,10 @@ from typing import Any, Final
 from einmal.client.aio.network.background import end_tasks
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.apis import ApiKey, choose_version
+from einmal.client.cores.metadata_cache import NO_TOPIC_ID
+from einmal.client.cores.producer_batch import ProducerBatch
+from einmal.client.cores.producer_core import BatchOutcome, ProducerCore
 from einmal.client.errors import ClientClosed, Disconnected, KafkaError, RequestRefused
-from einmal.client.metadata_cache import NO_TOPIC_ID
-from einmal.client.producer_batch import ProducerBatch
-from einmal.client.producer_core import BatchOutcome, ProducerCore
 from einmal.rpc.connection import Answer, Connection
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.errors import WireError

@@ -9,8 +9,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from einmal.client.cores.producer_core import BatchOutcome
 from einmal.client.errors import KafkaError
-from einmal.client.producer_core import BatchOutcome
 from einmal.client.records import RecordMetadata
 
 

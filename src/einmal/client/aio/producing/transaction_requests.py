@@ -14,10 +14,10 @@ from einmal.client.aio.network.cluster import Cluster, by_topic
 from einmal.client.aio.network.coordinators import GROUP, TRANSACTION, CoordinatorAnswer, CoordinatorRequest
 from einmal.client.aio.network.results import error_code
 from einmal.client.aio.network.retry import PERHAPS_DONE, Retry
+from einmal.client.cores.transaction_core import coordinator_error, end_txn_error, no_two_phase_commit, version_for
 from einmal.client.errors import CommitFailed, Disconnected, RequestRefused
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
-from einmal.client.transaction_core import coordinator_error, end_txn_error, no_two_phase_commit, version_for
 from einmal.types import (
     ErrorCode,
     ProducerEpoch,

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from einmal.client.aio.producing.transaction_requests import TransactionRequests
+from einmal.client.cores.transaction_core import TransactionCore, TxnPhase, as_abortable, version_for
 from einmal.client.errors import AbortableError, FatalError, InvalidState, KafkaError, LocalError
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import GroupMetadata, OffsetAndMetadata
-from einmal.client.transaction_core import TransactionCore, TxnPhase, as_abortable, version_for
 from einmal.types import ProducerIdAndEpoch, TopicPartition
 
 

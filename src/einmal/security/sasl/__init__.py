@@ -1,0 +1,1 @@
+"""SASL mechanisms of brokers and clients, and SCRAM credentials (RFC 5802)."""

@@ -1,0 +1,1 @@
+"""Plans of Spark: their nodes, sources, order of rows, and text without secrets."""
