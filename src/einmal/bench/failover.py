@@ -56,11 +56,15 @@ class Victims:
 
         def ask(connection: Connection) -> int | None:
             response = connection.call(METADATA, 12, MetadataRequest(allow_auto_topic_creation=False))
-            partitions = [(metadata.name, index) for metadata in response.topics for index in metadata.partitions]
-            if any(sorted(index.isr_nodes) != sorted(index.replica_nodes) for _name, index in partitions):
+            partitions = [
+                (metadata.name, partition) for metadata in response.topics for partition in metadata.partitions
+            ]
+            if any(sorted(partition.isr_nodes) != sorted(partition.replica_nodes) for _name, partition in partitions):
                 return None
             leaders = [
-                index.leader_id for name, index in partitions if (name, index.partition_index) == (topic, partition)
+                metadata.leader_id
+                for name, metadata in partitions
+                if (name, metadata.partition_index) == (topic, partition)
             ]
             return leaders[0] if leaders and leaders[0] >= 0 else None
 

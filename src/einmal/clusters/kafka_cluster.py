@@ -221,15 +221,15 @@ class KafkaCluster:
     def existing(self, position: SourcePosition) -> list[TopicPartition]:
         """The partitions of a position that can be asked for their ends: topics that are gone, or that were created
         again, and partitions without a leader are left out. Does not wait for any."""
-        topics = dict.fromkeys(offset.topic for offset in position.offsets)
+        topics = dict.fromkeys(partition.topic for partition in position.offsets)
         seen = self.look(topics, topics)
         return [
-            offset
-            for offset in position.offsets
-            if (topic := seen.topics.get(offset.topic)) is not None
-            and offset in topic.partitions
-            and offset not in topic.leaderless
-            and topic.topic_id in (None, position.topic_ids.get(offset.topic, topic.topic_id))
+            partition
+            for partition in position.offsets
+            if (topic := seen.topics.get(partition.topic)) is not None
+            and partition in topic.partitions
+            and partition not in topic.leaderless
+            and topic.topic_id in (None, position.topic_ids.get(partition.topic, topic.topic_id))
         ]
 
     def create_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:

@@ -75,7 +75,7 @@ def first_offsets(begin: SourcePosition, end: SourcePosition) -> Positions:
 
     A partition that is new in ``end`` is missing where an older version planned the batch.
     """
-    return {offset: begin.offsets[offset] for offset in end.offsets if offset in begin.offsets} | end.starts
+    return {partition: begin.offsets[partition] for partition in end.offsets if partition in begin.offsets} | end.starts
 
 
 def limited(start: Positions, available: Positions, most: int) -> Positions:

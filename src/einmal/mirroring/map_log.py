@@ -81,7 +81,7 @@ class MapReader:
 
     def maps(self) -> dict[MapKey, SavedMap]:
         return {
-            key: SavedMap(tuple(runs[run] for run in sorted(runs)), self._groups.get(key, {}))
+            key: SavedMap(tuple(runs[offset] for offset in sorted(runs)), self._groups.get(key, {}))
             for key, runs in self._runs.items()
             if runs
         }

@@ -30,11 +30,11 @@ def table_problems(session: Session, options: PostgresOptions, schema: RowSchema
 
 def _checked(session: Session, options: PostgresOptions, schema: RowSchema) -> tuple[TableShape | None, Problems]:
     shape = find_table(session, options.table)
-    missing = record_problems(options.errors, schema)
+    faults = record_problems(options.errors, schema)
     schema = schema.without(RECORD)
-    missing += problems(schema, options, shape)
-    if shape is not None or missing:
-        return shape, missing
+    faults += problems(schema, options, shape)
+    if shape is not None or faults:
+        return shape, faults
     statements = create_statement(schema, options)
     if not options.create_table:
         proposal = "; ".join(statement.as_string() for statement in statements)
@@ -61,8 +61,8 @@ def prepared(session: Session, options: PostgresOptions, schema: RowSchema) -> T
 
     Raises SinkFailed, PreflightFailed.
     """
-    shape, missing = _checked(session, options, schema)
-    if missing:
-        raise PreflightFailed(missing, f"the batch cannot be written to {options.table}")
+    shape, faults = _checked(session, options, schema)
+    if faults:
+        raise PreflightFailed(faults, f"the batch cannot be written to {options.table}")
     assert shape is not None, "it was found, or created"
     return shape

@@ -194,11 +194,11 @@ class Progress:
     def spark_reports(self, batch_id: int, durations_ms: Mapping[str, int], rows: int) -> list[BatchReport]:
         """The reports that need not wait any longer. ``durations_ms``, ``rows``: of Spark's StreamingQueryProgress."""
         reports = []
-        for wait in sorted(self.waits_for_spark):
-            if wait > batch_id:
+        for waiting_id in sorted(self.waits_for_spark):
+            if waiting_id > batch_id:
                 break
-            report = self.waits_for_spark.pop(wait)
-            reports.append(_completed(report, durations_ms, rows) if wait == batch_id else report)
+            report = self.waits_for_spark.pop(waiting_id)
+            reports.append(_completed(report, durations_ms, rows) if waiting_id == batch_id else report)
         return self._count(reports)
 
     def without_spark(self) -> list[BatchReport]:

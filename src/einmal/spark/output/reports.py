@@ -80,7 +80,7 @@ def offsets_between(start: Offsets | None, end: Offsets | None) -> int | None:
         after = SourcePosition.from_json(last)
         starts = first_offsets(SourcePosition.from_json(first), after)
         # Where a partition is read from is unknown where an older version planned it as new.
-        total += sum(after.offsets[offset] - starts[offset] for offset in after.offsets if offset in starts)
+        total += sum(after.offsets[partition] - starts[partition] for partition in after.offsets if partition in starts)
     return total
 
 

@@ -100,7 +100,7 @@ def no_such_topic(option: str, topics: Iterable[str]) -> PositionRefused:
 
 
 def other_cluster(servers: str, position: SourcePosition, cluster_id: str) -> PositionRefused:
-    topics = sorted({offset.topic for offset in position.offsets})
+    topics = sorted({partition.topic for partition in position.offsets})
     return PositionRefused(
         f"kafka.bootstrap.servers={servers} leads to cluster {cluster_id}, but this query's position in "
         f"{_quoted(topics)} is one in cluster {position.cluster_id}: offsets of one cluster mean nothing in another",

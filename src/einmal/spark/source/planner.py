@@ -121,7 +121,7 @@ class SourcePlanner:
     def first_offsets(self, begin: SourcePosition, end: SourcePosition) -> Positions:
         """Where a planned batch begins. Partitions that an older version planned as new begin at their first record."""
         known = first_offsets(begin, end)
-        new = [offset for offset in end.offsets if offset not in known]
+        new = [partition for partition in end.offsets if partition not in known]
         return known | self._cluster.earliest(new) if new else known
 
     def check_replay(self, begin: SourcePosition, end: SourcePosition) -> None:
