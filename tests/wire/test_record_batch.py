@@ -11,7 +11,8 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einmal.types import SEQUENCE_MAX, Header
+from einmal.types import SEQUENCE_MAX, Header, ProducerEpoch, ProducerId
+from einmal.types import Sequence as BatchSequence
 from einmal.wire.compression import Compression
 from einmal.wire.errors import CorruptBatch, TooLarge, Truncated, WireError
 from einmal.wire.record_batch import (
@@ -25,6 +26,7 @@ from einmal.wire.record_batch import (
     read_header,
     read_varint,
     set_log_append_time,
+    under_producer,
     validate,
 )
 
@@ -105,6 +107,21 @@ def test_patching_offset_and_epoch_keeps_the_checksum() -> None:
     header = read_header(batch)
     assert (header.base_offset, header.partition_leader_epoch) == (1234, 56)
     validate(batch, 0, header)
+
+
+@given(records=_RECORDS, compression=st.sampled_from(Compression))
+@settings(max_examples=100)
+def test_batch_under_another_producer_is_what_that_producer_would_have_encoded(
+    records: list[NewRecord], compression: Compression
+) -> None:
+    batch = bytearray(encode_batch(records, compression=compression, base_offset=1234))
+    patch(batch, 0, 1234, 56)  # type: ignore[arg-type]
+    # Fetched batches are slices.
+    fetched = memoryview(b"before" + bytes(batch) + b"after")[6 : 6 + len(batch)]
+    written = under_producer(fetched, read_header(batch), ProducerId(9), ProducerEpoch(2), BatchSequence(7))
+    assert written == encode_batch(
+        records, compression=compression, producer_id=9, producer_epoch=2, base_sequence=7, transactional=True
+    )
 
 
 def test_log_append_time_is_the_time_of_every_record() -> None:

@@ -53,8 +53,12 @@ _OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
+_PRODUCER: Final = struct.Struct(">qhi")
 _CRC_POSITION: Final = 17
+_LAST_OFFSET_DELTA_POSITION: Final = 23
 _MAX_TIMESTAMP_POSITION: Final = 35
+_PRODUCER_ID_POSITION: Final = 43
+_RECORD_COUNT_POSITION: Final = 57
 _SMALLEST_RECORD: Final = 7
 _VARLONG_BITS: Final = 63
 
@@ -399,6 +403,27 @@ def assemble(header: BatchHeader, section: Buffer) -> bytes:
         )
         + checked
     )
+
+
+def under_producer(
+    batch: Buffer,
+    header: BatchHeader,
+    producer_id: ProducerId,
+    producer_epoch: ProducerEpoch,
+    base_sequence: ProducerSequence,
+) -> bytes:
+    """The same records in a batch of this producer's transaction, with offset 0 and no leader epoch; the CRC is
+    computed anew. ``batch``: the bytes of one batch, with ``header``."""
+    view = memoryview(batch)
+    checked = b"".join(
+        (
+            _ATTRIBUTES.pack(header.attributes | TRANSACTIONAL),
+            view[_LAST_OFFSET_DELTA_POSITION:_PRODUCER_ID_POSITION],
+            _PRODUCER.pack(producer_id, producer_epoch, base_sequence),
+            view[_RECORD_COUNT_POSITION : header.size],
+        )
+    )
+    return _BEFORE_ATTRIBUTES.pack(0, header.batch_length, NO_LEADER_EPOCH, MAGIC, crc32c(checked)) + checked
 
 
 # --- bytes to records ------------------------------------------------------------------------------------------

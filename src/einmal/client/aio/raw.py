@@ -356,7 +356,7 @@ class RangeReader:
         with_markers: bool = False,
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> AsyncGenerator[list[RawBatch], None]:
-        """As ``read``, in lists: of one partition and one answer each, never empty."""
+        """As ``read``, in lists: of one answer each, never empty."""
         ids = topic_ids or {}
         positions = {partition: bounds.start for partition, bounds in ranges.items() if bounds.start < bounds.end}
         retry = self._new_retry()
@@ -374,11 +374,16 @@ class RangeReader:
                     self._cluster.refresh_soon()
                     await retry.after_disconnect(error)
                     continue
-                for partition, result in answer:
-                    code = self._check(partition, result.error_code) or code
-                    if piece := self._advance(
-                        partition, result, positions, ranges[partition], with_markers=with_markers
-                    ):
+                piece: list[RawBatch] = []
+                try:
+                    for partition, result in answer:
+                        code = self._check(partition, result.error_code) or code
+                        piece += self._advance(
+                            partition, result, positions, ranges[partition], with_markers=with_markers
+                        )
+                finally:
+                    # Also before an error: it is one of what follows.
+                    if piece:
                         yield piece
             if positions != before:
                 retry = self._new_retry()

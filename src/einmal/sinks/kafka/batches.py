@@ -8,10 +8,10 @@ from typing import Final
 from einmal.client import PartitionWriter
 from einmal.client.cores.fetched import RawBatch
 from einmal.client.records import WrittenRange
-from einmal.types import NO_LEADER_EPOCH, Offset, ProducerIdAndEpoch, TopicPartition, next_sequence
+from einmal.types import ProducerIdAndEpoch, TopicPartition, next_sequence
 from einmal.types import Sequence as BatchSequence
 from einmal.wire.compression import Compression
-from einmal.wire.record_batch import HEADER_SIZE, TRANSACTIONAL, NewRecord, assemble, encode_batch
+from einmal.wire.record_batch import NewRecord, encode_batch, under_producer
 
 _PIECE_BYTES: Final = 512 * 1024
 
@@ -40,16 +40,11 @@ class TransactionBatches:
 
     def copy(self, partition: TopicPartition, batch: RawBatch) -> tuple[TopicPartition, bytes]:
         """A fetched batch, whose records stay as they are, compressed or not: only the header changes."""
-        old = batch.header
-        header = old._replace(
-            base_offset=Offset(0),
-            partition_leader_epoch=NO_LEADER_EPOCH,
-            attributes=old.attributes | TRANSACTIONAL,
-            producer_id=self._identity.producer_id,
-            producer_epoch=self._identity.producer_epoch,
-            base_sequence=self._taken(partition, old.record_count),
+        header, identity = batch.header, self._identity
+        base_sequence = self._taken(partition, header.record_count)
+        return partition, under_producer(
+            batch.data, header, identity.producer_id, identity.producer_epoch, base_sequence
         )
-        return partition, assemble(header, batch.data[HEADER_SIZE:])
 
     def count(self, partition: TopicPartition) -> int:
         """Records that were encoded."""
