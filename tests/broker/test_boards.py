@@ -29,7 +29,8 @@ def test_each_alert_has_a_severity_and_a_runbook() -> None:
         assert re.search(r'summary: ".+"\n +runbook: ".+"', alert), alert
 
 
-def test_the_page_names_every_family() -> None:
-    told = PAGE.read_text()
-    missing = [family.name for family in FAMILIES if f"`{family.name}`" not in told]
+def test_the_page_has_every_family_with_its_type_and_meaning() -> None:
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in PAGE.read_text().splitlines()}
+    described = {(row[0].strip("`"), row[1], row[3]) for row in rows if len(row) == 4}
+    missing = [family for family in FAMILIES if family not in described]
     assert missing == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -167,22 +168,7 @@ async def test_lag_is_exported_by_the_coordinator_also_for_partitions_that_other
             await cluster.produce("t", b"v", partition)
         coordinator = await cluster.until(lambda: _coordinator_of(cluster, GROUP))
         async with Client.connect(coordinator) as client:
-            offsets = [
-                {"partition_index": each, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
-                for each in range(3)
-            ]
-            answer = await client.call(
-                OFFSET_COMMIT,
-                8,
-                {
-                    "group_id": GROUP,
-                    "generation_id_or_member_epoch": -1,
-                    "member_id": "",
-                    "group_instance_id": None,
-                    "topics": [{"name": "t", "partitions": offsets}],
-                },
-            )
-            assert {each.error_code for each in answer.topics[0].partitions} == {ErrorCode.none}
+            await _commit(client, GROUP, range(3))
         samples = await Samples.of(coordinator)
         every = [await Samples.of(each) for each in cluster.nodes.values()]
     of_group = {"consumergroup": GROUP, "topic": "t"}
@@ -199,13 +185,34 @@ async def test_lag_is_exported_by_the_coordinator_also_for_partitions_that_other
     assert [each.value("kafka_brokers") for each in every] == [3, 3, 3]
 
 
+async def _commit(client: Client, group: str, partitions: Iterable[int]) -> None:
+    """Offset 0 of these partitions of topic ``t``."""
+    offsets = [
+        {"partition_index": index, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
+        for index in partitions
+    ]
+    answer = await client.call(
+        OFFSET_COMMIT,
+        8,
+        {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": "t", "partitions": offsets}],
+        },
+    )
+    assert {partition.error_code for partition in answer.topics[0].partitions} == {ErrorCode.none}
+
+
 def _coordinator_of(cluster: Any, group: str) -> Any:
     """The node that coordinates a group."""
-    for node in cluster.nodes.values():
-        runtime = node.groups.runtime_of(group)
-        if not isinstance(runtime, ErrorCode) and runtime.is_loaded:
-            return node
-    return None
+    return next((node for node in cluster.nodes.values() if _is_loaded(node, group)), None)
+
+
+def _is_loaded(node: Any, group: str) -> bool:
+    runtime = node.groups.runtime_of(group)
+    return not isinstance(runtime, ErrorCode) and runtime.is_loaded
 
 
 async def test_a_node_is_ready_when_it_takes_part_and_reports_why_it_is_not(tmp_path: Path) -> None:
@@ -261,6 +268,25 @@ def test_an_address_without_a_port_is_refused(text: str) -> None:
 def test_a_port_alone_is_of_the_loopback_address() -> None:
     config, _unknown = broker_config({"metrics.listeners": "9404"})
     assert config.metrics_endpoint == ("127.0.0.1", 9404)
+
+
+async def test_every_family_has_a_sample_where_there_is_something_to_measure(tmp_path: Path) -> None:
+    async with running_node(tmp_path, SMALL) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        await client.call(FIND_COORDINATOR, 3, {"key": GROUP, "key_type": 0})
+        who = await _begin(client, "ended")
+        sent = batch(b"a", producer=who, sequence=0, transactional=True)
+        await client.produce("t", sent, version=12, name="ended")
+        await _end(client, "ended", who, committed=True)
+        await until(lambda: sum(node.transactions.counts.phases["complete"].counts) == 1)
+        who = await _begin(client, "open")
+        sent = batch(b"a", producer=who, sequence=0, transactional=True)
+        await client.produce("t", sent, version=12, name="open")
+        await until(lambda: _is_loaded(node, GROUP))
+        await _commit(client, GROUP, (0,))
+        samples = await Samples.of(node)
+    names = samples.names | {name.removesuffix("_count") for name in samples.names}
+    assert [family.name for family in FAMILIES if family.name not in names] == []
 
 
 def test_each_family_is_there_once() -> None:

@@ -37,7 +37,7 @@ def sink_class(kind: str) -> type[RowSink]:
     if not name:
         if kind.lower() in _SPARKS_FILES:
             raise OptionError(
-                f"there is no sink type {kind!r}: a directory of files has no transaction for rows and record\n"
+                f"there is no sink type {kind!r}: Spark's files have no transaction for rows and record\n"
                 f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/sinks.md, '
                 "Parquet directories); or use delta"
             )
