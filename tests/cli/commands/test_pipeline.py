@@ -161,6 +161,6 @@ def test_what_has_moved_on_since_the_question_is_fenced_and_left_as_it_is(
 
 def test_nothing_of_it_needs_spark() -> None:
     others = "spark.operate.ownership", "spark.protocol.local_checkpoint", "declare.pipeline", "sinks.kinds"
-    modules = ", ".join(f"einmal.{module}" for module in ("cli.pipeline", *others))
+    modules = ", ".join(f"einmal.{module}" for module in ("cli.commands.pipeline", *others))
     program = f"import sys, {modules}; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=180).returncode == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import aiokafka
@@ -14,6 +15,8 @@ from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetad
 from einmal.types import TopicPartition
 
 T = TypeVar("T")
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 _CLOSE_S: Final = 10.0
 _UNKNOWN: Final = ("max_block_ms", "delivery_timeout_ms", "bootstrap_timeout_ms")
@@ -26,6 +29,28 @@ _ABORTABLE: Final = (
     kinds.UnknownMemberIdError,
     kinds.RebalanceInProgressError,
 )
+
+
+class WithoutLeftFutures:
+    """An event loop's exception handler. After a fatal error aiokafka leaves futures with it that no user ever sees,
+    and asyncio would report each with a traceback; they are logged at DEBUG. All else is passed on."""
+
+    def __init__(self, passed_on: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
+        self._passed_on = passed_on
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "future" in context and isinstance(error := context.get("exception"), kinds.KafkaError):
+            _LOGGER.debug("aiokafka has left a future with %r", error)
+        elif self._passed_on is not None:
+            self._passed_on(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+    @classmethod
+    def install(cls) -> None:
+        loop = asyncio.get_running_loop()
+        if not isinstance(handler := loop.get_exception_handler(), cls):
+            loop.set_exception_handler(cls(handler))
 
 
 class AiokafkaProducer:
@@ -42,6 +67,7 @@ class AiokafkaProducer:
     async def _start(self) -> None:
         """Starting acquires the transactional.id, too."""
         if self._started is None:
+            WithoutLeftFutures.install()
             self._started = asyncio.create_task(_translated(self._producer.start()))
         await asyncio.shield(self._started)
 
