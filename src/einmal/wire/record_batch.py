@@ -391,18 +391,18 @@ def seal_batch(
             section,
         )
     )
+    return _sealed(base_offset, leader_epoch, checked)
+
+
+def _sealed(base_offset: int, leader_epoch: int, checked: bytes) -> bytes:
+    """The batch of what its CRC covers: length and CRC are computed."""
     return _BEFORE_ATTRIBUTES.pack(base_offset, len(checked) + 9, leader_epoch, MAGIC, crc32c(checked)) + checked
 
 
 def assemble(header: BatchHeader, section: Buffer) -> bytes:
     """The batch of a header and its records section, which is compressed already; length and CRC are recomputed."""
     checked = b"".join((_FROM_ATTRIBUTES.pack(*header[5:]), section))
-    return (
-        _BEFORE_ATTRIBUTES.pack(
-            header.base_offset, len(checked) + 9, header.partition_leader_epoch, MAGIC, crc32c(checked)
-        )
-        + checked
-    )
+    return _sealed(header.base_offset, header.partition_leader_epoch, checked)
 
 
 def under_producer(
@@ -423,7 +423,7 @@ def under_producer(
             view[_RECORD_COUNT_POSITION : header.size],
         )
     )
-    return _BEFORE_ATTRIBUTES.pack(0, header.batch_length, NO_LEADER_EPOCH, MAGIC, crc32c(checked)) + checked
+    return _sealed(0, NO_LEADER_EPOCH, checked)
 
 
 # --- bytes to records ------------------------------------------------------------------------------------------
