@@ -62,11 +62,13 @@ $(NATIVE): $(READY) tools/compile_modules.py $(wildcard $(shell cut -d ' ' -f 3 
 	@$(BIN)/python -m tools.compile_modules > /dev/null || echo "not compiled: the hot modules run interpreted" >&2
 	@touch $(NATIVE)
 
-# Or each of the many processes that begin at once would compile every module. The demo, which starts few, is over sooner
-# without.
+# Or each of the many processes that begin at once would compile every module, and each worker of a test run rewrite every
+# assertion. The demo, which starts few, is over sooner without.
 $(COMPILED): $(READY) | $(NATIVE)
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src tests tools || true
-	@$(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2
+	@$(BIN)/python -m compileall -q -j 0 -x 'site-packages/.*/tests/' $(VENV)/lib src tests tools || true
+	@$(PYTEST) -n 0 --collect-only > /dev/null & \
+	  $(BIN)/python -W ignore -m einmal.spark.environment.class_archive || echo "no archive of Spark's classes: its sessions start slower" >&2; \
+	  wait
 	@touch $(COMPILED)
 
 $(DOCS_READY): requirements/docs.txt

@@ -11,11 +11,10 @@ from tools.list_bounds import FACTS, PROBED, REASONS, accepts, rows
 from tests.suite.cases import each_case
 
 REFUSED = [
-    (kind, name, number)
+    (kind, row.name, number)
     for kind, settings in json.loads(FACTS.read_text()).items()
-    for name, facts in settings.items()
-    if name in {row.name for row in rows(kind)}
-    for number in facts.get("refused", ())
+    for row in rows(kind)
+    for number in settings.get(row.name, {}).get("refused", ())
 ]
 
 

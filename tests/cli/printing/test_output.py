@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from einmal.cli.printing.output import TerminalText, print_rows, printable, undi
 from einmal.client.errors import UnknownTopic
 from einmal.types import ErrorCode
 
-HOSTILE = [
-    chr(number) for number in range(sys.maxunicode + 1) if unicodedata.category(chr(number)) in ("Cc", "Zl", "Zp")
-]
+HOSTILE = [character for character in map(chr, range(0x10000)) if unicodedata.category(character) in ("Cc", "Zl", "Zp")]
+"""No other plane has any."""
 HOSTILE += list("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c")
 
 
