@@ -32,6 +32,7 @@ def test_the_options_are_those_of_the_package() -> None:
         (["-b", "127.0.0.1:1", "--cluster", "einmal"], "--bootstrap-server"),
         (["--cluster", "kafka"], "--kafka-home FOLDER"),
         (["--cluster", "einmal", "--kafka-home", "."], "--cluster kafka"),
+        (["--client", "java"], "--kafka-home FOLDER"),
         (["--cluster", "kafka", "--kafka-home", "."], "no kafka_2.13-*.jar in"),
         (["-b", "127.0.0.1:1", "--control", "at-least-once", "--workload", "bank"], "--workload"),
         (["-b", "127.0.0.1:1", "--time", "soon"], "duration"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,13 +13,16 @@ import pytest
 from einmal.chaos.proxy.rules import Disturbance
 from einmal.client.aio import Admin
 from einmal.evidence.environment import run_environment
-from einmal.verify.clients.processes import CLIENTS
+from einmal.local.apache_kafka import KafkaJars
+from einmal.spark.environment.java import use_java
+from einmal.verify.clients.processes import CLIENTS, JAVA, JavaLibrary
 from einmal.verify.evidence import Evidence
 from einmal.verify.network import ConnectionFaults
 from einmal.verify.page import page
 from einmal.verify.run import PREFIX, WORKLOADS, VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
 from einmal.workloads.controls import CONTROLS
+from tests.interop.apache_kafka import KafkaUnavailable, classpath
 from tests.interop.conftest import Node
 from tests.interop.einmal_broker import EinmalBroker
 from tests.security.secure_kafka import SecureKafka
@@ -35,6 +39,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
 _SECONDS = 9.0
 """A group begins to read after three."""
 _DISTURBED_S: Final = 15.0
+_JAVA_S: Final = 20.0
 
 
 @pytest.fixture
@@ -55,6 +60,7 @@ async def verified(
     config = {"bootstrap.servers": connection} if isinstance(connection, str) else connection
     options = VerifyOptions(
         client=client,
+        java=java_library() if client == JAVA else None,
         workloads=workloads,
         control=control,
         seconds=seconds,
@@ -74,6 +80,14 @@ async def verified(
         while await left_of(admin, f"{PREFIX}{name}-"):  # noqa: ASYNC110 - of another process.
             await asyncio.sleep(0.1)
     return evidence
+
+
+def java_library() -> JavaLibrary:
+    try:
+        home = Path(classpath("broker")).parent
+    except KafkaUnavailable as error:
+        pytest.skip(str(error))
+    return JavaLibrary(KafkaJars.locate(home, of_clients=True), use_java() / "bin" / "java")
 
 
 async def left_of(admin: Admin, prefix: str) -> list[str]:
@@ -109,7 +123,9 @@ async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counte
 async def test_workloads_hold_through_other_libraries(bootstrap: str, client: str) -> None:
     # A member of aiokafka that is late, as on a busy machine, commits offsets of partitions that are another's by then.
     workloads = ["appends"] if client == "aiokafka" else list(WORKLOADS)
-    evidence = await verified(bootstrap, client=client, workloads=workloads)
+    # A JVM begins slowly.
+    seconds = _JAVA_S if client == JAVA else _SECONDS
+    evidence = await verified(bootstrap, client=client, workloads=workloads, seconds=seconds)
     assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
     assert all(part.acknowledged and part.read for part in evidence.workloads)
     assert evidence.client.startswith(f"{client} ")

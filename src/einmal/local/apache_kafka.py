@@ -22,7 +22,8 @@ QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto
 """For processes that are killed and started often: a quick start counts, peak speed does not."""
 SMALL_JVM: Final = ("-Xmx256m", *QUICK_JVM)
 _LOGGING: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
-_JAR: Final = re.compile(r"kafka_2\.\d+-(\d[\w.-]*)\.jar")
+_BROKER_JAR: Final = re.compile(r"kafka_2\.\d+-(\d[\w.-]*)\.jar")
+_CLIENTS_JAR: Final = re.compile(r"kafka-clients-(\d[\w.]*)\.jar")
 CLUSTER_ID: Final = "ZWlubWFsLWludGVyb3AtMQ"
 _START_S: Final = 300.0
 _LOOK_S: Final = 0.02
@@ -40,14 +41,16 @@ class KafkaJars:
     version: str
 
     @classmethod
-    def locate(cls, home: Path) -> Self:
-        """Find them in a distribution, or in a folder of jars. Raises KafkaMissing."""
+    def locate(cls, home: Path, *, of_clients: bool = False) -> Self:
+        """Find the jars of its brokers, or its clients, in a distribution, or in a folder of jars. Raises
+        KafkaMissing."""
+        wanted, name = (_CLIENTS_JAR, "kafka-clients-*.jar") if of_clients else (_BROKER_JAR, "kafka_2.13-*.jar")
         for folder in (home / "libs", home):
-            for jar in sorted(folder.glob("kafka_2.*.jar")):
-                if (match := _JAR.fullmatch(jar.name)) is not None:
+            for jar in sorted(folder.glob("kafka*.jar")):
+                if (match := wanted.fullmatch(jar.name)) is not None:
                     return cls(folder, match[1])
         raise KafkaMissing(
-            f"no kafka_2.13-*.jar in {home / 'libs'} or {home}\nhint: name the folder of a downloaded Apache Kafka 4 "
+            f"no {name} in {home / 'libs'} or {home}\nhint: name the folder of a downloaded Apache Kafka 4 "
             "(https://kafka.apache.org/downloads)"
         )
 

@@ -75,7 +75,7 @@ def leaf_of(settings: TlsSettings) -> bytes:
     """The own certificate in DER. Raises SecuritySettingError."""
     assert settings.certificate is not None
     try:
-        return ssl.PEM_cert_to_DER_cert(_certificates(_text(settings.certificate)).partition(_END)[0] + _END)
+        return ssl.PEM_cert_to_DER_cert(_certificates(text_of(settings.certificate)).partition(_END)[0] + _END)
     except ValueError as error:
         raise SecuritySettingError(f"{_named(settings.certificate)} has no certificate in PEM", "check it") from error
 
@@ -86,6 +86,18 @@ def read_into(pem: Pem | None, read: Callable[[str], str]) -> Pem | None:
         return pem
     try:
         return Pem(_named(pem), None, Secret(read(pem.location)))
+    except OSError as error:
+        raise _unreadable(pem, error) from error
+
+
+def text_of(pem: Pem) -> str:
+    """Content of the file or of the setting. Raises SecuritySettingError."""
+    if pem.content is not None:
+        return pem.content.reveal()
+    assert pem.location is not None
+    try:
+        with Path(pem.location).open(encoding="utf-8", errors="replace") as file:
+            return file.read(_PEM_MAX)
     except OSError as error:
         raise _unreadable(pem, error) from error
 
@@ -146,7 +158,7 @@ def _load_authority(context: ssl.SSLContext, pem: Pem) -> None:
         # OpenSSL's directory of certificates by the hashes of their names, as librdkafka accepts it.
         context.load_verify_locations(capath=pem.location)
         return
-    text = _text(pem)
+    text = text_of(pem)
     try:
         if _CERTIFICATE not in text:
             raise ValueError("no certificate")
@@ -158,7 +170,7 @@ def _load_authority(context: ssl.SSLContext, pem: Pem) -> None:
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, certificate: Pem, key: Pem) -> None:
-    chain, secret = _text(certificate), _text(key)
+    chain, secret = text_of(certificate), text_of(key)
     if _CERTIFICATE not in chain:
         raise SecuritySettingError(
             f"{_named(certificate)} has no certificate in PEM", "it begins -----BEGIN CERTIFICATE"
@@ -182,17 +194,6 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings, certificat
         raise SecuritySettingError(
             f"{_named(certificate)} or {_named(key)} cannot be used: {error.reason or 'broken PEM'}", "check the files"
         ) from None
-
-
-def _text(pem: Pem) -> str:
-    if pem.content is not None:
-        return pem.content.reveal()
-    assert pem.location is not None
-    try:
-        with Path(pem.location).open(encoding="utf-8", errors="replace") as file:
-            return file.read(_PEM_MAX)
-    except OSError as error:
-        raise _unreadable(pem, error) from error
 
 
 def _unreadable(pem: Pem, error: OSError) -> SecuritySettingError:

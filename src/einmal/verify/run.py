@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from einmal.checker.history import Anomaly, History
-from einmal.verify.clients.processes import library
+from einmal.verify.clients.processes import JavaLibrary, library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.faults import OwnCluster
 from einmal.verify.network import ConnectionFaults
@@ -88,10 +88,11 @@ class FaultInjector(Protocol):
 class VerifyOptions:
     """``control``: a name of ``CONTROLS``, or a ``pipeline``, instead of ``workloads``.
 
-    ``config``: of the clients' connections.
+    ``config``: of the clients' connections. ``java``: for the client of this name.
     """
 
     client: str
+    java: JavaLibrary | None = None
     workloads: Sequence[str]
     control: str | None
     pipeline: PipelineOptions | None = None
@@ -143,7 +144,8 @@ class VerifyRun:
 
     def _workloads(self) -> list[WorkloadRun]:
         options = self.options
-        clients = library(options.client, options.config if self.network is None else self.network.config)
+        config = options.config if self.network is None else self.network.config
+        clients = library(options.client, config, options.java)
         kinds = {options.control: CONTROLS[options.control]} if options.control else WORKLOADS
         names = [options.control] if options.control else options.workloads if options.pipeline is None else []
         prefix = f"{PREFIX}{self.name}-"

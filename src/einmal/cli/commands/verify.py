@@ -28,6 +28,7 @@ from einmal.cli.printing.output import print_rows
 
 if TYPE_CHECKING:
     from einmal.evidence.environment import RunEnvironment
+    from einmal.verify.clients.processes import JavaLibrary
     from einmal.verify.evidence import Evidence, WorkloadEvidence
     from einmal.verify.faults import OwnCluster
     from einmal.verify.network import ConnectionFaults
@@ -44,6 +45,7 @@ class ClientName(StrEnum):
     CONFLUENT = "confluent-kafka"
     AIOKAFKA = "aiokafka"
     KAFKA_PYTHON = "kafka-python"
+    JAVA = "java"
 
 
 class WorkloadName(StrEnum):
@@ -80,7 +82,10 @@ def verify(
     nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
     kafka_home: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="--cluster kafka: a downloaded Apache Kafka 4, or a folder with its jars."),
+        typer.Option(
+            metavar="FOLDER",
+            help="A downloaded Apache Kafka 4, or a folder with its jars, for --cluster kafka and --client java.",
+        ),
     ] = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
@@ -151,8 +156,9 @@ def verify(
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
     _check(bootstrap_server, cluster, control, workloads, pipeline)
-    if (cluster is ClusterKind.KAFKA) != (kafka_home is not None):
-        raise typer.BadParameter("--cluster kafka and --kafka-home FOLDER belong together")
+    needs_kafka = cluster is ClusterKind.KAFKA or client is ClientName.JAVA
+    if needs_kafka != (kafka_home is not None):
+        raise typer.BadParameter("--kafka-home FOLDER belongs to --cluster kafka and --client java, which need it")
     kinds = _kinds(faults, cluster)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
@@ -162,6 +168,7 @@ def verify(
         with _own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
                 client=client.value,
+                java=_java_library(kafka_home) if kafka_home and client is ClientName.JAVA else None,
                 workloads=[workload.value for workload in workloads or WorkloadName],
                 control=None if control is None else control.value,
                 pipeline=tested,
@@ -260,7 +267,9 @@ def _own_cluster(
     if kind is None:
         yield None
         return
-    own = _einmal(folder, nodes) if kafka_home is None else _apache_kafka(folder, nodes, kafka_home)
+    own = (
+        _apache_kafka(folder, nodes, kafka_home) if kind is ClusterKind.KAFKA and kafka_home else _einmal(folder, nodes)
+    )
     note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
     own.start()
     try:
@@ -278,16 +287,30 @@ def _einmal(folder: Path, nodes: int) -> OwnCluster:
 
 def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
     """Raises KafkaMissing."""
-    from einmal.local.apache_kafka import ApacheCluster, KafkaJars, KafkaMissing
-    from einmal.spark.environment.java import JavaMissing, use_java
+    from einmal.local.apache_kafka import ApacheCluster, KafkaJars
     from einmal.verify.faults import OwnCluster
 
     jars = KafkaJars.locate(home)
+    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, _java()), f"Apache Kafka {jars.version}")
+
+
+def _java_library(home: Path) -> JavaLibrary:
+    """Raises KafkaMissing."""
+    from einmal.local.apache_kafka import KafkaJars
+    from einmal.verify.clients.processes import JavaLibrary
+
+    return JavaLibrary(KafkaJars.locate(home, of_clients=True), _java())
+
+
+def _java() -> Path:
+    """Raises KafkaMissing."""
+    from einmal.local.apache_kafka import KafkaMissing
+    from einmal.spark.environment.java import JavaMissing, use_java
+
     try:
-        java = use_java() / "bin" / "java"
+        return use_java() / "bin" / "java"
     except JavaMissing as error:
         raise KafkaMissing(str(error)) from error
-    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, java), f"Apache Kafka {jars.version}")
 
 
 @contextmanager

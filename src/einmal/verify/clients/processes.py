@@ -6,13 +6,16 @@ import importlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Final
 
 import einmal
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import ConfigError
 from einmal.extras import install_command
+from einmal.local.apache_kafka import KafkaJars
 from einmal.security.tls import tls_context
 from einmal.workloads.process import WorkloadConsumer, WorkloadProducer
 
@@ -23,7 +26,9 @@ _MODULES: Final[Mapping[str, tuple[str, str, str]]] = {
     "kafka-python": ("kafka_python", "KafkaPythonProducer", "KafkaPythonConsumer"),
 }
 OWN: Final = "einmal"
-CLIENTS: Final = (OWN, *_MODULES)
+JAVA: Final = "java"
+CLIENTS: Final = (OWN, *_MODULES, JAVA)
+_EXTRAS: Final = {"confluent-kafka": "bench", JAVA: "spark"}
 _BOOTSTRAP_MS: Final = 60_000
 """Faults hit brokers before a client has connected, too."""
 
@@ -33,7 +38,15 @@ class ClientMissing(Exception):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the client {name} is not installed")
-        self.hint = install_command("bench") if name == "confluent-kafka" else f"pip install {name}"
+        self.hint = install_command(_EXTRAS[name]) if name in _EXTRAS else f"pip install {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class JavaLibrary:
+    """Apache Kafka's own clients, and the program that runs them."""
+
+    jars: KafkaJars
+    java: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +78,9 @@ class LibraryProcess:
         return consumer
 
 
-def library(name: str, config: Mapping[str, Any]) -> ClientLibrary:
-    """``config``: settings of connections, under Kafka's names. Raises ClientMissing, ConfigError."""
+def library(name: str, config: Mapping[str, Any], java: JavaLibrary | None = None) -> ClientLibrary:
+    """``config``: settings of connections, under Kafka's names. ``java``: needed for the client of this name. Raises
+    ClientMissing, ConfigError, SecuritySettingError."""
     if name == OWN:
         from einmal.client.aio import Consumer, Producer
 
@@ -78,6 +92,9 @@ def library(name: str, config: Mapping[str, Any]) -> ClientLibrary:
 
         own = {**config, "bootstrap.timeout.ms": _BOOTSTRAP_MS}
         return ClientLibrary(name, einmal.__version__, open_producer, open_consumer, own)
+    if name == JAVA:
+        assert java is not None, "the command asks for the library"
+        return _java(config, java)
     module_name, producer, consumer = _MODULES[name]
     try:
         module = importlib.import_module(f"einmal.verify.clients.{module_name}")
@@ -85,6 +102,18 @@ def library(name: str, config: Mapping[str, Any]) -> ClientLibrary:
         raise ClientMissing(name) from error
     settings = _for_librdkafka(config) if name == "confluent-kafka" else _for_python(config, name)
     return ClientLibrary(name, metadata.version(name), getattr(module, producer), getattr(module, consumer), settings)
+
+
+def _java(config: Mapping[str, Any], library: JavaLibrary) -> ClientLibrary:
+    """Raises ClientMissing, ConfigError, SecuritySettingError."""
+    try:
+        from einmal.verify.clients.java import JavaConsumer, JavaProducer, Jvm, java_settings
+    except ModuleNotFoundError as error:
+        raise ClientMissing(JAVA) from error
+    jvm = Jvm(library.java, library.jars.folder)
+    return ClientLibrary(
+        JAVA, library.jars.version, partial(JavaProducer, jvm), partial(JavaConsumer, jvm), java_settings(config)
+    )
 
 
 def _for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
