@@ -25,19 +25,23 @@ _REPOSITORY = Path(__file__).parents[2]
 _DOUBLED = "SELECT id, 2 * amount AS amount FROM input"
 
 
+def own(program: str) -> str:
+    """The command of a program of ``tests.verify.pipelines``."""
+    return f"cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.{program}"
+
+
 async def verified(
-    program: str, folder: Path, mapping: OutputMapping, *, seconds: float = 25.0, quiet_s: float = 15.0
+    command: str, folder: Path, mapping: OutputMapping, *, seconds: float = 25.0, quiet_s: float = 15.0
 ) -> Evidence:
-    """The outcome with a program of ``tests.verify.pipelines``, or with another command."""
+    """The outcome with a command, or with a program of ``tests.verify.pipelines``."""
     broker: EinmalBroker = shared("einmal")
     name = unique("pipeline")
-    module = f"cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.{program}"
     options = VerifyOptions(
         client="einmal",
         workloads=(),
         control=None,
         pipeline=PipelineOptions(
-            command=program if " " in program else module,
+            command=command,
             input=f"{name}-in",
             output=f"{name}-out",
             mapping=mapping,
@@ -53,11 +57,14 @@ async def verified(
     return evidence
 
 
-async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "prefix", ["", pytest.param("with_aiokafka ", marks=pytest.mark.long)], ids=["confluent-kafka", "aiokafka"]
+)
+async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path, prefix: str) -> None:
     doubling = query(_DOUBLED)
     right, *wrong = await asyncio.gather(
         *(
-            verified(program, tmp_path, doubling)
+            verified(own(prefix + program), tmp_path, doubling)
             for program in ("right", "positions_first", "without_transaction", "side_effect")
         )
     )
@@ -74,7 +81,7 @@ async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path) 
 
 
 async def test_a_mapping_that_is_not_the_pipelines_is_an_anomaly(tmp_path: Path) -> None:
-    evidence = await verified("right", tmp_path, query("SELECT id FROM input"), seconds=8.0, quiet_s=6.0)
+    evidence = await verified(own("right"), tmp_path, query("SELECT id FROM input"), seconds=8.0, quiet_s=6.0)
     assert evidence.verdict is RunVerdict.ANOMALY
     assert {each.kind for each in evidence.workloads[0].anomalies} == {"invented-output", "lost-output"}
 

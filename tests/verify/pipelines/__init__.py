@@ -1,6 +1,6 @@
 """Pipelines under test by ``einmal verify --pipeline``: one that is right, and three that are subtly wrong.
 
-Each doubles an amount, through confluent-kafka, as its readers would write it.
+Each doubles an amount, as its readers would write it: a program through confluent-kafka, and in ``with_aiokafka``.
 """
 
 from __future__ import annotations
