@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Final
 
 from einmal.evidence.environment import RunEnvironment
 from einmal.evidence.page import document, table, verdict
-from einmal.verify.evidence import Evidence, WorkloadEvidence
+from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.picture import NARROW_WIDTH, draw
 from einmal.verify.verdict import RunVerdict, definition
 
 HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
+_LISTED_MAX: Final = 30
+"""Maximum number of faults that are read one by one."""
+_AT_BROKER: Final = re.compile(r", broker \d+$")
+_BROKER: Final = re.compile(r"\bbroker \d+")
 _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerdict.UNKNOWN: "Not enough evidence."}
 
 
@@ -28,7 +35,6 @@ def _counts(workload: WorkloadEvidence) -> tuple[int, ...]:
 def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -> str:
     """``left``: what could not be removed."""
     seconds = evidence.seconds_of()
-    faults = "".join(f"<li>{fault.seconds:.1f} s: {escape(fault.text)}</li>" for fault in evidence.faults)
     body = f"""<h1>einmal verify</h1>
 {verdict(evidence.verdict.value, _WORDS[evidence.verdict], evidence.sentence)}
 {_control(evidence)}
@@ -38,7 +44,7 @@ def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -
 <h2>Timeline</h2>
 <div class="desktop">{draw(seconds, evidence.faults)}</div>
 <div class="phone">{draw(seconds, evidence.faults, NARROW_WIDTH)}</div>
-<ol>{faults}</ol>
+{faults(evidence.faults)}
 <h2>Settings</h2>
 {_facts({"client": evidence.client, "time": f"{evidence.seconds:g} s", "seed": str(evidence.seed)})}
 <h3>Durability of the topics</h3>
@@ -54,6 +60,16 @@ def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -
 the timing of the machine differs.</p>
 {"<h2>Left behind</h2>" + _list(left) if left else ""}"""
     return document(f"einmal verify: {evidence.verdict.value}", body)
+
+
+def faults(noted: Sequence[NotedFault]) -> str:
+    """All of them in order; below the number of each kind where they are many."""
+    lines = "".join(f"<li>{fault.seconds:.1f} s: {escape(fault.text)}</li>" for fault in noted)
+    if len(noted) <= _LISTED_MAX:
+        return f"<ol>{lines}</ol>"
+    kinds = Counter(_BROKER.sub("a broker", _AT_BROKER.sub("", fault.text)) for fault in noted)
+    counts = [f"{count:,} × {kind}" for kind, count in kinds.most_common()]
+    return f"{_list(counts)}<details><summary>All {len(noted):,}, in order</summary><ol>{lines}</ol></details>"
 
 
 def _control(evidence: Evidence) -> str:

@@ -17,10 +17,13 @@ _TOP: Final = 34
 _PLOT: Final = 110
 _GAP: Final = 30
 _LABEL: Final = 60
+_NUMBER: Final = 24
+"""Width of a fault's number, on average: with more of them they are a strip of ticks over the plots."""
 
 
 def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = WIDTH) -> str:
-    """One ``<svg>``, ``width`` pixels wide. Faults have the numbers of their list, from 1 on."""
+    """One ``<svg>``, ``width`` pixels wide. Faults have the numbers of their list, from 1 on, as long as these do not
+    overlap."""
     end = max([float(len(seconds)), *(fault.seconds for fault in faults)])
     bottom = _TOP + 2 * _PLOT + _GAP
 
@@ -48,7 +51,11 @@ def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = W
             parts.append(f'<line x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y}" y2="{y}" stroke="var(--rule)"/>')
             parts.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{share * most:,.0f}</text>')
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-    parts += [_fault(number, fault, x(fault.seconds), bottom) for number, fault in enumerate(faults, start=1)]
+    if len(faults) * _NUMBER <= width - _LEFT - _RIGHT:
+        parts += [_fault(number, fault, x(fault.seconds), bottom) for number, fault in enumerate(faults, start=1)]
+    else:
+        parts.append(f'<text x="{_LEFT - 6}" y="12" text-anchor="end">faults</text>')
+        parts += [_tick(number, fault, x(fault.seconds)) for number, fault in enumerate(faults, start=1)]
     step = next(step for step in (1, 2, 5, 10, 30, 60, 300, 600, 3600) if x(step) - _LEFT >= _LABEL or step == 3600)
     parts += [
         f'<text x="{x(second):.1f}" y="{bottom + 20}" text-anchor="middle">{second} s</text>'
@@ -63,6 +70,13 @@ def _fault(number: int, fault: NotedFault, x: float, bottom: int) -> str:
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 2}" y2="{bottom}" '
         'stroke="var(--aborted)" stroke-dasharray="4 3"/>'
         f'<text x="{x:.1f}" y="12" text-anchor="middle" fill="var(--aborted)">{number}</text></g>'
+    )
+
+
+def _tick(number: int, fault: NotedFault, x: float) -> str:
+    return (
+        f"<g><title>{number}: {escape(fault.text)}</title>"
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="14" stroke="var(--aborted)"/></g>'
     )
 
 

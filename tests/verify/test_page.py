@@ -1,0 +1,22 @@
+"""The evidence page of a long run: faults are counted by kind, and each of them is still there."""
+
+from __future__ import annotations
+
+from einmal.verify.evidence import NotedFault
+from einmal.verify.page import faults
+
+
+def test_a_few_faults_are_a_list_in_order() -> None:
+    shown = faults([NotedFault(1.0, "kill -9 of broker 1"), NotedFault(2.5, "broker 1 serves again")])
+    assert shown.index("1.0 s: kill -9 of broker 1") < shown.index("2.5 s: broker 1 serves again")
+    assert "<details>" not in shown and "×" not in shown
+
+
+def test_many_faults_are_counted_by_kind_and_listed_behind_it() -> None:
+    noted = [NotedFault(float(number), f"kill -9 of broker {number % 3}") for number in range(40)]
+    noted += [NotedFault(50.0, "answer dropped: <EndTxn>, broker 12")]
+    shown = faults(noted)
+    counts, listed = shown.split("<details>")
+    assert counts == "<ul><li>40 × kill -9 of a broker</li><li>1 × answer dropped: &lt;EndTxn&gt;</li></ul>"
+    assert listed.count("<li>") == len(noted)
+    assert "39.0 s: kill -9 of broker 0" in listed
