@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from einmal.verify.evidence import NotedFault
 from einmal.verify.page import faults
 
@@ -15,8 +17,13 @@ def test_a_few_faults_are_a_list_in_order() -> None:
 def test_many_faults_are_counted_by_kind_and_listed_behind_it() -> None:
     noted = [NotedFault(float(number), f"kill -9 of broker {number % 3}") for number in range(40)]
     noted += [NotedFault(50.0, "answer dropped: <EndTxn>, broker 12")]
+    noted += [NotedFault(60.0 + share, f"request delayed by {share} s: EndTxn, broker 1") for share in (0.7, 1.9)]
     shown = faults(noted)
     counts, listed = shown.split("<details>")
-    assert counts == "<ul><li>40 × kill -9 of a broker</li><li>1 × answer dropped: &lt;EndTxn&gt;</li></ul>"
+    assert re.findall("<li>(.*?)</li>", counts) == [
+        "40 × kill -9 of a broker",
+        "2 × request delayed: EndTxn",
+        "1 × answer dropped: &lt;EndTxn&gt;",
+    ]
     assert listed.count("<li>") == len(noted)
     assert "39.0 s: kill -9 of broker 0" in listed

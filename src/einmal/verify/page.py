@@ -17,7 +17,8 @@ from einmal.verify.verdict import RunVerdict, definition
 HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
 _LISTED_MAX: Final = 30
 """Maximum number of faults that are read one by one."""
-_AT_BROKER: Final = re.compile(r", broker \d+$")
+_OF_ONE: Final = re.compile(r", broker \d+$| by [\d.]+ s\b")
+"""Which broker, and how long: of one fault, not of its kind."""
 _BROKER: Final = re.compile(r"\bbroker \d+")
 _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerdict.UNKNOWN: "Not enough evidence."}
 
@@ -67,7 +68,7 @@ def faults(noted: Sequence[NotedFault]) -> str:
     lines = "".join(f"<li>{fault.seconds:.1f} s: {escape(fault.text)}</li>" for fault in noted)
     if len(noted) <= _LISTED_MAX:
         return f"<ol>{lines}</ol>"
-    kinds = Counter(_BROKER.sub("a broker", _AT_BROKER.sub("", fault.text)) for fault in noted)
+    kinds = Counter(_BROKER.sub("a broker", _OF_ONE.sub("", fault.text)) for fault in noted)
     counts = [f"{count:,} × {kind}" for kind, count in kinds.most_common()]
     return f"{_list(counts)}<details><summary>All {len(noted):,}, in order</summary><ol>{lines}</ol></details>"
 
