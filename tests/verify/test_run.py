@@ -39,7 +39,9 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
 _SECONDS = 9.0
 """A group begins to read after three."""
 _DISTURBED_S: Final = 15.0
-_JAVA_S: Final = 20.0
+PYTHONS_CLIENTS: Final = tuple(client for client in CLIENTS if client != JAVA)
+_JVM_S: Final = 15.0
+"""On a busy machine, until the clients in a new one have done something."""
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ async def verified(
         java=java_library() if client == JAVA else None,
         workloads=workloads,
         control=control,
-        seconds=seconds,
+        seconds=seconds + (_JVM_S if client == JAVA else 0.0),
         seed=7,
         config=config,
     )
@@ -122,13 +124,32 @@ async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counte
 @pytest.mark.parametrize("client", [each for each in CLIENTS if each != "einmal"])
 async def test_workloads_hold_through_other_libraries(bootstrap: str, client: str) -> None:
     # A member of aiokafka that is late, as on a busy machine, commits offsets of partitions that are another's by then.
-    workloads = ["appends"] if client == "aiokafka" else list(WORKLOADS)
-    # A JVM begins slowly.
-    seconds = _JAVA_S if client == JAVA else _SECONDS
-    evidence = await verified(bootstrap, client=client, workloads=workloads, seconds=seconds)
+    # The bank of Java's clients, each of whose calls takes a while, has a test of its own.
+    workloads = ["appends"] if client in ("aiokafka", JAVA) else list(WORKLOADS)
+    evidence = await verified(bootstrap, client=client, workloads=workloads)
     assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
     assert all(part.acknowledged and part.read for part in evidence.workloads)
     assert evidence.client.startswith(f"{client} ")
+
+
+@pytest.mark.interop
+@pytest.mark.long
+async def test_a_bank_holds_through_the_clients_of_java(bootstrap: str) -> None:
+    evidence = await verified(bootstrap, client=JAVA, workloads=["bank"], seconds=30.0)
+    assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
+
+
+@pytest.mark.interop
+@pytest.mark.long
+async def test_network_faults_reach_the_clients_of_java_on_a_secured_cluster() -> None:
+    settings = shared("secure-apache").settings("SCRAM-SHA-512")
+    right, disturbed = await asyncio.gather(
+        verified(settings, client=JAVA, workloads=["appends"]),
+        verified(settings, client=JAVA, workloads=["appends"], seconds=30.0, disturbs_network=True),
+    )
+    assert right.verdict is RunVerdict.HOLDS, right.sentence
+    assert disturbed.verdict is RunVerdict.HOLDS, disturbed.sentence
+    assert disturbances(disturbed)
 
 
 @pytest.mark.interop
@@ -155,7 +176,7 @@ async def test_network_faults_reach_a_secured_cluster_of_apache_kafka_whatever_t
     settings = shared("secure-apache").settings("SCRAM-SHA-512")
     runs = (
         verified(settings, client=client, workloads=["appends"], seconds=_DISTURBED_S, disturbs_network=True)
-        for client in CLIENTS
+        for client in PYTHONS_CLIENTS
     )
     for evidence in await asyncio.gather(*runs):
         assert evidence.verdict is RunVerdict.HOLDS, (evidence.client, evidence.sentence)
@@ -170,6 +191,6 @@ def disturbances(evidence: Evidence) -> list[str]:
 async def test_workloads_hold_over_tls_with_passwords() -> None:
     node: SecureKafka = shared("secure-apache")
     settings = node.settings("SCRAM-SHA-512")
-    runs = (verified(settings, client=client, workloads=["appends"]) for client in CLIENTS)
+    runs = (verified(settings, client=client, workloads=["appends"]) for client in PYTHONS_CLIENTS)
     for evidence in await asyncio.gather(*runs):
         assert evidence.verdict is RunVerdict.HOLDS, (evidence.client, evidence.sentence)

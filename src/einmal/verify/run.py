@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from einmal.checker.history import Anomaly, History
-from einmal.verify.clients.processes import JavaLibrary, library
+from einmal.verify.clients.processes import ClientLibrary, JavaLibrary, library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.faults import OwnCluster
 from einmal.verify.network import ConnectionFaults
@@ -118,7 +118,15 @@ class VerifyRun:
 
     async def run(self) -> tuple[Evidence, list[str]]:
         """Return the evidence, and what could not be removed. Raises KafkaError, ClientMissing, BrokerFailed."""
-        workloads = self._workloads()
+        options = self.options
+        clients = library(options.client, options.config if self.network is None else self.network.config, options.java)
+        try:
+            return await self._run(clients)
+        finally:
+            clients.close()
+
+    async def _run(self, clients: ClientLibrary) -> tuple[Evidence, list[str]]:
+        workloads = self._workloads(clients)
         pipeline = self._pipeline()
         runs: list[TestedRun] = [*workloads] if pipeline is None else [pipeline]
         topics = {topic: count for run in runs for topic, count in run.topics.items()}
@@ -142,10 +150,8 @@ class VerifyRun:
         with _collector_paused():
             return self._evidence(runs, facts, durability), left
 
-    def _workloads(self) -> list[WorkloadRun]:
+    def _workloads(self, clients: ClientLibrary) -> list[WorkloadRun]:
         options = self.options
-        config = options.config if self.network is None else self.network.config
-        clients = library(options.client, config, options.java)
         kinds = {options.control: CONTROLS[options.control]} if options.control else WORKLOADS
         names = [options.control] if options.control else options.workloads if options.pipeline is None else []
         prefix = f"{PREFIX}{self.name}-"

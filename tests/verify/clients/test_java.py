@@ -9,7 +9,8 @@ import pytest
 from einmal.client.errors import ConfigError
 from einmal.local.apache_kafka import KafkaJars, KafkaMissing
 from einmal.security.sasl.jaas import parse_jaas
-from einmal.verify.clients.java import java_settings
+from einmal.spark.environment.java import use_java
+from einmal.verify.clients.java import Jvm, java_settings
 
 _CONNECTION = {"bootstrap.servers": "127.0.0.1:9092"}
 
@@ -71,3 +72,21 @@ def test_jars_of_clients_are_located_in_a_distribution_and_in_a_folder(tmp_path:
     assert KafkaJars.locate(libs) == KafkaJars(libs, "4.3.1")
     with pytest.raises(KafkaMissing, match="kafka-clients"):
         KafkaJars.locate(tmp_path, of_clients=True)
+
+
+def test_a_jvm_that_does_not_start_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    for java in (tmp_path / "no-java", Path("/bin/false")):
+        with pytest.raises(ConfigError) as raised:
+            Jvm(java, tmp_path)
+        assert str(java) in str(raised.value) and "JAVA_HOME" in raised.value.what_to_do
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_a_jvm_ends_although_a_thread_of_it_runs(tmp_path: Path) -> None:
+    jvm = Jvm(use_java() / "bin" / "java", tmp_path)
+    jvm.classes.java.util.Timer()
+    process = jvm._gateway.java_process
+    assert process.poll() is None
+    jvm.close()
+    assert process.poll() is not None

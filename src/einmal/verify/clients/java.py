@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from einmal.client.config import AdminSettings, parse
 from einmal.client.errors import (
@@ -50,7 +51,7 @@ _FATAL: Final = frozenset(
     )
 )
 _OPTIONS: Final = (
-    "-Xmx256m",
+    "-Xmx1g",
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
@@ -60,18 +61,37 @@ _LOOK_S: Final = 0.002
 
 
 class Jvm:
-    """One for all clients of a run; it ends with this process."""
+    """One for all clients of a run; it ends with this process at the latest."""
 
     def __init__(self, java: Path, jars: Path) -> None:
-        """``jars``: the folder of the library."""
-        self.classes: Any = JavaGateway.launch_gateway(
-            classpath=str(jars / "*"),
-            javaopts=list(_OPTIONS),
-            java_path=str(java),
-            die_on_exit=True,
-            enable_auth=True,
-        ).jvm
+        """``jars``: the folder of the library. Raises ConfigError."""
+        try:
+            self._gateway = JavaGateway.launch_gateway(
+                classpath=str(jars / "*"),
+                javaopts=list(_OPTIONS),
+                java_path=str(java),
+                die_on_exit=True,
+                enable_auth=True,
+            )
+        except (Py4JError, OSError, ValueError) as error:
+            raise ConfigError(
+                meaning=f"{java} does not start with Kafka's library: {error}",
+                what_to_do="set JAVA_HOME to a Java that runs Apache Kafka 4: 17 or newer",
+            ) from error
+        self.classes: Any = self._gateway.jvm
         """Its packages: ``classes.java.util.HashMap``."""
+
+    def close(self) -> None:
+        """End it, whatever its clients do."""
+        self._gateway.shutdown()
+        process = self._gateway.java_process
+        # Threads of clients would keep it from ending; the end of its input does not let them.
+        process.stdin.close()
+        try:
+            process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     @property
     def kafka(self) -> Any:
@@ -351,11 +371,14 @@ def _translated(error: Exception) -> KafkaError:
     if not isinstance(error, Py4JJavaError):
         return UnknownOutcome(detail=f"{type(error).__name__}: {error}")
     thrown = error.java_exception
-    kinds = _kinds(thrown)
-    if "ExecutionException" in kinds:
-        thrown = thrown.getCause()
+    try:
         kinds = _kinds(thrown)
-    detail = str(thrown.toString())
+        if "ExecutionException" in kinds:
+            thrown = thrown.getCause()
+            kinds = _kinds(thrown)
+        detail = str(thrown.toString())
+    except Py4JError as lost:
+        return UnknownOutcome(detail=f"the JVM has ended: {lost}")
     if _FENCED & kinds:
         return ProducerFenced(detail=detail)
     if _ABORTABLE & kinds:

@@ -51,13 +51,14 @@ class JavaLibrary:
 
 @dataclass(frozen=True, slots=True)
 class ClientLibrary:
-    """A library, and the configuration of its clients."""
+    """A library, and the configuration of its clients. ``close``: called after the last of them."""
 
     name: str
     version: str
     open_producer: Opened
     open_consumer: Opened
     config: Mapping[str, Any]
+    close: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,11 @@ def _java(config: Mapping[str, Any], library: JavaLibrary) -> ClientLibrary:
         from einmal.verify.clients.java import JavaConsumer, JavaProducer, Jvm, java_settings
     except ModuleNotFoundError as error:
         raise ClientMissing(JAVA) from error
+    settings = java_settings(config)
     jvm = Jvm(library.java, library.jars.folder)
+    version = library.jars.version
     return ClientLibrary(
-        JAVA, library.jars.version, partial(JavaProducer, jvm), partial(JavaConsumer, jvm), java_settings(config)
+        JAVA, version, partial(JavaProducer, jvm), partial(JavaConsumer, jvm), settings, close=jvm.close
     )
 
 
