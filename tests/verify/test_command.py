@@ -12,7 +12,7 @@ import pytest
 
 from einmal.client import Admin
 from einmal.local.ports import free_ports
-from einmal.verify.clients.processes import CLIENTS
+from einmal.verify.clients.processes import CLIENTS, JAVA
 from einmal.verify.run import PREFIX, WORKLOADS
 from einmal.workloads.controls import CONTROLS
 from tests.cli.running import invoke
@@ -58,6 +58,21 @@ def test_a_client_that_is_not_installed_is_status_2_and_named(monkeypatch: pytes
     result = invoke(["verify", "-b", "127.0.0.1:1", "--client", "aiokafka"])
     assert result.exit_code == 2
     assert "aiokafka is not installed" in result.output and "pip install aiokafka" in result.output
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("faults", [[], ["--faults", "network"]], ids=["direct", "proxy"])
+def test_a_file_that_cannot_be_read_is_status_2_and_named_whatever_the_client(
+    tmp_path: Path, client: str, faults: list[str]
+) -> None:
+    (tmp_path / "kafka-clients-4.4.0.jar").touch()
+    own = ["--kafka-home", str(tmp_path)] if client == JAVA else []
+    missing = tmp_path / "ca.pem"
+    security = ["-X", "security.protocol=SSL", "-X", f"ssl.ca.location={missing}"]
+    result = invoke(["verify", "-b", "127.0.0.1:1", "--client", client, *own, *faults, *security])
+    assert result.exit_code == 2
+    assert f"error: ConfigError: ssl.ca.location={missing} cannot be read" in result.output
+    assert "hint: correct the path" in result.output
 
 
 def own_topics(bootstrap: str) -> list[str]:

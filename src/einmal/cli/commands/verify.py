@@ -330,9 +330,10 @@ def _network(kinds: list[FaultSource], config: Mapping[str, Any]) -> Iterator[Co
 @contextmanager
 def _failures_reported() -> Iterator[None]:
     """End the command with status 2 after a failure that prevents a verdict."""
-    from einmal.client.errors import KafkaError
+    from einmal.client.errors import ConfigError, KafkaError
     from einmal.local.apache_kafka import KafkaMissing
     from einmal.local.processes import BrokerFailed
+    from einmal.security.errors import SecuritySettingError
     from einmal.verify.clients.processes import ClientMissing
     from einmal.verify.histories.files import HistoryUnreadable
     from einmal.verify.pipeline.mapping import MappingWrong
@@ -346,6 +347,8 @@ def _failures_reported() -> Iterator[None]:
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
     except KafkaError as error:
         print_error(error)
+    except SecuritySettingError as error:
+        print_error(ConfigError(meaning=error.meaning, what_to_do=error.hint))
     except (BrokerFailed, HistoryUnreadable, KafkaMissing, MappingWrong, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
