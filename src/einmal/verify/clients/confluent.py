@@ -23,7 +23,7 @@ from einmal.client.errors import (
 )
 from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata, positions_of
 from einmal.types import TopicPartition
-from einmal.verify.clients.own_thread import OwnThread
+from einmal.verify.clients.own_thread import OwnThread, PendingSends
 
 _LOGGER: Final = logging.getLogger(__name__)
 _LOGGER.addHandler(logging.NullHandler())
@@ -43,7 +43,7 @@ class ConfluentProducer:
             self._settings["delivery.timeout.ms"] = min(limit, self._settings.get("delivery.timeout.ms", limit))
         self._producer = confluent_kafka.Producer(_quiet(config) | self._settings, logger=_LOGGER)
         self._thread = OwnThread(_translated, self._serve)
-        self._pending: dict[asyncio.Future[RecordMetadata], None] = {}
+        self._pending = PendingSends()
 
     def _serve(self) -> None:
         # A fatal error is raised here, too, and by every call after it.
@@ -51,9 +51,7 @@ class ConfluentProducer:
             self._producer.poll(0.05)
 
     def send(self, topic: str, value: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
-        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        self._pending[future] = None
-        future.add_done_callback(self._ended)
+        future = self._pending.add()
 
         def delivered(error: confluent_kafka.KafkaError | None, message: Any) -> None:
             if error is not None:
@@ -70,11 +68,6 @@ class ConfluentProducer:
         self._thread.submit(produce)
         return future
 
-    def _ended(self, future: asyncio.Future[RecordMetadata]) -> None:
-        self._pending.pop(future, None)
-        if not future.cancelled():
-            future.exception()
-
     async def init_transactions(self) -> None:
         await self._thread.submit(lambda: self._producer.init_transactions(_CALL_S))
 
@@ -88,14 +81,7 @@ class ConfluentProducer:
         await self._insist(lambda: self._producer.send_offsets_to_transaction(positions, group, _CALL_S), _CALL_S)
 
     async def commit_transaction(self) -> None:
-        pending = list(self._pending)
-        try:
-            await self._insist(lambda: self._producer.commit_transaction(_CALL_S), _COMMIT_S)
-        except AbortableError:
-            raise
-        except KafkaError as error:
-            raise UnknownOutcome(detail=str(error)) from error
-        await asyncio.gather(*pending)
+        await self._pending.commit(lambda: self._insist(lambda: self._producer.commit_transaction(_CALL_S), _COMMIT_S))
 
     async def abort_transaction(self) -> None:
         await self._insist(lambda: self._producer.abort_transaction(_CALL_S), _COMMIT_S)

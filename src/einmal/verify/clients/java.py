@@ -24,10 +24,11 @@ from einmal.client.errors import (
     UnknownOutcome,
 )
 from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata, positions_of
+from einmal.local.apache_kafka import QUICK_JVM
 from einmal.security.settings import SaslSettings, TlsSettings
 from einmal.security.tls import text_of
 from einmal.types import TopicPartition
-from einmal.verify.clients.own_thread import OwnThread
+from einmal.verify.clients.own_thread import OwnThread, PendingSends
 
 _BYTES: Final = "org.apache.kafka.common.serialization.ByteArray"
 _FENCED: Final = frozenset(("ProducerFencedException", "InvalidProducerEpochException"))
@@ -50,12 +51,7 @@ _FATAL: Final = frozenset(
         "UnsupportedVersionException",
     )
 )
-_OPTIONS: Final = (
-    "-Xmx1g",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
-)
+_OPTIONS: Final = ("-Xmx1g", *QUICK_JVM, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off")
 _CLOSE_S: Final = 10.0
 _LOOK_S: Final = 0.002
 
@@ -129,7 +125,7 @@ class JavaProducer:
         self._jvm = jvm
         self._sent: deque[tuple[Any, asyncio.Future[RecordMetadata], TopicPartition]] = deque()
         """The library's futures, which end in about this order."""
-        self._pending: dict[asyncio.Future[RecordMetadata], None] = {}
+        self._pending = PendingSends()
         self._producer: Any = None
         self._thread = OwnThread(_translated, self._serve)
         serializers = {"key.serializer": f"{_BYTES}Serializer", "value.serializer": f"{_BYTES}Serializer"}
@@ -156,9 +152,7 @@ class JavaProducer:
             self._thread.report(future, error=error)
 
     def send(self, topic: str, value: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
-        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        self._pending[future] = None
-        future.add_done_callback(self._ended)
+        future = self._pending.add()
 
         def send() -> None:
             try:
@@ -169,11 +163,6 @@ class JavaProducer:
 
         self._thread.submit(send)
         return future
-
-    def _ended(self, future: asyncio.Future[RecordMetadata]) -> None:
-        self._pending.pop(future, None)
-        if not future.cancelled():
-            future.exception()
 
     async def init_transactions(self) -> None:
         await self._ready
@@ -188,14 +177,7 @@ class JavaProducer:
         await self._thread.submit(lambda: self._producer.sendOffsetsToTransaction(self._jvm.offsets(offsets), group))
 
     async def commit_transaction(self) -> None:
-        pending = list(self._pending)
-        try:
-            await self._call("commitTransaction")
-        except AbortableError:
-            raise
-        except KafkaError as error:
-            raise UnknownOutcome(detail=str(error)) from error
-        await asyncio.gather(*pending)
+        await self._pending.commit(lambda: self._call("commitTransaction"))
 
     async def abort_transaction(self) -> None:
         await self._call("abortTransaction")

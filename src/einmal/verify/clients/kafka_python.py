@@ -12,7 +12,7 @@ import kafka.errors as kinds
 from einmal.client.errors import AbortableError, FatalError, KafkaError, ProducerFenced, RetriableError, UnknownOutcome
 from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata, positions_of
 from einmal.types import TopicPartition
-from einmal.verify.clients.own_thread import OwnThread
+from einmal.verify.clients.own_thread import OwnThread, PendingSends
 
 _FENCED: Final = (kinds.ProducerFencedError, kinds.InvalidProducerEpochError)
 _ABORTABLE: Final = (
@@ -33,15 +33,13 @@ class KafkaPythonProducer:
         self._thread = OwnThread(_translated)
         self._producer: Any = None
         self._ready = self._thread.submit(lambda: self._open({**config, **settings, "enable_idempotence": True}))
-        self._pending: dict[asyncio.Future[RecordMetadata], None] = {}
+        self._pending = PendingSends()
 
     def _open(self, settings: Mapping[str, Any]) -> None:
         self._producer = kafka.KafkaProducer(**settings)
 
     def send(self, topic: str, value: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
-        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        self._pending[future] = None
-        future.add_done_callback(self._ended)
+        future = self._pending.add()
 
         def acknowledged(metadata: Any) -> None:
             self._thread.report(future, RecordMetadata(topic, partition, metadata.offset, metadata.timestamp))
@@ -58,11 +56,6 @@ class KafkaPythonProducer:
         self._thread.submit(send)
         return future
 
-    def _ended(self, future: asyncio.Future[RecordMetadata]) -> None:
-        self._pending.pop(future, None)
-        if not future.cancelled():
-            future.exception()
-
     async def init_transactions(self) -> None:
         await self._ready
         await self._call("init_transactions")
@@ -77,14 +70,7 @@ class KafkaPythonProducer:
         await self._call("send_offsets_to_transaction", converted, group)
 
     async def commit_transaction(self) -> None:
-        pending = list(self._pending)
-        try:
-            await self._call("commit_transaction")
-        except AbortableError:
-            raise
-        except KafkaError as error:
-            raise UnknownOutcome(detail=str(error)) from error
-        await asyncio.gather(*pending)
+        await self._pending.commit(lambda: self._call("commit_transaction"))
 
     async def abort_transaction(self) -> None:
         await self._call("abort_transaction")

@@ -1,4 +1,7 @@
-"""The thread of a blocking client: its calls run one after the other there, and their results come back to the loop."""
+"""The thread of a blocking client: its calls run one after the other there, and their results come back to the loop.
+
+``PendingSends``: the records of a producer, whose results come back in any order.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,43 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from einmal.client.errors import AbortableError, KafkaError, UnknownOutcome
+from einmal.client.records import RecordMetadata
+
 T = TypeVar("T")
+
+
+class PendingSends:
+    """Records of one producer that have neither an acknowledgement nor an error."""
+
+    def __init__(self) -> None:
+        self._futures: dict[asyncio.Future[RecordMetadata], None] = {}
+
+    def add(self) -> asyncio.Future[RecordMetadata]:
+        """The future of one more."""
+        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        self._futures[future] = None
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, future: asyncio.Future[RecordMetadata]) -> None:
+        self._futures.pop(future, None)
+        if not future.cancelled():
+            future.exception()
+
+    async def commit(self, commit: Callable[[], Awaitable[object]]) -> None:
+        """Commit; then those that were sent before are done. Raises AbortableError, UnknownOutcome."""
+        pending = list(self._futures)
+        try:
+            await commit()
+        except AbortableError:
+            raise
+        except KafkaError as error:
+            raise UnknownOutcome(detail=str(error)) from error
+        await asyncio.gather(*pending)
 
 
 class OwnThread:
