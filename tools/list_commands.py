@@ -32,7 +32,8 @@ Generated from `src/einmal/cli` by `tools/list_commands.py`; a test checks that 
 | 130 | interrupted (a broker or a pipeline that stops cleanly ends with 0) |
 
 The commands `pipeline`, `topic`, `group`, `cluster` and `txn` work on any Kafka cluster; `run` and `explain` need
-`einmal[spark]`. Of every verb `list` there is the short name `ls`, and of `delete` `rm`.
+`einmal[spark]`. Of every verb `list` there is the short name `ls`, and of `delete` `rm`; `cluster txn`,
+`pipeline run` and `pipeline explain` are `txn`, `run` and `explain`.
 `einmal --install-completion` makes bash, zsh or fish complete commands, options, and the names of the cluster's topics,
 groups and transactional ids.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from einmal.cli.aliases import IN_GROUPS
+from tests.cli.running import Cli
 from tests.interop.secured_verbs import CONNECTING, SHOWN, verbs
 
 
@@ -21,3 +25,15 @@ def test_every_verb_can_be_quiet_or_verbose_and_if_it_connects_use_a_profile() -
 def test_every_verb_that_connects_takes_a_file_of_settings() -> None:
     options = {verb: {option for parameter in verbs()[verb].params for option in parameter.opts} for verb in CONNECTING}
     assert {verb for verb, found in options.items() if not {"--command-config", "-X", "-b"} <= found} == set()
+
+
+@pytest.mark.parametrize(("group", "name"), IN_GROUPS)
+def test_a_command_is_in_the_groups_where_other_tools_have_it(group: str, name: str) -> None:
+    """With its options, which depend on its name."""
+    own, in_group = (Cli("")(*path, "--help").lines for path in ((IN_GROUPS[group, name],), (group, name)))
+    assert in_group[0].startswith(f"Usage: einmal {group} {name} ")
+    assert in_group[1:] == own[1:]
+
+
+def test_what_no_tool_has_in_a_group_is_refused_there() -> None:
+    assert "No such command 'topic'" in Cli("")("cluster", "topic", status=2).errors[-1]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.declarations import why_unreadable
 from einmal.cli.printing.formats import Format, Output
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from einmal.declare.pipeline import Declaration
     from einmal.spark.operate.ownership import Ownership, PipelineStatus
 
-pipeline = typer.Typer(help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
+pipeline = typer.Typer(cls=WithAliases, help="Pipelines: status, adopt, reset, infer.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="transactional.id of the pipeline.")]
 File = Annotated[
