@@ -14,11 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from einmal.client import Producer
 from einmal.pipeline.events import Event, OutputWritten
 from einmal.spark import OptionError, PipelineRefused
-from einmal.spark.operate.metrics import ADDRESS, served
+from einmal.spark.operate.metrics import ADDRESS, served, stop_pushing
 from einmal.spark.operate.watch import Watch
 from einmal.spark.protocol.queries import queries_of
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import create, fill, numbers
+from tests.suite.otlp_receiver import receiving
 from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
@@ -35,9 +36,8 @@ def served_address(spark: Any) -> Iterator[str]:
     queries = queries_of(spark)
     before = queries.observers
     spark.conf.set(ADDRESS, _ANY_PORT)
-    address = served(spark)
-    assert address is not None
-    yield address
+    (url,) = served(spark)
+    yield url
     for each in [each for each in queries.observers if each not in before]:
         queries.remove_observer(each)
         assert isinstance(each, Watch)
@@ -52,7 +52,7 @@ def address(spark: Any, served_address: str) -> Iterator[str]:
 
 
 def scraped(address: str, pipeline: str) -> Figures:
-    with urlopen(f"http://{address}/metrics", timeout=60.0) as answer:
+    with urlopen(address, timeout=60.0) as answer:
         text = answer.read().decode()
     found = {}
     for family in text_string_to_metric_families(text):
@@ -124,9 +124,28 @@ def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
 
 
 def test_an_address_that_cannot_be_had_is_refused_before_anything_runs(spark: Any, address: str) -> None:
-    spark.conf.set(ADDRESS, address)
+    spark.conf.set(ADDRESS, address.removeprefix("http://").removesuffix("/metrics"))
     with pytest.raises(PipelineRefused, match="Address already in use"):
         served(spark)
     spark.conf.set(ADDRESS, "localhost:http")
     with pytest.raises(OptionError, match="HOST:PORT"):
         served(spark)
+
+
+def test_pipelines_push_what_is_served_where_the_variables_ask_for_it(
+    spark: Any, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("pushed"))
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    fill(bootstrap, pipeline.source_topic, range(5))
+    of_pipeline = {"pipeline": pipeline.name}
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        query = pipeline.writer(spark).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+            receiver.await_push(lambda push: push.value("einmal_pipeline_output_records_total", **of_pipeline) == 5)
+        finally:
+            query.stop()
+            stop_pushing()

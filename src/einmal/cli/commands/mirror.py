@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from einmal.mirroring.declaration import MirrorDeclaration
     from einmal.mirroring.metrics import MirrorMetrics
     from einmal.mirroring.status import MirrorStatus
+    from einmal.otlp import Push
 
 REFUSED: Final = 3
 _PARTITIONS: Final = ("partition", "target", "position", "end", "lag")
@@ -96,7 +97,8 @@ def run(
         raise typer.BadParameter("--conf needs --spark")
     source, target = declaration.clusters[declared.source], declaration.clusters[declared.target]
     with failures_reported(), _stops_reported(), _copier(declared, spark, confs, source, target) as copier:
-        listener = _Listener(flow, output) if metrics is None else _measured(flow, output, metrics)
+        figures, push = _measured(flow, metrics)
+        listener = _Listener(flow, output, figures=figures)
         process = MirrorProcess(
             declared,
             source,
@@ -112,6 +114,8 @@ def run(
             process.run()
         finally:
             process.close()
+            if push is not None:
+                push.close()
 
 
 @mirror.command()
@@ -240,13 +244,23 @@ class _Listener:
         typer.echo(f"warning: {notice.text}", err=True)
 
 
-def _measured(flow: str, output: Format, address: str) -> _Listener:
+def _measured(flow: str, address: str | None) -> tuple[MirrorMetrics | None, Push | None]:
+    """The figures of the flow where somebody asks for them, and what pushes them where somebody asks for that."""
+    from einmal.otlp import wanted_push
+
+    push = wanted_push("einmal-mirror")
+    if address is None and push is None:
+        return None, None
     from einmal.metrics import serve
     from einmal.mirroring.metrics import MirrorMetrics
 
     figures = MirrorMetrics(flow)
-    typer.echo(f"metrics: http://{serve('--metrics', address, figures.registry)}/metrics", err=True)
-    return _Listener(flow, output, figures=figures)
+    if address is not None:
+        typer.echo(f"metrics: http://{serve('--metrics', address, figures.registry)}/metrics", err=True)
+    if push is not None:
+        push.start(figures.registry.collect)
+        typer.echo(f"metrics: {push.described}", err=True)
+    return figures, push
 
 
 def _print(status: MirrorStatus, output: Format) -> None:

@@ -196,9 +196,8 @@ def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Itera
         try:
             if metrics is not None:
                 spark.conf.set(ADDRESS, metrics)
-            address = served(spark)
-            if address is not None:
-                note(f"metrics: http://{address}/metrics")
+            for where in served(spark):
+                note(f"metrics: {where}")
             yield
         finally:
             queries.remove_observer(watch)

@@ -16,12 +16,13 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import einmal
+from einmal import otlp
 from einmal.broker.config import (
     SETTINGS,
     BrokerConfig,
@@ -46,10 +47,13 @@ from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import read_file, resolved
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from einmal.broker.node import Node
 
 log = EventLog(__name__)
 
+_PAGE_SECONDS: Final = 60.0
 _LOCK_FILE: Final = ".lock"
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -80,6 +84,7 @@ _OF_EACH: Final = frozenset(
     }
 )
 """Settings that the brokers of a cluster on this machine cannot have in common."""
+_METRICS: Final = "metrics.listeners"
 _BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
 
 
@@ -107,6 +112,9 @@ def run(
         if brokers > 1:
             options = () if log_format is None else ("--log-format", log_format.value)
             return _run_cluster(brokers, port, host, data_dir, values, as_json, options)
+        if otlp.receiver() is not None:
+            # What is pushed is measured, and can be read here, too.
+            values = {_METRICS: "0", **values}
         config = _config(port, host, data_dir, values)
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
@@ -345,12 +353,15 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
     except OSError as error:
         raise _explain(error, config) from error
     collecting = collect_in_time()
-    _announce(node, as_json)
+    push = _pushing(node)
+    _announce(node, as_json, push)
     _log_descriptors(wanted, config, descriptors, open_files)
     _warn_of_impersonation(config)
     await stopping.wait()
     collecting.cancel()
     log.info("broker_stopping", "stopping")
+    if push is not None:
+        await asyncio.to_thread(push.close)
     try:
         await node.stop()
     except OSError as error:
@@ -358,6 +369,23 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
             f"stopped, but not everything could be written: {error}",
             "make room on the disk; the next start recovers what was acknowledged from the logs",
         ) from error
+
+
+def _pushing(node: Node) -> otlp.Push | None:
+    """Push the node's metrics from now on, where somebody asks for it."""
+    monitoring, loop = node.monitoring, asyncio.get_running_loop()
+    push = None if monitoring is None else otlp.wanted_push("einmal-broker", instance=str(node.endpoint))
+    if monitoring is None or push is None:
+        return None
+
+    def collect() -> Iterable[Metric]:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        page = asyncio.run_coroutine_threadsafe(monitoring.page(), loop).result(_PAGE_SECONDS)
+        return text_string_to_metric_families(b"".join(page).decode())
+
+    push.start(collect)
+    return push
 
 
 def _warn_of_impersonation(config: BrokerConfig) -> None:
@@ -456,7 +484,7 @@ _DURABILITY: Final = {
 }
 
 
-def _announce(node: Node, as_json: bool) -> None:
+def _announce(node: Node, as_json: bool, push: otlp.Push | None) -> None:
     bootstrap = str(node.endpoint)
     is_broker = node.config.is_broker
     flush_each = node.config.flush_each
@@ -471,6 +499,7 @@ def _announce(node: Node, as_json: bool) -> None:
                     "data_dir": node.config.log_dirs,
                     "flush": "every_write" if flush_each else "page_cache",
                     **({} if metrics is None else {"metrics": metrics}),
+                    **({} if push is None else {"metrics_pushed_to": push.endpoint}),
                     "pid": os.getpid(),
                     "version": einmal.__version__,
                 }
@@ -485,6 +514,8 @@ def _announce(node: Node, as_json: bool) -> None:
     print(f"  durability    {_DURABILITY[flush_each]}")
     if metrics is not None:
         print(f"  metrics       {metrics}")
+    if push is not None:
+        print(f"                {push.described}")
     if is_broker:
         print(f"  try           export KAFKA_BROKERS={bootstrap}")
         print(f"einmal is ready: bootstrap.servers={bootstrap}", flush=True)

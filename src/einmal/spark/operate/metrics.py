@@ -1,11 +1,13 @@
 """Prometheus metrics of this process's pipelines, served by the driver process.
 
-Served at the address in the Spark setting ``spark.einmal.metrics.address``, from the start of the first pipeline until
-the process ends. docs/monitoring.md has the table of names.
+Served at the address in the Spark setting ``spark.einmal.metrics.address``, and pushed to the receiver of
+OpenTelemetry's variables, from the start of the first pipeline until the process ends. docs/monitoring.md has the table
+of names.
 """
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
@@ -18,6 +20,7 @@ from prometheus_client.registry import Collector
 from pyspark.sql import SparkSession
 
 from einmal.metrics import Naming, serve
+from einmal.otlp import Push, wanted_push
 from einmal.spark.operate.progress import DURATION_BOUNDS_S
 from einmal.spark.operate.watch import Watch
 from einmal.spark.protocol.queries import Queries, queries_of
@@ -27,32 +30,48 @@ ADDRESS: Final = "spark.einmal.metrics.address"
 _NAMING: Final = Naming("pipeline", "pipeline")
 _serving: Final[dict[str, str]] = {}
 """The addresses that are served, by the setting that asked for them."""
+_pushes: Final[list[Push]] = []
+"""At most one in a process, for the pipelines of its first session."""
 _lock: Final = threading.Lock()
 
 
-def served(spark: SparkSession) -> str | None:
-    """The address that a session's setting is served at, from now on; None without the setting.
+def served(spark: SparkSession) -> tuple[str, ...]:
+    """Where the figures of a session's pipelines are from now on: the address that its setting names, and the receiver
+    of OpenTelemetry's variables; empty: neither is named.
 
     Raises OptionError, and PipelineRefused where the address cannot be had.
     """
     wanted = spark.conf.get(ADDRESS, None)
-    if not wanted:
-        return None
+    described = []
     with _lock:
-        if wanted not in _serving:
-            _serving[wanted] = _serve(wanted, queries_of(spark))
-        return _serving[wanted]
+        if wanted:
+            if wanted not in _serving:
+                registry = CollectorRegistry()
+                _serving[wanted] = serve(ADDRESS, wanted, registry)
+                registry.register(_Pipelines(_watch(queries_of(spark))))
+            described.append(f"http://{_serving[wanted]}/metrics")
+        if not _pushes and (push := wanted_push("einmal-pipeline")) is not None:
+            push.start(_Pipelines(_watch(queries_of(spark))).collect)
+            _pushes.append(push)
+            atexit.register(stop_pushing)
+        described += [push.described for push in _pushes]
+    return tuple(described)
 
 
-def _serve(wanted: str, queries: Queries) -> str:
-    watches = [observer for observer in queries.observers if isinstance(observer, Watch)]
-    registry = CollectorRegistry()
-    address = serve(ADDRESS, wanted, registry)
-    if not watches:
-        watches.append(Watch())
-        queries.add_observer(watches[0])
-    registry.register(_Pipelines(watches[0]))
-    return address
+def stop_pushing() -> None:
+    """Push for the last time; the next pipeline begins again."""
+    with _lock:
+        while _pushes:
+            _pushes.pop().close()
+
+
+def _watch(queries: Queries) -> Watch:
+    """The one that observes these queries, from now on if there was none."""
+    watch = next((observer for observer in queries.observers if isinstance(observer, Watch)), None)
+    if watch is None:
+        watch = Watch()
+        queries.add_observer(watch)
+    return watch
 
 
 class _Pipelines(Collector):
