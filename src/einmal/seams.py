@@ -60,10 +60,12 @@ class SystemClock:
 class _TcpListener:
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
+        # A closed server has none.
+        self._port = int(server.sockets[0].getsockname()[1])
 
     @property
     def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._port
 
     def close(self) -> None:
         self._server.close()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from einmal.broker.config import ConfigError, broker_config
+from einmal.broker.monitoring import monitoring
 from einmal.broker.monitoring.families import FAMILIES
 from einmal.broker.monitoring.health import why_not_ready
 from einmal.broker.node import Node
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
 from einmal.wire.frames import frame
 from tests.broker.cluster import Cluster, running_cluster
-from tests.broker.nodes import Client, batch, running_node, until
+from tests.broker.nodes import Client, batch, new_node, running_node, until
 from tests.broker.scraped import Samples, get, ready
 
 ON = {"metrics.listeners": "0"}
@@ -246,6 +247,34 @@ async def test_a_node_that_waits_for_the_others_answers_and_is_not_ready(tmp_pat
     finally:
         starting.cancel()
         await cluster.stop()
+
+
+async def test_pages_can_be_read_at_every_moment_from_a_start_to_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "_FRESH_MS", 0)
+    for turn in range(2):
+        broker = new_node(tmp_path, SMALL)
+        assert broker.monitoring is not None
+        starting, pages = asyncio.ensure_future(broker.start()), 0
+        while not starting.done():
+            pages += 1
+            Samples(b"".join(await broker.monitoring.page()))
+            _reasons(broker)
+            await asyncio.sleep(0)
+        await starting
+        if not turn:
+            async with Client.connect(broker) as client:
+                await client.create_topic("t")
+                await client.produce("t", batch(b"a"))
+        stopping = asyncio.ensure_future(broker.stop())
+        while not stopping.done():
+            pages += 1
+            await broker.monitoring.page()
+            _reasons(broker)
+            await asyncio.sleep(0)
+        await stopping
+        assert pages > 5
 
 
 def _reasons(node: Node) -> list[str]:

@@ -32,6 +32,11 @@ class Listening:
         return self._listeners[listener.name].port
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is an address yet that clients, or other nodes, connect to."""
+        return self._config.named_listeners.first.name in self._listeners
+
+    @property
     def port(self) -> int:
         """For clients, or of what is only a controller. Only after ``open``."""
         return self.port_of(self._config.named_listeners.first)

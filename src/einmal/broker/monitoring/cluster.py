@@ -57,7 +57,9 @@ def add_cluster(page: Page, node: Monitored) -> Iterator[None]:
     active = sum(broker.is_active for broker in image.brokers.values())
     if config.is_broker and node.metadata.is_applied:
         page.add("kafka_brokers", active)
-        page.add("kafka_broker_info", 1, labels(id=config.node_id, address=node.listening.endpoint))
+        # A page may be read while the node starts.
+        if node.listening.is_open:
+            page.add("kafka_broker_info", 1, labels(id=config.node_id, address=node.listening.endpoint))
     if not config.is_controller:
         return
     is_active = node.controller.is_active
