@@ -46,7 +46,10 @@ class LoggedEvent:
 
 def events(path: Path) -> Iterator[LoggedEvent]:
     """Yield the events that a module logs. Raises ValueError where a name or a sentence is no literal."""
-    tree = parse(path.read_text())
+    text = path.read_text()
+    if "EventLog(" not in text:
+        return
+    tree = parse(text)
     texts = list(_texts(tree))
     logs = {name for name, value, _ in _assigned(tree) if _is_event_log(value)}
     for call in ast.walk(tree):

@@ -33,14 +33,19 @@ def secrets(mark: str) -> dict[str, str]:
 def arguments_of(mark: str) -> Iterator[set[str]]:
     """The arguments of all processes that have the mark in their environment, for as long as the context lasts."""
     seen: set[str] = set()
+    known: set[tuple[str, bytes]] = set()
     ended = threading.Event()
 
     def look() -> None:
         while not ended.wait(_LOOK_S):
             for process in Path("/proc").glob("[0-9]*"):
                 with suppress(OSError):
-                    if mark.encode() in (process / "environ").read_bytes():
-                        seen.add((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    arguments = (process / "cmdline").read_bytes()
+                    # Its environment changes with its arguments.
+                    if (process.name, arguments) not in known:
+                        known.add((process.name, arguments))
+                        if mark.encode() in (process / "environ").read_bytes():
+                            seen.add(arguments.replace(b"\0", b" ").decode(errors="replace"))
 
     looking = threading.Thread(target=look)
     looking.start()

@@ -1,12 +1,10 @@
 """How the epoch of a transactional id moves over its end, to a new producer id.
 
-An epoch is reached by as many requests. Ours goes that way once in every run of the tests, and in the long one for each
-claim; so does Apache Kafka, which shows what is right.
+An epoch is reached by as many requests: these tests are long. Those of KIP-890 and KIP-939 begin at the last epochs, on
+the coordinator's machine alone.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import pytest
 
@@ -15,13 +13,10 @@ from tests.interop.conftest import SETTINGS, NodeFactory, Setting, setting_named
 from tests.interop.raw import Identity
 from tests.interop.transaction_driver import NOBODY, TV1, TransactionDriver
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 
-_LONG: Final = [pytest.param(name, marks=pytest.mark.long) for name in SETTINGS if name != "einmal-TV2"]
-
-
-@pytest.fixture(params=["einmal-TV2", *_LONG])
+@pytest.fixture(params=SETTINGS)
 def setting(request: pytest.FixtureRequest, node_of: NodeFactory) -> Setting:
     """Each broker under each transaction version."""
     return setting_named(request.param, node_of)
@@ -58,7 +53,6 @@ def _ask_again(driver: TransactionDriver, old: Identity) -> tuple[ErrorCode, Ide
     return driver.init(old) if driver.dialect is TV1 else driver.end(commit=True, identity=old)
 
 
-@pytest.mark.long
 def test_a_repeated_step_to_the_last_epoch_never_brings_a_second_identity(driver: TransactionDriver) -> None:
     driver.init_at_last()
     old = driver.move_epoch_to(EPOCH_MAX - 1)
@@ -70,7 +64,6 @@ def test_a_repeated_step_to_the_last_epoch_never_brings_a_second_identity(driver
     assert driver.init_at_last().producer_epoch == 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("epoch", [EPOCH_MAX - 1, EPOCH_MAX])
 def test_a_driver_takes_over_an_open_transaction_at_the_end_of_the_epochs(
     driver: TransactionDriver, epoch: int

@@ -95,9 +95,13 @@ DAMAGED: Final = faults(
 """A broker alone finds one of its files damaged after the other."""
 
 BROKER: Final = (
-    Defect(mutants.without_the_sequence_check, _kinds("duplicate"), profile_of, seeds=(2,)),
+    Defect(mutants.without_the_sequence_check, _kinds("duplicate"), profile_of, seeds=(4,)),
     Defect(
-        mutants.without_fencing, _kinds("G1a", "lost-write", "duplicate", "torn-transaction"), profile_of, seeds=(2,)
+        mutants.without_fencing,
+        _kinds("G1a", "lost-write", "duplicate", "torn-transaction"),
+        profile_of,
+        seeds=(2,),
+        seconds=6.0,
     ),
     Defect(mutants.without_the_aborted_index, _kinds("G1a"), profile_of, seeds=(2,)),
     Defect(mutants.without_the_last_stable_offset, _kinds("G1a"), profile_of, seeds=(2,)),
@@ -112,6 +116,7 @@ BROKER: Final = (
         _kinds("duplicate", "bank-sum"),
         changed(profile_of, workload="bank", duration=25.0),
         seeds=(41, 9),
+        seconds=8.0,
     ),
     Defect(
         mutants.without_waiting_for_the_commit,
@@ -133,14 +138,14 @@ BROKER: Final = (
         changed(profile_of, flush_each=True, crash=Crash.POWER, disk=DiskFaults(sync_error=0.05)),
         seeds=(46,),
     ),
-    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(12,)),
+    Defect(mutants.without_what_checkpoints_promise, GONE, DAMAGED, seeds=(12,), seconds=20.0),
     Defect(mutants.without_distinguishing_damage_from_torn_tails, GONE, DAMAGED, seeds=(2,), seconds=5.0),
     Defect(mutants.without_checksums_of_identities, GONE, DAMAGED, seeds=(2,), seconds=5.0),
 )
 """Of a broker alone."""
 
 REPLICATION: Final = (
-    Defect(cluster_mutants.without_waiting_for_the_isr, LOST, seeds=(2,)),
+    Defect(cluster_mutants.without_waiting_for_the_isr, LOST, seeds=(2,), seconds=5.0),
     Defect(
         cluster_mutants.without_min_insync_replicas,
         LOST,
@@ -180,7 +185,7 @@ CONTROLLER: Final = (
         LOST,
         faults(F.CRASH, F.CRASH_LEADER, F.CRASH_LEADER, min_insync_replicas=1),
     ),
-    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(24, 1)),
+    Defect(cluster_mutants.without_keeping_the_fenced_out, LOST, seeds=(24, 1), seconds=5.0),
     Defect(
         cluster_mutants.without_directory_ids,
         LOST,
@@ -203,6 +208,7 @@ QUORUM: Final = (
         cluster_mutants.without_comparing_logs_before_voting,
         _kinds("committed-changed", "two-leaders", "uncaught"),
         seeds=(7, 1),
+        seconds=4.0,
     ),
     Defect(
         cluster_mutants.without_a_majority,
@@ -285,7 +291,7 @@ TRANSACTIONS: Final = (
     ),
     Defect(cluster_mutants.without_loading, STUCK),
     Defect(cluster_mutants.without_waiting_for_the_load, STUCK, seeds=(7, 2)),
-    Defect(cluster_mutants.without_new_epochs, TORN, delayed_profile_of, seeds=(12, 9)),
+    Defect(cluster_mutants.without_new_epochs, TORN, delayed_profile_of, seeds=(12, 9), seconds=5.0),
     Defect(cluster_mutants.without_a_new_epoch_after_a_timeout, TORN, seeds=(8,)),
     Defect(cluster_mutants.without_fencing_the_predecessor, TORN),
     Defect(cluster_mutants.without_dropping_aborted_offsets, _kinds("lost-write")),
@@ -305,6 +311,7 @@ TRANSACTIONS: Final = (
             transaction_version=2,
         ),
         seeds=(4, 12),
+        seconds=5.0,
     ),
     Defect(
         cluster_mutants.without_confirmed_ends,

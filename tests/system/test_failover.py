@@ -174,6 +174,7 @@ def test_three_brokers_lose_nothing_whichever_of_them_is_killed(tmp_path: Path) 
 
 
 @pytest.mark.system
+@pytest.mark.long
 def test_three_brokers_with_tls_between_them_lose_nothing(tmp_path: Path) -> None:
     """Mutual TLS of clients, SASL_SSL between brokers and controllers: a leader, a follower and a controller killed."""
     figures = run(secured_cluster(tmp_path / "cluster"), tmp_path, _SMALL_LOAD, _TLS_KILLS)

@@ -32,7 +32,7 @@ def decoded(module: ModuleType, data: bytes, base_timestamp: int) -> object:
         return str(error)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(sections(), INT64)
 def test_compiled_and_interpreted_batches_are_decoded_alike(batch: tuple[bytes, int], base_timestamp: int) -> None:
     section, count = batch
@@ -40,7 +40,7 @@ def test_compiled_and_interpreted_batches_are_decoded_alike(batch: tuple[bytes, 
     assert decoded(record_batch, data, base_timestamp) == decoded(_SOURCE, data, base_timestamp)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(st.builds(NewRecord, SMALL, SMALL, _TIME, _HEADERS), min_size=1, max_size=20))
 def test_compiled_and_interpreted_records_are_encoded_alike(records: list[NewRecord]) -> None:
     data = record_batch.encode_batch(records)

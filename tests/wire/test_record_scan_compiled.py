@@ -73,7 +73,7 @@ def times(module: ModuleType, section: bytes, count: int) -> object:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.one_of(sections(), st.tuples(st.binary(max_size=80), st.integers(0, 50))),
     INT64,
