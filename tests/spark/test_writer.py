@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from einmal.chaos.processes import command_of
 from einmal.client import Admin
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
@@ -124,7 +125,7 @@ def daemons_children(spark: SparkSession) -> list[psutil.Process]:
     """Spark's Python workers that a daemon has forked: of planning, of tasks, of commits."""
     kept = keepers(spark)
     children = driver_of(spark).children()
-    daemons = [each for each in children if any(part.endswith(".daemon") for part in each.cmdline())]
+    daemons = [each for each in children if any(part.endswith(".daemon") for part in command_of(each.pid).split())]
     return [child for daemon in daemons for child in daemon.children() if child.pid not in kept]
 
 

@@ -31,9 +31,11 @@ _ASK = "from tests.suite.shared import shared; node = shared('einmal'); print(no
 
 
 def exists(pid: int) -> bool:
-    # A process that has ended, and that nobody waits for, has no command line.
-    path = Path(f"/proc/{pid}/cmdline")
-    return path.exists() and path.read_bytes() != b""
+    # A process that has ended, and that nobody waits for, has no command line; it may end between two looks.
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
 
 
 def ask(directory: Path) -> tuple[int, str]:
