@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
+from tests.cli.running import Cli
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.apache_tools import ApacheTools
 from tests.interop.cluster import Cluster
@@ -238,6 +239,23 @@ def test_what_its_producers_write_its_consumers_read_and_groups_are_operated(
     assert re.search(rf"{group} .* Empty +0\n", tools(GROUPS, "--describe", "--group", group, "--state"))
     assert "was successful" in tools(GROUPS, "--delete", "--group", group)
     assert group not in tools("GroupsCommand", "--list")
+
+
+def test_lag_reaches_0_where_its_tool_counts_the_marker(cluster: Cluster, tools: ApacheTools, topic: str) -> None:
+    cluster.create_topic(topic)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(10):
+        producer.produce(topic, str(number))
+    producer.commit_transaction()
+    group = f"g-{topic}"
+    reading = ("--from-beginning", "--max-messages", "10", "--isolation-level", "read_committed")
+    tools("consumer.ConsoleConsumer", "--topic", topic, "--group", group, *reading)
+    told = tools(GROUPS, "--describe", "--group", group)
+    assert re.findall(rf"{group} +{topic} +0 +(\d+) +(\d+) +(\d+) ", told) == [("10", "11", "1")]
+    lag = Cli(cluster.bootstrap)("group", "lag", group, "--format", "json").document
+    assert (lag["unread"], lag["behind"], lag["partitions"][0]["markers"]) == (0, 0, 1)
 
 
 def test_its_transactional_copier_copies_once(cluster: Cluster, tools: ApacheTools, topic: str) -> None:

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
+from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.pipeline.errors import PipelineRefused
+from einmal.security.properties import parse_properties
 from einmal.spark.environment import class_archive
 from einmal.spark.environment.cache import kept
 from einmal.spark.environment.interpreter import worker_python
@@ -44,6 +47,7 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _FOLDER_MAX: Final = 62
 """Bytes of the directory for Unix domain sockets. The path of one may have some hundred, and Spark's names have 42."""
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
@@ -82,21 +86,31 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one: on ``master`` (default: ``spark.master``, else all cores of this machine).
 
-    ``config`` holds Spark settings and wins over the defaults, which only a new session gets. ``quiet`` keeps PySpark
-    from logging what it raises, and on a local master Spark's log to errors. On a local master ``quick`` is for
-    programs that end within minutes: the JVM starts sooner and never compiles for peak speed. Java is found by
-    ``einmal.spark.environment.java``; Python workers run this interpreter. Raises JavaMissing, and PipelineRefused for
-    Spark Connect.
+    ``config`` holds Spark settings. They win over those of spark-submit (else of ``spark-defaults.conf``), and these
+    over the defaults, which only a new session gets. ``quiet`` keeps PySpark from logging what it raises, and on a
+    local master Spark's log to errors. On a local master ``quick`` is for programs that end within minutes: the JVM
+    starts sooner and never compiles for peak speed. Java is found by ``einmal.spark.environment.java``; Python workers
+    run this interpreter. Raises JavaMissing, and PipelineRefused for Spark Connect.
     """
     wanted = {name: str(value) for name, value in (config or {}).items()}
-    master = master or wanted.pop("spark.master", None) or "local[*]"
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    given = _settings_of_the_jvm() if is_submitted else _settings_of_the_file()
+    master = master or wanted.pop("spark.master", None) or given.get("spark.master") or "local[*]"
     if master.startswith("sc://") or os.environ.get("SPARK_REMOTE"):
         raise PipelineRefused(
             f"{_CONNECT}session() makes one with a driver in this process, which the sink needs",
             f"SparkSession.builder.remote(...) makes one of Spark Connect; or {_CLASSIC}",
         )
     # A session that runs keeps what it was made with.
-    settings = _defaults(master, wanted, quiet=quiet, quick=quick) if SparkSession.getActiveSession() is None else {}
+    settings = {}
+    if SparkSession.getActiveSession() is None:
+        if not is_submitted:
+            use_java(vector_module=not (master.startswith("local") and quiet))
+            if _JAVA_OPTIONS in given:
+                # Together with ours. A JVM that runs has its options.
+                wanted.setdefault(_JAVA_OPTIONS, given.pop(_JAVA_OPTIONS))
+        defaults = _defaults(master, wanted, quiet=quiet, quick=quick)
+        settings = {name: value for name, value in defaults.items() if name not in given}
     if quiet:
         _quiet_python()
     builder = SparkSession.builder.appName(app_name).master(master)
@@ -105,6 +119,25 @@ def session(
     spark = builder.getOrCreate()
     redact_plans(spark)
     return spark
+
+
+def _settings_of_the_jvm() -> dict[str, str]:
+    """Where spark-submit has started this program: its options, and its ``spark-defaults.conf``."""
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def _settings_of_the_file() -> dict[str, str]:
+    """Those that Spark takes from ``spark-defaults.conf``, and would let a builder's overrule, such as our defaults."""
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    file = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    try:
+        values = parse_properties(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineRefused(f"{file} cannot be read: {error}", "correct the file, or unset SPARK_CONF_DIR") from error
+    return {name: value.strip() for name, value in values.items() if name.startswith("spark.")}
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -151,7 +184,6 @@ def ended(error: Exception) -> PipelineRefused:
 def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) -> dict[str, str]:
     """The settings of a new session. Moves Java's options from ``wanted`` into them, behind ours."""
     local = master.startswith("local")
-    use_java(vector_module=not (local and quiet))
     # The script of worker_python is on this machine only.
     python = worker_python() if local else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
@@ -169,8 +201,8 @@ def _defaults(master: str, wanted: dict[str, str], *, quiet: bool, quick: bool) 
         if quick:
             options += _QUICK
         # Together with the caller's, which come last and win.
-        options.append(wanted.pop("spark.driver.extraJavaOptions", ""))
-        settings["spark.driver.extraJavaOptions"] = " ".join(options)
+        options.append(wanted.pop(_JAVA_OPTIONS, ""))
+        settings[_JAVA_OPTIONS] = " ".join(options)
     return settings
 
 
