@@ -1,0 +1,1 @@
+"""Pipelines on Spark's YARN: a real ResourceManager and NodeManagers on loopback, whose containers are killed."""
