@@ -194,6 +194,22 @@ def test_variables_that_cannot_be_followed_are_reported_and_stop_no_process(
     assert expected in line
 
 
+def test_no_secret_of_the_variables_is_shown(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(ENDPOINT, receiver.endpoint.replace("//", "//user:hunter2@"))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization: Bearer hunter2")
+    receiver.status = 401
+    push = otlp.wanted_push("einmal-mirror")
+    assert push is not None
+    push.start(CollectorRegistry().collect)
+    push.close()
+    lines = [record.getMessage() for record in caplog.records if record.name == otlp.__name__]
+    assert lines[0] == "a header is not name=value, URL-encoded (a variable OTEL_*)"
+    assert lines[1].startswith(f"no metrics are pushed to {receiver.endpoint}: ")
+    assert "hunter2" not in f"{push.described} {push.endpoint} {lines}"
+
+
 @pytest.mark.parametrize(
     ("variable", "value"), [("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"), ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")]
 )

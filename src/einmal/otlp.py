@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = EventLog(__name__)
 
 _EXPORTER_LOG: Final = "opentelemetry.exporter.otlp"
+_HEADERS_LOG: Final = "opentelemetry.util.re"
+_USER: Final = re.compile(r"(?<=//)[^/@]*@")
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL: Final = "http/protobuf"
@@ -42,11 +45,12 @@ Collecting = Callable[[], Iterable["Metric"]]
 
 
 def receiver(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the address that the variables name; None: no metrics are to be pushed."""
+    """Return the address that the variables name, without a password; None: no metrics are to be pushed."""
     exporters = {name.strip() for name in (_first(environ, ("OTEL_METRICS_EXPORTER",)) or "otlp").split(",")}
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "otlp" not in exporters:
         return None
-    return _first(environ, ENDPOINTS)
+    endpoint = _first(environ, ENDPOINTS)
+    return None if endpoint is None else _USER.sub("", endpoint)
 
 
 def wanted_push(service: str, *, instance: str | None = None) -> Push | None:
@@ -149,13 +153,16 @@ class _Reasons(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._logged: deque[str] = deque(maxlen=_REASONS_MAX)
-        self._logger = logging.getLogger(_EXPORTER_LOG)
-        self._logger.addHandler(self)
-        # One line about a failure is enough, and it is ours.
-        self._logger.propagate = False
+        self._loggers = [logging.getLogger(name) for name in (_EXPORTER_LOG, _HEADERS_LOG)]
+        for logger in self._loggers:
+            logger.addHandler(self)
+            # One line about a failure is enough, and it is ours.
+            logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._logged.append(record.getMessage())
+        # What is wrong with a header has the header in it, which may be a token.
+        is_header = record.name == _HEADERS_LOG
+        self._logged.append("a header is not name=value, URL-encoded" if is_header else record.getMessage())
 
     def taken(self) -> list[str]:
         """Take the reasons since the last call, without repetitions."""
@@ -164,7 +171,8 @@ class _Reasons(logging.Handler):
         return reasons
 
     def close(self) -> None:
-        self._logger.removeHandler(self)
+        for logger in self._loggers:
+            logger.removeHandler(self)
         super().close()
 
 
