@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -37,6 +38,8 @@ class Graph(GraphElementRegistry):
 
     def register_output(self, output: Output) -> None:
         assert isinstance(output, Sink)
+        # The command parses it as an identifier of SQL.
+        assert re.fullmatch(r"[A-Za-z_]\w*", output.name), output.name
         self.sinks[output.name] = output
 
     def register_flow(self, flow: Flow) -> None:
@@ -70,7 +73,7 @@ def test_each_flow_writes_to_its_sink_once(
     graph = Graph()
     with graph_element_registration_context(graph):
         runpy.run_path(str(FLOWS))
-    assert sorted(graph.sinks) == sorted(flow.target for flow in graph.flows) == ["orders-large", "orders-upper"]
+    assert sorted(graph.sinks) == sorted(flow.target for flow in graph.flows) == ["orders_large", "orders_upper"]
     with Producer({"bootstrap.servers": broker.bootstrap}) as producer:
         producer.send("orders", "tea")
         producer.flush()

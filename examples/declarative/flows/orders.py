@@ -11,10 +11,11 @@ BOOTSTRAP = os.environ.get("BOOTSTRAP", "127.0.0.1:9092")
 
 
 def sink(topic: str) -> str:
-    """Create a sink that writes to this topic, exactly once."""
+    """Create a sink that writes to this topic, exactly once. Its name is an identifier of SQL, without a hyphen."""
+    name = topic.replace("-", "_")
     options = {"kafka.bootstrap.servers": BOOTSTRAP, "topic": topic, "transactional.id": topic}
-    dp.create_sink(topic, "einmal", options)
-    return topic
+    dp.create_sink(name, "einmal", options)
+    return name
 
 
 def orders() -> DataFrame:

@@ -25,10 +25,10 @@ from tests.spark.yarn.cluster import APPLICATION_MASTER, EXECUTOR, YarnCluster, 
 from tests.suite.patience import patient
 
 KINDS: Final = ("copy", "windows", "postgres")
-WORKER: Final = "pyspark_einmal.daemon"
+WORKER: Final = ".daemon pyspark.worker"
 _VICTIMS: Final = {"driver": APPLICATION_MASTER, "executor": EXECUTOR, "python worker": WORKER}
 _PROGRAM: Final = Path(__file__).with_name("program.py")
-_ROWS: Final = 1_000
+_ROWS: Final = 2_000
 """Each time that a pipeline is submitted while there are kills left, so many more."""
 _WINDOW: Final = 20
 _RUN_S: Final = 900.0
