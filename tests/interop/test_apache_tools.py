@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer
 
 from tests.cli.running import Cli
 from tests.interop.apache_kafka import KafkaUnavailable
@@ -250,8 +250,17 @@ def test_lag_reaches_0_where_its_tool_counts_the_marker(cluster: Cluster, tools:
         producer.produce(topic, str(number))
     producer.commit_transaction()
     group = f"g-{topic}"
-    reading = ("--from-beginning", "--max-messages", "10", "--isolation-level", "read_committed")
-    tools("consumer.ConsoleConsumer", "--topic", topic, "--group", group, *reading)
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+         "enable.auto.commit": False}
+    )  # fmt: skip
+    consumer.subscribe([topic])
+    read: list[Message] = []
+    while len(read) < 10:
+        read += consumer.consume(10, 1.0)
+    # As many programs do: the position after the last record that was processed.
+    consumer.commit(message=read[-1], asynchronous=False)
+    consumer.close()
     told = tools(GROUPS, "--describe", "--group", group)
     assert re.findall(rf"{group} +{topic} +0 +(\d+) +(\d+) +(\d+) ", told) == [("10", "11", "1")]
     lag = Cli(cluster.bootstrap)("group", "lag", group, "--format", "json").document
