@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from einmal.pipeline.errors import PipelineRefused
 from einmal.spark import session
@@ -83,10 +84,20 @@ def test_a_program_has_the_settings_of_its_submission(tmp_path: Path, way: str) 
     }
 
 
-def test_defaults_that_cannot_be_read_are_refused_with_their_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spark-defaults.conf").write_bytes(b"spark.x \xff")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_defaults_that_cannot_be_read_are_refused_with_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests of this process may have a session.
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(PipelineRefused, match=r"spark-defaults\.conf cannot be read"):
         session("refused")
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_a_session_that_runs_is_found_whatever_the_defaults_are_now(spark: SparkSession) -> None:
+    assert session("found").sparkContext is spark.sparkContext

@@ -94,16 +94,19 @@ def session(
     """
     wanted = {name: str(value) for name, value in (config or {}).items()}
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    given = _settings_of_the_jvm() if is_submitted else _settings_of_the_file()
+    # A session that runs keeps what it was made with.
+    is_new = SparkSession.getActiveSession() is None
+    given: dict[str, str] = {}
+    if is_new:
+        given = _settings_of_the_jvm() if is_submitted else _settings_of_the_file()
     master = master or wanted.pop("spark.master", None) or given.get("spark.master") or "local[*]"
     if master.startswith("sc://") or os.environ.get("SPARK_REMOTE"):
         raise PipelineRefused(
             f"{_CONNECT}session() makes one with a driver in this process, which the sink needs",
             f"SparkSession.builder.remote(...) makes one of Spark Connect; or {_CLASSIC}",
         )
-    # A session that runs keeps what it was made with.
     settings = {}
-    if SparkSession.getActiveSession() is None:
+    if is_new:
         if not is_submitted:
             use_java(vector_module=not (master.startswith("local") and quiet))
             if _JAVA_OPTIONS in given:
