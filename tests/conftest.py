@@ -31,7 +31,7 @@ from tests.suite.shards import Shard
 settings.register_profile("einmal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("einmal")
 
-pytest_plugins = ("tests.spark.fixtures",)
+pytest_plugins = ("tests.spark.fixtures", "tests.suite.representatives")
 
 SECONDS_MAX: Final = 30
 """Time limit of an async test without the marker ``time_limit``, on a quiet machine."""

@@ -66,6 +66,7 @@ def test_the_page_has_a_row_for_every_kind_of_file() -> None:
     assert list(table()) == list(FILES)
 
 
+@pytest.mark.representatives(9)
 @pytest.mark.parametrize("file", FILES)
 async def test_damage_has_the_documented_outcome(base: Path, tmp_path: Path, file: str) -> None:
     row = table()[file]
@@ -74,6 +75,7 @@ async def test_damage_has_the_documented_outcome(base: Path, tmp_path: Path, fil
         assert {name for name in found if name} == {row[how]}, how
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("how", DAMAGES)
 async def test_in_its_first_seconds_a_partition_is_known_by_one_file_only(base: Path, tmp_path: Path, how: str) -> None:
     """Later it is rebuilt, by the mark or by the checkpoint, which name the topic, too."""

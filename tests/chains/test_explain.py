@@ -85,6 +85,7 @@ def test_clusters_that_do_not_answer_are_named_and_nothing_else_changes(director
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_broken_section_is_left_out_and_reported(directory: Path) -> None:
     mirror = directory / "mirror.toml"
     mirror.write_text(mirror.read_text() + '["B->A"]\nenabled = "perhaps"\n')
@@ -104,6 +105,7 @@ def test_a_broken_section_is_left_out_and_reported(directory: Path) -> None:
     assert (nothing.returncode, nothing.stdout) == (2, "")
 
 
+@pytest.mark.long
 def test_a_file_that_is_broken_as_a_whole_blocks_no_other(directory: Path) -> None:
     (directory / "half.toml").write_text('clusters = ["A"\n')
     (directory / "latin.toml").write_bytes(b'name = "caf\xe9"\n')

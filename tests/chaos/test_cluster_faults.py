@@ -71,6 +71,7 @@ def test_another_broker_leads_when_the_leader_is_killed(faults: ClusterFaults, t
     assert read(faults, topic, 2) == [b"before", b"after"]
 
 
+@pytest.mark.long
 @pytest.mark.system
 def test_a_paused_leader_is_replaced_and_follows_when_it_runs_again(faults: ClusterFaults, topic: str) -> None:
     paused = faults.leader(topic)
@@ -82,6 +83,7 @@ def test_a_paused_leader_is_replaced_and_follows_when_it_runs_again(faults: Clus
     assert read(faults, topic, 1) == [b"while paused"]
 
 
+@pytest.mark.long
 @pytest.mark.system
 def test_a_rolling_restart_loses_nothing(faults: ClusterFaults, topic: str) -> None:
     write(faults, topic, b"kept")

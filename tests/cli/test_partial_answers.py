@@ -73,6 +73,7 @@ STATUS: Final = {"group describe": 0, "group lag": 0, "topic describe": 0, "topi
 """Where others have 1: the answer is not complete, but nothing else was asked for than to show it."""
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("verb", VERBS)
 def test_partitions_without_an_answer_are_named_and_others_have_theirs(verb: str, broken: tuple[Cli, set[int]]) -> None:
     cli, led = broken

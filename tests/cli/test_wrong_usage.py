@@ -163,6 +163,7 @@ def einmal(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={**os.environ, **environment})
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.system
 @pytest.mark.parametrize("options", STARTS, ids=" ".join)
 def test_a_broker_that_cannot_start_reports_why(options: list[str], here: Path) -> None:

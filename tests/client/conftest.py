@@ -16,7 +16,7 @@ NameFactory = Callable[[str], str]
 
 NODES = [
     pytest.param(("apache", 2), id="apache-TV2", marks=pytest.mark.interop),
-    pytest.param(("apache", 1), id="apache-TV1", marks=pytest.mark.interop),
+    pytest.param(("apache", 1), id="apache-TV1", marks=[pytest.mark.interop, pytest.mark.long]),
     pytest.param(("einmal", 2), id="einmal", marks=pytest.mark.system),
 ]
 

@@ -119,6 +119,7 @@ class Bank:
                 pass
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("killed_after", STEPS)
 def test_topic_and_database_agree_wherever_broker_and_producer_are_killed(
     broker: EinmalBroker, topic: TopicPartition, name: NameFactory, killed_after: str

@@ -85,6 +85,7 @@ def test_every_broker_and_the_quorum_are_described(cluster: Cluster, tools: Apac
     assert replication.count("Leader") == 1
 
 
+@pytest.mark.long
 def test_features_are_described_and_moved(tools: ApacheTools) -> None:
     def finalized() -> str | None:
         found = re.search(r"transaction.version .* FinalizedVersionLevel: (\d)", tools.of("FeatureCommand", "describe"))
@@ -137,6 +138,7 @@ def test_topics_are_created_described_and_widened(tools: ApacheTools, topic: str
     at_last(lambda: tools(TOPICS, "--list").split(), lambda listed: topic not in listed)
 
 
+@pytest.mark.long
 def test_a_dead_broker_is_detected_and_leads_again_on_request(cluster: Cluster, tools: ApacheTools, topic: str) -> None:
     cluster.create_topic(topic)
     preferred = cluster.partition(topic).replica_nodes[0]
@@ -161,6 +163,7 @@ def test_a_dead_broker_is_detected_and_leads_again_on_request(cluster: Cluster, 
     at_last(lambda: cluster.leader(topic), lambda leader: leader == preferred)
 
 
+@pytest.mark.long
 def test_only_an_unclean_election_elects_a_replica_without_the_end_of_the_log(
     cluster: Cluster, tools: ApacheTools, topic: str, tmp_path: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_only_an_unclean_election_elects_a_replica_without_the_end_of_the_log(
     assert tools("GetOffsetShell", "--topic", topic).split() == [f"{topic}:0:0"]
 
 
+@pytest.mark.long
 def test_partitions_are_reassigned(cluster: Cluster, tools: ApacheTools, topic: str, tmp_path: Path) -> None:
     cluster.create_topic(topic, 2)
     tools("VerifiableProducer", "--topic", topic, "--max-messages", "200", "--acks", "-1")
@@ -316,6 +320,7 @@ def test_its_clients_find_what_they_need(cluster: Cluster, tools: ApacheTools, t
     assert "SUCCESS" in tools("ClientCompatibilityTest", *arguments)
 
 
+@pytest.mark.long
 def test_quotas_are_set_described_and_removed(tools: ApacheTools) -> None:
     user = ("--entity-type", "users", "--entity-name", "quota-user")
     client = ("--entity-type", "clients", "--entity-name", "quota-client")
@@ -334,6 +339,7 @@ def test_quotas_are_set_described_and_removed(tools: ApacheTools) -> None:
     tools(CONFIGS, "--alter", *by_default, "--delete-config", "connection_creation_rate")
 
 
+@pytest.mark.long
 def test_its_performance_tools_are_served_with_and_without_transactions(
     cluster: Cluster, tools: ApacheTools, topic: str
 ) -> None:

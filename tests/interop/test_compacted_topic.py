@@ -154,6 +154,7 @@ def test_a_replica_that_was_down_during_cleaning_gets_the_remaining_records(tabl
     table.check()
 
 
+@pytest.mark.long
 def test_an_open_transaction_is_not_cleaned_and_counts_from_its_commit_on(table: Table) -> None:
     table.write()
     late = table.transactional_producer("late")

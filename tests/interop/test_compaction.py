@@ -107,6 +107,7 @@ def test_apache_kafka_reads_what_our_cleaner_leaves(files: list[Path]) -> None:
     assert all(kinds.values()), kinds
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
 def test_apache_kafka_agrees_with_the_indexes_of_cleaned_segments(files: list[Path], suffix: str) -> None:
     names = {
@@ -207,6 +208,7 @@ def settled(node: Node) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_readers_see_the_same_after_its_cleaner_and_after_ours(cleaned: dict[str, Visible], isolation: str) -> None:
     # A marker may be written before or after the next batch: only the order of the records is the same.

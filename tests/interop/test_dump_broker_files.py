@@ -87,6 +87,7 @@ def _write_compressed(broker: Broker, codec: str) -> None:
     assert producer.flush(120) == 0
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("codec", _CODECS)
 def test_batches_of_librdkafka_in_every_codec_are_read(data: Path, codec: str) -> None:
     text = _dump(data / f"{codec}-0" / f"{_SEGMENT}.log")

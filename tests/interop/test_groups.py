@@ -335,6 +335,7 @@ def join_fields(group: str, member_id: str) -> dict[str, object]:
     }
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("version", range(10))
 def test_every_version_of_the_protocol_gets_a_member_through_its_life(broker: Node, version: int) -> None:
     topic = new_topic(broker, 1)
@@ -372,6 +373,7 @@ def test_every_version_of_the_protocol_gets_a_member_through_its_life(broker: No
         assert gone.error_code == ErrorCode.unknown_member_id
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("version", range(2, 10))
 def test_every_version_of_commit_and_fetch_returns_the_same(broker: Node, version: int) -> None:
     topic = new_topic(broker, 1)

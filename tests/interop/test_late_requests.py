@@ -91,6 +91,7 @@ def test_late_requests_of_the_driver_leave_the_next_transaction_alone(driver: Tr
     assert driver.committed(WRITTEN) == ["next"]
 
 
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("epochs_behind", [1, 3])
 def test_a_late_init_producer_id_never_brings_an_identity_or_a_wrong_result(
     setting: Setting, epochs_behind: int

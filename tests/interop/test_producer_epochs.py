@@ -156,6 +156,7 @@ def test_the_timeout_moves_the_epoch_by_one(setting: Setting) -> None:
             assert driver.init(identity) == (ErrorCode.none, fenced)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("timeout_ms", [0, _TIMEOUT_MAX_MS + 1])
 def test_a_timeout_out_of_bounds_is_refused(driver: TransactionDriver, timeout_ms: int) -> None:
     driver.timeout_ms = timeout_ms

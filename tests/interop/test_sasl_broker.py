@@ -209,12 +209,14 @@ CLIENTS: Final[dict[str, Through]] = {
 }
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_authenticates_writes_and_reads(broker: SaslBroker, client: str, mechanism: str) -> None:
     assert CLIENTS[client](broker.bootstrap, f"{client}-{mechanism}", mechanism, True) == client.encode()
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_with_a_wrong_password_or_an_unsecured_token_is_refused(

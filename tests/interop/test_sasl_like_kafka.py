@@ -135,6 +135,7 @@ CASES: dict[str, Callable[[Client], Any]] = {
 }
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("name", CASES)
 async def test_bad_input_has_the_same_outcome_as_on_apache_kafka(name: str, apache: Connect, tmp_path: Path) -> None:
     settings = {

@@ -55,6 +55,7 @@ def values(settings: dict[str, Any], topic: str, count: int) -> list[bytes | Non
     return found
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_records_are_produced_transactionally_and_consumed(secure_kafka: SecureKafka, way: str) -> None:
     settings = secure_kafka.settings(way)
@@ -192,6 +193,7 @@ def failure(settings: dict[str, Any]) -> KafkaError:
     return caught.value
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("wrong", [{"sasl.password": f"{CANARY}-wrong"}, {"sasl.username": "nobody"}])
 def test_wrong_credentials_fail_at_once_in_kafkas_words(

@@ -55,6 +55,7 @@ def library(request: pytest.FixtureRequest, cluster: GuardedCluster, tmp_path: P
     return LIBRARIES[request.param](cluster, tmp_path)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("kind", [pytest.param("idempotent", marks=pytest.mark.long), "transactional"])
 def test_what_a_library_writes_it_reads_once(cluster: GuardedCluster, library: Library, topic: str, kind: str) -> None:
     library.write(topic, VALUES, f"{topic}-id" if kind == "transactional" else None)
@@ -65,6 +66,7 @@ def test_what_a_library_writes_it_reads_once(cluster: GuardedCluster, library: L
     assert {each.topic for each in committed} == {topic}
 
 
+@pytest.mark.representatives(2)
 def test_no_library_writes_to_a_topic_that_is_not_hers(library: Library) -> None:
     refusal = library.refusal(FORBIDDEN).replace("_", "").lower()
     assert refusal.startswith(("topicauthorizationfailed", "topicauthorizationexception"))

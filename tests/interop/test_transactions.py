@@ -173,6 +173,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(broker: Node, 
     assert values(client, broker, target, 0) == ["first"]
 
 
+@pytest.mark.representatives(1)
 def test_empty_transactions_are_no_trouble(broker: Node, client: type[Writer]) -> None:
     topic = new_topic(broker)
     with client(broker.bootstrap, f"id-of-{topic}") as writer:
@@ -185,6 +186,7 @@ def test_empty_transactions_are_no_trouble(broker: Node, client: type[Writer]) -
     assert values(client, broker, topic, 0) == ["at last"]
 
 
+@pytest.mark.representatives(1)
 def test_a_transaction_that_takes_too_long_is_aborted_and_cannot_be_committed(
     broker: Node, client: type[Writer]
 ) -> None:

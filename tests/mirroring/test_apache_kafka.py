@@ -73,6 +73,7 @@ def read(settings: Settings, topic: str, group_id: str) -> list[bytes | None]:
     return sorted(found, key=str)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("direction", ["to einmal", "to Apache Kafka"])
 def test_records_and_group_offsets_are_copied_over_sasl_ssl(
     direction: str, apache: SecureKafka, ours: Settings, tmp_path: Path

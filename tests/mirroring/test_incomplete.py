@@ -197,6 +197,7 @@ def test_a_mirror_that_ends_well_has_copied_everything_whatever_has_failed(
     assert fail_over_now(clusters, flow) == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("verb", ["commit_offsets", "read_groups"])
 def test_a_group_that_the_target_refuses_is_named_and_everything_else_is_copied(
     clusters: Clusters, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -299,6 +300,7 @@ def test_records_beyond_the_defaults_of_the_targets_brokers_are_copied(clusters:
     assert [len(value or b"") for value in values(clusters.target, flow.remote_topic("limits"))] == [2_000_000]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("is_transactional", (False, True))
 def test_committed_records_behind_an_open_transaction_are_no_success(
     clusters: Clusters, is_transactional: bool, monkeypatch: pytest.MonkeyPatch
@@ -346,6 +348,7 @@ def test_a_source_that_is_not_there_is_an_error_at_the_start(clusters: Clusters)
         run_to_the_end(mirror(away, flow_of("away")))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.slow
 @pytest.mark.time_limit(180)
 @pytest.mark.parametrize("is_at_target", (False, True))
@@ -389,6 +392,7 @@ def test_partitions_whose_leader_answers_with_an_error_hold_back_no_other_topic(
     assert fail_over_now(clusters, flow) == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("is_at_target", (False, True))
 def test_a_partition_that_cannot_be_read_or_written_now_holds_back_no_other_topic(
     clusters: Clusters, is_at_target: bool, monkeypatch: pytest.MonkeyPatch
@@ -426,6 +430,7 @@ def test_a_partition_that_cannot_be_read_or_written_now_holds_back_no_other_topi
     assert fail_over_now(clusters, flow) == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("is_topic", (False, True))
 def test_what_stays_refused_never_stops_the_mirror_of_a_quiet_source(
     clusters: Clusters, is_topic: bool, monkeypatch: pytest.MonkeyPatch
@@ -468,6 +473,7 @@ def test_what_stays_refused_never_stops_the_mirror_of_a_quiet_source(
     assert values(clusters.target, flow.remote_topic(other)) == [b"v"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.time_limit(180)
 def test_a_partition_without_a_leader_holds_back_no_other_topic(

@@ -47,13 +47,13 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
 
 
 def _cases() -> Iterator[Any]:
-    """A restart of Apache Kafka takes ten seconds, and of TV1 there are two brokers that differ in little. What is slow
-    uses up the epochs of a producer id, as ``tests.interop.test_last_epoch`` does in every run."""
+    """Ours in every run, and Apache Kafka, which no change of ours can change, in the long one. Of TV1 there are two
+    brokers that differ in little. What is slow uses up the epochs of a producer id."""
     for scenario in SCENARIOS:
         for kind in KINDS:
             if scenario.changes_version and kind in _TV1:
                 continue
-            is_long = scenario.is_slow or (kind != EINMAL and scenario.needs_restart)
+            is_long = scenario.is_slow or kind in (APACHE, APACHE_TV1) or (kind != EINMAL and scenario.needs_restart)
             marks = [pytest.mark.slow] * scenario.is_slow + [pytest.mark.long] * is_long
             yield pytest.param(kind, scenario, id=f"{scenario.name}-{kind}", marks=marks)
 

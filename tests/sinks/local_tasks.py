@@ -53,6 +53,28 @@ _attempts = itertools.count(os.getpid() * 1_000_000)
 _running = threading.local()
 
 
+OF_EVERY_ENGINE_ALIKE: Final = frozenset(
+    {
+        "test_asking_before_the_first_run_finds_no_pipelines",
+        "test_commit_and_acquire_at_once_have_one_winner",
+        "test_driver_of_before_a_deleted_record_commits_no_more",
+        "test_every_name_has_a_record_of_its_own",
+        "test_every_transaction_has_an_identity_of_its_own",
+        "test_forgotten_name_leaves_no_record",
+        "test_idle_driver_notices_that_it_was_fenced",
+        "test_look_fences_nobody",
+        "test_new_name_has_no_record",
+        "test_outputs_count_the_rows_of_every_task",
+        "test_promises_are_known_without_asking_anybody",
+        "test_random_runs_leave_each_batch_once",
+        "test_record_is_written_without_staged_rows",
+        "test_restart_in_the_same_process_is_granted_with_the_held_identity",
+        "test_restart_with_a_held_identity_does_not_fence_a_newer_driver",
+    }
+)
+"""Tests whose statements others have, too: in every run on SQLite, PostgreSQL and topics, else in the long run."""
+
+
 class LocalTasks(SinkTests):
     """The battery, shorter than on SQLite: to be named before the hooks of the sink."""
 

@@ -16,6 +16,7 @@ from tests.sinks.hooks import SQLiteHooks
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_defect_is_caught_by_the_test_that_is_for_it(mutant: Any, tmp_path: Path) -> None:
     class Broken(SQLiteHooks):

@@ -19,7 +19,7 @@ from einmal.sinks.staged_files import directory_of
 from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import DeltaHooks
-from tests.sinks.local_tasks import LocalTasks, local_session
+from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks, local_session
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +33,8 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 
 class TestDelta(LocalTasks, DeltaHooks):
     """The battery."""
+
+    in_the_long_run = LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE
 
 
 def table(location: Path) -> DeltaTable:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import DuckDBHooks
-from tests.sinks.local_tasks import LocalTasks, local_session
+from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks, local_session
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +24,10 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestDuckDB(LocalTasks, DuckDBHooks):
     """The battery."""
 
-    # The names of pipelines are parameters of the statements that SQLite has, too; its process is killed in every run.
-    in_the_long_run = LocalTasks.in_the_long_run | {
-        "test_every_name_has_a_record_of_its_own",
-        "test_killed_process_leaves_the_batch_whole",
-    }
+    # The process of SQLite is killed in every run.
+    in_the_long_run = (
+        LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from einmal.sinks.lake import LakeState, SnapshotSuperseded
 from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import IcebergHooks, table_at
-from tests.sinks.local_tasks import LocalTasks, local_session
+from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks, local_session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -34,7 +34,9 @@ class TestIceberg(LocalTasks, IcebergHooks):
     """The battery."""
 
     # Delta's, which stages and commits in the same steps, is killed in every run.
-    in_the_long_run = LocalTasks.in_the_long_run | {"test_killed_process_leaves_the_batch_whole"}
+    in_the_long_run = (
+        LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
+    )
 
 
 def started(location: Path) -> RunUnderTest:

@@ -111,6 +111,7 @@ def without_nulls(statistics: dict[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in found.items() if each is not None and each != {}}
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("number", range(20))
 def test_statistics_are_those_of_delta_rs(tmp_path: Path, number: int) -> None:
     chance = random.Random(f"{_SEED} {number}")

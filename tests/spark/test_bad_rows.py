@@ -126,6 +126,7 @@ def test_more_bad_rows_than_the_limit_stop_the_pipeline_and_nothing_is_written(
     assert len(payments.output()) == 90 and len(payments.dead()) == 10
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("contract", ["evolve", long("discard_value"), "discard_row"])
 def test_a_drift_is_an_event_and_is_handled_by_the_contract(
     spark: SparkSession, payments: Payments, contract: str

@@ -44,6 +44,7 @@ def new_pipeline(bootstrap: str, directory: Path, count: int = 2 * BATCH, **fiel
 # --- internal topics are no output ------------------------------------------------------------------------------------
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("topic", sorted(RESERVED_TOPICS))
 def test_an_internal_topic_is_refused_as_an_option(topic: str) -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": topic}

@@ -62,10 +62,7 @@ DIES_ON = {
 IN_EVERY_RUN = (
     ("einmal", "before-EndTxn"),
     ("einmal", "after-EndTxn"),
-    ("einmal", "first-batch-from-latest"),
     ("einmal", "state-after-EndTxn"),
-    ("einmal", "at-most-once-when-written"),
-    ("einmal-TV1", "between-tasks"),
 )
 """The others, and Apache Kafka, have programs of their own in the long run."""
 
@@ -294,6 +291,7 @@ def outcome(drivers_of: DriversOf, request: pytest.FixtureRequest) -> Outcome:
     return drivers_of(kind.split("-")[0], kind == "einmal").outcomes[request.param]
 
 
+@pytest.mark.long
 @suspended_at("between-tasks")
 def test_a_driver_suspended_in_a_batch_wakes_up_fenced_and_nothing_of_its_writes_is_visible(outcome: Outcome) -> None:
     pipeline = outcome.pipeline

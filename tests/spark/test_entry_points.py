@@ -55,6 +55,7 @@ def test_sparks_stream_writer_is_answered_with_the_option_that_is_missing(
     assert "Traceback" not in str(raised.value)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [

@@ -163,6 +163,7 @@ def place(bootstrap: str, tmp_path: Path) -> Place:
     return place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*IN_EVERY_RUN, *(long(name) for name in QUERIES if name not in IN_EVERY_RUN)])
 def test_a_first_query_writes_its_result_once_over_a_restart(name: str, spark: SparkSession, place: Place) -> None:
     query = QUERIES[name]

@@ -94,6 +94,7 @@ def refused_once_its_copy_has_moved_on(pipeline: Pipeline, spark: SparkSession) 
             pipeline.writer(spark).options(**options).start()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state_format", ["2"], indirect=True)
 def test_an_original_is_not_finished_from_the_commit_record_of_its_copy_at_its_batch_or_behind_it(
     spark: SparkSession, new_pipeline: NewPipeline, state_format: str, tmp_path: Path
@@ -284,6 +285,7 @@ def test_an_older_driver_that_restarts_in_place_does_not_fence_the_newer_one(
     restart_beside_a_newer_instance(spark, new_pipeline(), monkeypatch, newer_is_writing=newer_is_writing)
 
 
+@pytest.mark.long
 @on_both_tv1_in_the_long_run
 def test_an_older_driver_that_restarts_in_place_does_not_fence_the_newer_one_under_tv1(
     spark: SparkSession, new_pipeline: NewPipeline, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from tests.suite.shared import unique
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("bootstrap", [*KINDS, TV1_KINDS[0], in_the_long_run(TV1_KINDS[1])], indirect=True)
 def test_the_coordinator_reports_a_successor_and_no_transaction_of_ones_own(bootstrap: str) -> None:
     name = unique("idle")

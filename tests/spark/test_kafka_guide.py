@@ -96,6 +96,7 @@ BATCHES: dict[str, list[tuple[dict[str, Any], list[int]]]] = {
 }
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize("row", BATCHES)
 def test_a_batch_query_reads_what_the_row_selects(spark: SparkSession, topic: Topic, row: str) -> None:
     for given, expected in BATCHES[row]:
@@ -143,6 +144,7 @@ WITHOUT_EFFECT = ("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetc
 SOURCE = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("row", REFUSED)
 def test_a_setting_of_the_consumer_is_refused_with_what_takes_its_role(row: str) -> None:
     with pytest.raises(OptionError, match=REFUSED[row]):

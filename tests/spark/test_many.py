@@ -176,6 +176,7 @@ def test_partitions_may_be_added_while_the_query_runs_and_a_deleted_input_topic_
     assert all(where.partition == partition_for_key(record.key or b"", 5) for where, record in found)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [

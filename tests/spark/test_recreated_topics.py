@@ -42,6 +42,7 @@ def without_identity(query: Query) -> None:
 # --- a topic that was created again -------------------------------------------------------------------------------
 
 
+@pytest.mark.representatives(2)
 @on_both_in_the_long_run
 @triggers
 @pytest.mark.parametrize("count", [6, 20, 30])
@@ -58,6 +59,7 @@ def test_a_recreated_topic_is_data_loss_under_every_trigger(bootstrap: str, avai
         query.run(available_now=available_now)
 
 
+@pytest.mark.representatives(2)
 @on_both_in_the_long_run
 @triggers
 @pytest.mark.parametrize("count", [6, 20, 30])
@@ -137,6 +139,7 @@ def test_a_checkpoint_without_topic_ids_is_adopted_once(bootstrap: str) -> None:
         query.run()
 
 
+@pytest.mark.representatives(1)
 @triggers
 def test_a_log_that_is_shorter_than_a_position_without_topic_ids_is_data_loss(
     bootstrap: str, available_now: bool
@@ -247,6 +250,7 @@ def test_new_partitions_are_read_from_their_first_record_once(bootstrap: str) ->
     assert query.run() == []
 
 
+@pytest.mark.representatives(1)
 @on_both_in_the_long_run
 @triggers
 def test_records_that_retention_took_are_named_with_their_offsets(

@@ -66,11 +66,13 @@ IN_ORDER: dict[str, Change] = {
 }
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("change", UNORDERED.values(), ids=UNORDERED)
 def test_the_order_of_a_batch_ends_with_each_task(batch: DataFrame, change: Change) -> None:
     assert not is_in_order(change(batch))
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize("change", IN_ORDER.values(), ids=IN_ORDER)
 def test_rows_that_are_sorted_or_may_have_been_are_in_order(batch: DataFrame, change: Change) -> None:
     assert is_in_order(change(batch))

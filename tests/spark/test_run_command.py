@@ -117,6 +117,7 @@ def is_sparks_jvm(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_ctrl_c_while_spark_starts_ends_without_a_traceback(tmp_path: Path) -> None:
     process = started(written(tmp_path, "pipeline.toml", DECLARED.format(**fields_of(tmp_path, "127.0.0.1:1"))))
     deadline = time.monotonic() + _ENDS_S

@@ -198,6 +198,7 @@ def test_no_artefact_of_a_run_contains_a_secret_with_every_log_at_debug(
     assert artefacts.leaks() == []
 
 
+@pytest.mark.long
 @pytest.mark.time_limit(600)
 def test_no_artefact_of_a_program_contains_the_secret_of_any_option(secure_kafka: SecureKafka, tmp_path: Path) -> None:
     """Spark's UI and REST API, the arguments of all processes and the temporary files, while it runs, besides."""

@@ -44,6 +44,7 @@ def theirs(spark: SparkSession, guarded: GuardedCluster) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in guarded.java().items()}
 
 
+@pytest.mark.long
 def test_sparks_own_connector_writes_and_reads_batches_and_a_stream(
     spark: SparkSession, guarded: GuardedCluster, theirs: dict[str, str], tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ PADDED = "rpad(CAST(number AS STRING), IF(number < 1500, 3000, 10), ' ') AS valu
 """The first of two tasks has more to write: it writes last, unless something keeps the order."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sort",
     [
@@ -289,6 +290,7 @@ def dies_once(flag: Path, how: str) -> Callable[[Any], Any]:
     return body
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("bootstrap", "how"),
     [("einmal", "raise"), ("einmal", "kill"), *(in_the_long_run("apache", how) for how in ("raise", "kill"))],
@@ -557,6 +559,7 @@ def test_a_second_write_in_one_batch_is_refused_not_taken_for_already_in(
         run(pipeline, spark)
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_the_commit_record_is_found_behind_the_open_transaction_of_another(
     spark: SparkSession, new_pipeline: NewPipeline

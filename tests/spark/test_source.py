@@ -87,6 +87,7 @@ def test_starting_and_ending_offsets_choose_the_records(spark: SparkSession, boo
     assert sorted(int(row.value) for row in frame.collect()) == [3, 4, 5, 6]
 
 
+@pytest.mark.long
 def test_a_starting_timestamp_chooses_the_first_record_at_or_after_it(spark: SparkSession, bootstrap: str) -> None:
     topic = unique("times")
     create(bootstrap, topic, partitions=1)
@@ -97,6 +98,7 @@ def test_a_starting_timestamp_chooses_the_first_record_at_or_after_it(spark: Spa
     assert sorted(int(row.value) for row in frame.collect()) == [3, 4]
 
 
+@pytest.mark.long
 def test_times_end_a_range_too_and_may_differ_by_partition(spark: SparkSession, bootstrap: str) -> None:
     topic = unique("until")
     create(bootstrap, topic, partitions=2)

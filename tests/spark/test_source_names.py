@@ -107,6 +107,7 @@ def test_unnamed_sources_of_version_2_are_in_the_order_of_the_plan() -> None:
     assert parse_offset_log("\n".join(["v2", "{}", *lines]), "0") == OffsetLogEntry((0, 10, 20, 100))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("version", ["v0", "v3", "v12", "", "2"])
 def test_another_version_of_the_offset_log_is_refused(version: str) -> None:
     with pytest.raises(CheckpointError, match="has format .*, known are v1 and v2\nhint: .*use a newer einmal"):
@@ -249,6 +250,7 @@ def test_a_checkpoint_whose_sink_has_a_name_is_refused_before_anything_is_acquir
         standing_of(str(pipeline.checkpoint))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", long("at_most_once")])
 @pytest.mark.parametrize("directory", ["offsets", "commits"])
 def test_a_format_of_the_future_is_refused_before_anything_is_acquired(

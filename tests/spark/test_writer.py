@@ -19,7 +19,7 @@ from einmal.chaos.processes import command_of
 from einmal.client import Admin
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
-from tests.spark.conftest import on_both_brokers
+from tests.spark.conftest import on_both_in_the_long_run
 from tests.spark.new_pipelines import NewPipeline, pipelines_in
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import commit_record, create, fill, numbers, records
@@ -39,7 +39,7 @@ def run(pipeline: Pipeline, spark: SparkSession, **options: str) -> StreamingQue
     return query
 
 
-@on_both_brokers
+@on_both_in_the_long_run
 def test_every_batch_is_one_transaction_with_its_commit_record(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(3 * BATCH)
     run(pipeline, spark)
@@ -90,6 +90,7 @@ def test_topic_partition_headers_and_timestamp_come_from_their_columns(
     assert sorted(seen) == list(range(BATCH))
 
 
+@pytest.mark.long
 def test_a_query_with_state_continues_over_a_restart(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline(2 * BATCH)
 
@@ -136,6 +137,7 @@ def failure(query: StreamingQuery) -> str:
     return str(raised.value)
 
 
+@pytest.mark.long
 def test_processes_that_die_between_two_batches_are_replaced(spark: SparkSession, new_pipeline: NewPipeline) -> None:
     pipeline = new_pipeline()
     before = keepers(spark)
@@ -239,6 +241,7 @@ def test_a_new_checkpoint_is_refused_unless_its_owner_adopts_the_record(
     assert numbers(pipeline.bootstrap, pipeline.topic) == sorted([*range(BATCH)] * 2)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("guarantee", "times"), [("at_least_once", 2), ("at_most_once", 1)])
 def test_a_batch_that_spark_runs_again_outside_transactions(
     spark: SparkSession, new_pipeline: NewPipeline, guarantee: str, times: int

@@ -35,7 +35,7 @@ MOMENTS = {
     "answered": "after the answer, before Spark's commit file",
 }
 AFTER_END_TXN = ("committed", "answered")
-IN_EVERY_RUN = ("planned", "reported", "committed", "answered")
+IN_EVERY_RUN = ("reported", "committed")
 """Before the transaction, in it, and on both sides of what a restart can know of its end."""
 IN_THE_LONG_RUN = tuple(each for each in MOMENTS if each not in IN_EVERY_RUN)
 _HOOKS = Path(__file__).parent / "programs" / "hold_writers"

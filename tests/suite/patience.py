@@ -28,12 +28,21 @@ _measured_at = -_VALID_S
 
 def patient(seconds: float) -> float:
     """So many seconds of a quiet machine, in seconds of this one as it is now, and never less than 90."""
+    return max(_LEAST_S, seconds * _patience())
+
+
+def as_slow(seconds: float) -> float:
+    """How long a run takes here for what takes so many seconds on a quiet machine; never less, at most five times."""
+    return seconds * _patience() / _LEAST
+
+
+def _patience() -> float:
     global _measured, _measured_at  # noqa: PLW0603 - one measurement for all tests of a process.
     now = time.monotonic()
     if now - _measured_at >= _VALID_S:
         _measured = min(_MOST, max(_LEAST, _LEAST * _slowness()))
         _measured_at = time.monotonic()
-    return max(_LEAST_S, seconds * _measured)
+    return _measured
 
 
 def _slowness() -> float:

@@ -120,6 +120,7 @@ async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counte
     assert kinds["two-transactions"] & {"bank-sum", "torn-transaction", "duplicate"}
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.interop
 @pytest.mark.parametrize("client", [each for each in CLIENTS if each != "einmal"])
 async def test_workloads_hold_through_other_libraries(bootstrap: str, client: str) -> None:
@@ -152,6 +153,7 @@ async def test_network_faults_reach_the_clients_of_java_on_a_secured_cluster() -
     assert disturbances(disturbed)
 
 
+@pytest.mark.long
 @pytest.mark.interop
 async def test_workloads_hold_on_apache_kafka_and_a_control_is_red_there() -> None:
     node: Node = shared("apache")
@@ -171,6 +173,7 @@ async def test_a_right_workload_holds_under_network_faults_and_a_control_does_no
     assert not any("answers" in each for each in right.not_tested)
 
 
+@pytest.mark.long
 @pytest.mark.interop
 async def test_network_faults_reach_a_secured_cluster_of_apache_kafka_whatever_the_client() -> None:
     settings = shared("secure-apache").settings("SCRAM-SHA-512")

@@ -232,6 +232,7 @@ def test_an_empty_value_can_be_written_as_null(cli: Cli) -> None:
 # --- where reading begins ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.representatives(6)
 @pytest.mark.parametrize(
     ("at", "until", "since", "expected"),
     [
@@ -301,6 +302,7 @@ def read_lines(process: subprocess.Popen[bytes], count: int) -> list[bytes]:
     return [process.stdout.readline() for _ in range(count)]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "closed pipe"])
 def test_a_group_resumes_after_the_last_line_that_was_read_however_its_member_ended(

@@ -65,6 +65,7 @@ def test_each_version_arrives_once_whichever_step_the_ingester_died_at(
     assert [json.loads(value)["op"] for value in values[:3]] == ["r", "r", "u"]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "name, statement, refusal",
     (

@@ -53,6 +53,7 @@ def keys_of(batch: Batch) -> list[Any]:
     return [None if each.key is None else json.loads(each.key) for each in batch.records]
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
 @pytest.mark.parametrize("change", WHILE_BEHIND)
 def test_no_change_of_before_an_alteration_loses_its_key(
@@ -210,6 +211,7 @@ def test_a_key_that_nobody_knows_is_refused_until_it_is_declared(
     assert keys(declared) == [{"id": 1}]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
 def test_the_advice_leads_past_a_table_that_was_created_altered_and_dropped_while_the_ingester_was_behind(
     identity: str, client: Client, captured: Captured, server: PostgresServer, database: str

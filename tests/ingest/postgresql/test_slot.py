@@ -243,6 +243,7 @@ def test_a_server_that_is_killed_repeats_and_loses_nothing(own_server: PostgresS
         own_server.start()
 
 
+@pytest.mark.long
 def test_a_promoted_standby_is_refused(own_server: PostgresServer) -> None:
     captured = Captured(options(own_server, "postgres"))
     own_server.rows("INSERT INTO t VALUES (1)")
@@ -262,6 +263,7 @@ def test_a_promoted_standby_is_refused(own_server: PostgresServer) -> None:
         standby.remove()
 
 
+@pytest.mark.long
 def test_a_server_without_logical_decoding_is_refused() -> None:
     with running() as server:
         server.rows(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")

@@ -118,6 +118,7 @@ def test_the_permissions_of_the_page_suffice_for_append_and_less_does_not(rig: R
     assert isinstance(caught.value, psycopg.errors.InsufficientPrivilege)
 
 
+@pytest.mark.long
 def test_the_events_of_a_batch_are_those_of_every_sink(rig: Rig) -> None:
     heard: list[events.Event] = []
     write(rig.spark.range(5)).format("postgres").options(**rig.options()).listener(heard.append).save()
@@ -125,6 +126,7 @@ def test_the_events_of_a_batch_are_those_of_every_sink(rig: Rig) -> None:
     assert kinds == ["NameTaken", "OutputWritten", "BatchWritten", "TransactionEnded"]
 
 
+@pytest.mark.long
 def test_a_write_without_a_name_leaves_nothing_behind(rig: Rig) -> None:
     rig.rows("CREATE TABLE numbers (id bigint CHECK (id < 3))")
     write(rig.spark.range(3)).format("postgres").options(**rig.options()).save()

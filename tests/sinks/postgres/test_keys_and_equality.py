@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROW = "SELECT CAST(1 AS int) AS id, 'ours' AS name"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("tolerates", [False, True], ids=["strict", "tolerant"])
 @pytest.mark.parametrize(
     "table",
@@ -54,6 +55,7 @@ def test_a_key_that_another_session_inserts_meanwhile_is_updated_by_the_next_att
     assert query.rows() == [(1, "ours")]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("tolerates", [False, True], ids=["strict", "tolerant"])
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 @pytest.mark.parametrize("collation", ["folding", '"C"'])
@@ -80,6 +82,7 @@ def test_a_key_is_found_by_the_collation_of_its_column(rig: Rig, mode: str, coll
     assert query.rows("name", 'name COLLATE "C" DESC') == expected
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -105,6 +108,7 @@ def test_a_history_has_columns_of_every_type_that_is_accepted(rig: Rig, kind: st
     assert query.rows("valid_from::date::text, is_current") == [("2026-01-01", False), ("2026-01-02", True)]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", ["json", "xml", "json[]"])
 def test_an_order_by_a_column_without_an_order_is_refused_before_anything_is_written(rig: Rig, kind: str) -> None:
     rig.rows(f"CREATE TABLE t (id int PRIMARY KEY, doc {kind})")

@@ -38,6 +38,7 @@ def test_rows_that_a_trigger_leaves_out_of_an_append_are_not_missed(rig: Rig) ->
     assert query.rows() == [(1,), (3,), (5,), (7,), (9,)]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "n"}], ids=["append", "upsert"])
 @pytest.mark.parametrize("statements", [(), _WITHOUT_EVEN], ids=["", "and a trigger leaves rows out"])
 def test_staged_rows_that_are_gone_stop_their_batch(

@@ -240,6 +240,7 @@ def test_ambiguous_rows_of_a_key_stay_an_error(rig: Rig) -> None:
         query.rejected("SELECT col1 AS id, col2 AS name, col1 AS at FROM VALUES (1, 'a'), (1, 'b')")
 
 
+@pytest.mark.long
 def test_many_rejected_rows_are_found_among_many(rig: Rig) -> None:
     rig.rows("CREATE TABLE t (id bigint PRIMARY KEY, n bigint CHECK (n % 100 <> 99))")
     query = Tolerant(rig)
@@ -304,6 +305,7 @@ def test_a_query_without_records_is_refused_with_a_hint(rig: Rig) -> None:
     assert "has no column einmal_record" in found[0]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("state", ["45000", "P0002", "ZZ999", "42501", "XX001"])
 def test_a_trigger_rejects_a_row_with_any_sqlstate(rig: Rig, state: str) -> None:
     rig.rows("CREATE TABLE t (id bigint, name text)")
@@ -351,6 +353,7 @@ def _raises(state: str) -> str:
     return f"RAISE EXCEPTION 'secret %', NEW.id USING ERRCODE = '{state}'"
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
@@ -386,6 +389,7 @@ _LOOKUP = [
 ]
 
 
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize(
     ("statements", "value", "state"),
     [
@@ -450,6 +454,7 @@ def test_a_sequence_that_has_come_to_its_end_is_no_row_s_fault(rig: Rig) -> None
         query.rejected("SELECT CAST(id AS string) AS v, id AS at FROM range(20)")
 
 
+@pytest.mark.long
 def test_a_server_without_plpgsql_rejects_rows_too(rig: Rig) -> None:
     rig.rows("DROP EXTENSION plpgsql")
     rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 3))")
@@ -481,6 +486,7 @@ def test_an_error_that_is_no_rows_fails_the_batch_although_other_rows_are_reject
     assert query.rows("count(*)") == [(0,)]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["numbers", "code", "start", "errors", "number"])
 def test_columns_may_have_the_names_of_what_the_search_uses(rig: Rig, name: str) -> None:
     rig.rows(f"CREATE TABLE t ({name} bigint PRIMARY KEY CHECK ({name} % 10 <> 3), stop text NOT NULL)")
@@ -494,6 +500,7 @@ def test_columns_may_have_the_names_of_what_the_search_uses(rig: Rig, name: str)
     assert query.rows("count(*)") == [(80,)]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("mode", ["append", "upsert", "scd2"])
 def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     rig.rows(
@@ -519,6 +526,7 @@ def test_a_rejected_row_costs_few_messages_to_the_server(rig: Rig, monkeypatch: 
     assert messages < 80
 
 
+@pytest.mark.long
 def test_a_slow_search_ends_before_a_statement_timeout(rig: Rig) -> None:
     rig.rows("CREATE TABLE t (id bigint CHECK (id % 10 <> 3))")
     rig.rows(

@@ -36,6 +36,7 @@ def _steps(driver: Driver, rig: Rig) -> None:
     raise AssertionError("the batch was never written")
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("step", ["acquired", "staged", "recorded", "committed"])
 def test_a_server_killed_at_this_step_comes_back_and_the_batch_is_in_once(own: Rig, step: str) -> None:
     driver = own.driver()
@@ -69,6 +70,7 @@ def test_a_server_killed_at_this_step_comes_back_and_the_batch_is_in_once(own: R
     assert own.staging() == []
 
 
+@pytest.mark.long
 def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: Rig) -> None:
     driver = own.driver()
     driver.start()
@@ -121,6 +123,7 @@ def _refused(driver: Driver, rig: Rig) -> None:
             driver.abort()
 
 
+@pytest.mark.long
 def test_an_unlogged_record_table_and_a_server_without_fsync_are_refused(own: Rig) -> None:
     driver = own.driver()
     driver.start()

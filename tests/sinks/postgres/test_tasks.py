@@ -67,6 +67,7 @@ def test_a_table_that_changes_between_stage_and_record_fails_the_batch(rig: Rig)
     assert rig.numbers() == list(range(6))
 
 
+@pytest.mark.long
 def test_a_million_rows_need_little_memory_in_a_worker_also_in_one_arrow_batch(rig: Rig) -> None:
     largest = 0
     done = threading.Event()

@@ -130,6 +130,7 @@ CHANGES: dict[str, Callable[[Decided], list[str]]] = {
 }
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("how", CHANGES)
 def test_a_transaction_that_the_database_has_committed_is_committed_before_its_record_is_changed(
     decided: Decided, how: str

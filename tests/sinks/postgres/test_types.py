@@ -69,6 +69,7 @@ def test_text_goes_into_types_that_spark_does_not_have(rig: Rig) -> None:
     assert (doc, feeling, word, letter, moods) == ({"a": 1}, "bad", "abc", "z  ", "{good,NULL}")
 
 
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize(
     ("columns", "select", "what", "hint"),
     [
@@ -143,6 +144,7 @@ def test_a_column_that_appears_while_the_query_runs_ends_it_with_the_statement_t
     assert query.rows() == [(1,)]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
@@ -176,6 +178,7 @@ def test_a_row_that_the_table_rejects_fails_the_batch_and_no_message_has_its_val
     assert rig.staging() == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("mode", ["append", "upsert", "scd2"])
 def test_nested_columns_and_odd_names_are_written_twice_in_every_mode(rig: Rig, mode: str) -> None:
     """Through Spark: test_accepted_columns has all others without it."""

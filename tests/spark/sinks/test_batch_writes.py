@@ -22,6 +22,7 @@ def written(spark: SparkSession, kind: str, location: Path, version: int, mark: 
     return writer.option("transactional.id", "daily").option("txnVersion", version).save()
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_version_that_is_written_again_is_there_once(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     for version in (1, 2):
@@ -35,6 +36,7 @@ def test_version_that_is_written_again_is_there_once(kind: str, tmp_path: Path, 
     assert [each.record and each.record.batch_id for each in hooks.sink(tmp_path).committed().values()] == [2]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_write_without_a_name_leaves_rows_and_no_record(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     hooks = HOOKS[kind]()
@@ -45,6 +47,7 @@ def test_write_without_a_name_leaves_rows_and_no_record(kind: str, tmp_path: Pat
     assert hooks.staged(tmp_path) == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_misspelt_option_is_refused_with_a_suggestion(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     options = HOOKS[kind]().options(tmp_path)

@@ -77,6 +77,7 @@ def test_nan_fails_the_batch_instead_of_becoming_null(tmp_path: Path, spark: Spa
     run.die()
 
 
+@pytest.mark.long
 def test_values_are_stored_exactly_by_duckdb(tmp_path: Path, spark: SparkSession) -> None:
     frame = spark.sql(
         "SELECT true AS flag, CAST('NaN' AS DOUBLE) AS nan, "
@@ -93,6 +94,7 @@ def test_values_are_stored_exactly_by_duckdb(tmp_path: Path, spark: SparkSession
         ]
 
 
+@pytest.mark.long
 def test_timestamps_of_any_session_time_zone_are_in_utc_in_iceberg(tmp_path: Path, spark: SparkSession) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
@@ -107,6 +109,7 @@ def test_timestamps_of_any_session_time_zone_are_in_utc_in_iceberg(tmp_path: Pat
     assert row["at"].isoformat() == "2026-03-29T01:30:00+00:00"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("hooks", [SQLiteHooks(), DeltaHooks()], ids=["sqlite", "delta"])
 def test_columns_whose_names_spark_reads_as_sql_come_through_its_tasks(
     tmp_path: Path, spark: SparkSession, hooks: OwnHooks
