@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, settings
 from tests.suite import run_directory, warm
 from tests.suite.deselected import is_deselected
 from tests.suite.durations import DurationRecorder, Durations, file_of
-from tests.suite.patience import patient
-from tests.suite.scheduler import WORKERS_PER_PROCESSOR, LongestFirst, publish_spark_files
+from tests.suite.patience import SLOW, patient, slowness
+from tests.suite.scheduler import LongestFirst, publish_spark_files, workers_for
 from tests.suite.shards import Shard
 
 settings.register_profile("einmal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -88,7 +88,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    return WORKERS_PER_PROCESSOR * (os.cpu_count() or 1)
+    return workers_for(os.cpu_count() or 1, is_slow=slowness() > SLOW)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst:

@@ -125,6 +125,7 @@ async def test_a_wide_request_holds_up_no_other_client(tmp_path: Path, name: str
         assert good.slowest < LATENCY_SECONDS_MAX
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_many_clients_with_wide_requests_hold_up_no_other_client(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as first:

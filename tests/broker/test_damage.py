@@ -66,7 +66,7 @@ def test_the_page_has_a_row_for_every_kind_of_file() -> None:
     assert list(table()) == list(FILES)
 
 
-@pytest.mark.representatives(9)
+@pytest.mark.representatives(5)
 @pytest.mark.parametrize("file", FILES)
 async def test_damage_has_the_documented_outcome(base: Path, tmp_path: Path, file: str) -> None:
     row = table()[file]

@@ -313,6 +313,7 @@ async def all_led(client: Client, count: int) -> None:
         pass
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("min_bytes", [0, 1, 10_000])
 @pytest.mark.parametrize("topics", [["t"], ["unknown"]])
 @pytest.mark.time_limit(60)

@@ -97,6 +97,7 @@ def _is_answered(row: dict[str, Any]) -> bool:
     return any(row.get(field) is not None for field in fields)
 
 
+@pytest.mark.long
 def test_a_group_is_moved_where_it_can_be(broken: tuple[Cli, set[int]]) -> None:
     cli, led = broken
     words = ("group", "seek", "g", "-X", "default.api.timeout.ms=5000", "--format", "json", "--yes", "--to")

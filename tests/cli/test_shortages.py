@@ -98,6 +98,7 @@ async def values_of(client: Client) -> list[bytes]:
     return values
 
 
+@pytest.mark.long
 def test_a_start_on_a_full_disk_ends_in_a_sentence(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(4 << 20)[: shutil.disk_usage(small_disk).free])
     with BrokerProcess(small_disk / "data") as broker:

@@ -56,6 +56,7 @@ def arguments_of(mark: str) -> Iterator[set[str]]:
         looking.join()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_demo_shows_exactly_once_and_no_artefact_of_it_contains_a_secret(tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ def test_a_second_run_is_refused_with_the_way_to_fresh_data(broker: EinmalBroker
     assert not not_refused(folder, ("machine_logs.write logs",), environment, "rm -r build/examples")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tables_of_an_earlier_run_are_refused_with_the_way_to_fresh_data(folder: Path) -> None:
     from tests.sinks.postgres.server import PASSWORD, PostgresServer

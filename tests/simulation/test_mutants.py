@@ -35,6 +35,7 @@ def pool() -> Iterator[Executor]:
         yield pool
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize("defect", [_parameter(defect) for defect in DEFECTS])
 def test_the_simulator_detects_a_disabled_defence(defect: Defect, pool: Executor) -> None:
     assert pool.submit(hunt, defect.name).result() is not None

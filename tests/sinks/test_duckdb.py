@@ -24,7 +24,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestDuckDB(LocalTasks, DuckDBHooks):
     """The battery."""
 
-    # The process of SQLite is killed in every run.
+    # Processes that write to SQLite, PostgreSQL, topics and files are killed in every run.
     in_the_long_run = (
         LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
     )

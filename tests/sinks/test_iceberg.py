@@ -33,7 +33,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestIceberg(LocalTasks, IcebergHooks):
     """The battery."""
 
-    # Delta's, which stages and commits in the same steps, is killed in every run.
+    # Processes that write to SQLite, PostgreSQL, topics and files are killed in every run.
     in_the_long_run = (
         LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
     )

@@ -149,6 +149,7 @@ def test_a_drift_is_an_event_and_is_handled_by_the_contract(
     assert [(each.source, each.contract, each.fields) for each in drifts] == [("payments", contract, ("$.currency",))]
 
 
+@pytest.mark.long
 def test_a_drift_stops_a_frozen_pipeline(spark: SparkSession, payments: Payments) -> None:
     payments.settings = payments.tolerant | {"schema.contract": "freeze"}
     payments.send([b'{"id": 2, "amount": 1, "currency": "EUR"}'])
@@ -169,6 +170,7 @@ def test_a_query_that_writes_no_dead_letters_drops_no_row(spark: SparkSession, p
 # --- other sinks, registries ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_dead_letters_of_a_query_into_a_database_go_to_a_topic(
     spark: SparkSession, payments: Payments, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def named(name: str, version: int) -> dict[str, Any]:
     return {"transactional.id": name, "txnVersion": version}
 
 
+@pytest.mark.representatives(1)
 @on_both_in_the_long_run
 @pytest.mark.parametrize("keyed", [True, False])
 def test_a_frame_is_written_as_one_transaction(spark: SparkSession, bootstrap: str, topic: str, keyed: bool) -> None:
@@ -182,6 +183,7 @@ def test_a_write_that_is_interrupted_leaves_no_reader_waiting(spark: SparkSessio
     assert numbers(bootstrap, topic) == []
 
 
+@pytest.mark.long
 def test_adaptive_execution_changes_nothing(spark: SparkSession, bootstrap: str, topic: str) -> None:
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:

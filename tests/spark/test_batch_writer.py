@@ -52,6 +52,7 @@ def test_a_version_is_written_once_and_a_write_without_one_each_time(
     assert numbers(bootstrap, topic) == sorted([*range(20), *range(10), *range(10)])
 
 
+@pytest.mark.long
 def test_a_write_with_a_failed_task_leaves_nothing_and_may_be_run_again(
     spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:

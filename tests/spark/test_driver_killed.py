@@ -71,7 +71,7 @@ SUSPENDED_ON = {
     "apache": ("between-tasks",),
     "einmal-TV1": ("between-tasks",),
 }
-"""Points at which a driver was only taken for dead. Ours in every run."""
+"""Points at which a driver was only taken for dead."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def drivers_of(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark:
             (kind, name)
             for kind in SUSPENDED_ON
             for name in SUSPENDED_ON[kind]
-            if kind.startswith(maker) and (kind == "einmal") is in_every_run
+            if kind.startswith(maker) and ((kind, name) in IN_EVERY_RUN) is in_every_run
         ]
         return _ended(dead, suspended, tmp_path_factory.mktemp("killed"), node_of, spark)
 
@@ -275,11 +275,14 @@ def test_at_most_once_never_writes_the_batch_again_whose_driver_died(
 
 
 def suspended_at(point: str) -> pytest.MarkDecorator:
-    """The brokers on which a driver was suspended at this point. Ours is in every run."""
+    """The brokers on which a driver was suspended at this point."""
     kinds = [kind for kind in SUSPENDED_ON if point in SUSPENDED_ON[kind]]
     return pytest.mark.parametrize(
         "outcome",
-        [pytest.param((kind, point), marks=[] if kind == "einmal" else pytest.mark.long) for kind in kinds],
+        [
+            pytest.param((kind, point), marks=[] if (kind, point) in IN_EVERY_RUN else pytest.mark.long)
+            for kind in kinds
+        ],
         indirect=True,
         ids=kinds,
     )
@@ -288,10 +291,9 @@ def suspended_at(point: str) -> pytest.MarkDecorator:
 @pytest.fixture
 def outcome(drivers_of: DriversOf, request: pytest.FixtureRequest) -> Outcome:
     kind, _ = request.param
-    return drivers_of(kind.split("-")[0], kind == "einmal").outcomes[request.param]
+    return drivers_of(kind.split("-")[0], request.param in IN_EVERY_RUN).outcomes[request.param]
 
 
-@pytest.mark.long
 @suspended_at("between-tasks")
 def test_a_driver_suspended_in_a_batch_wakes_up_fenced_and_nothing_of_its_writes_is_visible(outcome: Outcome) -> None:
     pipeline = outcome.pipeline

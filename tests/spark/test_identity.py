@@ -189,6 +189,7 @@ def test_a_copied_checkpoint_and_another_name_are_refused_before_the_running_ori
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(3 * BATCH))
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_start_that_spark_refuses_does_not_fence_the_running_query(
     spark: SparkSession, new_pipeline: NewPipeline

@@ -117,6 +117,7 @@ class KeylessSource(SplitNumbers):
         yield IngestBatch((), {"next": 1}, (Part(),))
 
 
+@pytest.mark.long
 def test_a_record_without_a_partition_of_its_own_stops_the_ingester(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

@@ -96,13 +96,14 @@ BATCHES: dict[str, list[tuple[dict[str, Any], list[int]]]] = {
 }
 
 
-@pytest.mark.representatives(6)
+@pytest.mark.representatives(3)
 @pytest.mark.parametrize("row", BATCHES)
 def test_a_batch_query_reads_what_the_row_selects(spark: SparkSession, topic: Topic, row: str) -> None:
     for given, expected in BATCHES[row]:
         assert numbers_of(spark.read.format("einmal").options(**options(topic, given)).load()) == expected, given
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("row", "value", "tasks"), [("minPartitions", "4", 4), ("maxRecordsPerPartition", "2", 6)])
 def test_a_row_divides_partitions_among_tasks(
     spark: SparkSession, topic: Topic, row: str, value: str, tasks: int
@@ -151,12 +152,14 @@ def test_a_setting_of_the_consumer_is_refused_with_what_takes_its_role(row: str)
         source_options(SOURCE | {row: "x"}, streaming=True)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("row", ENDINGS)
 def test_a_stream_has_no_end(row: str) -> None:
     with pytest.raises(OptionError, match="a stream has no end"):
         source_options(SOURCE | {row: "1"}, streaming=True)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("row", WITHOUT_EFFECT)
 def test_a_row_without_effect_is_named(row: str) -> None:
     assert source_options(SOURCE | {row: "1"}, streaming=True).without_effect == (row,)
@@ -211,6 +214,7 @@ def test_limits_batches_and_progress_are_those_of_the_guide(spark: SparkSession,
     assert last.metrics == {}
 
 
+@pytest.mark.long
 def test_to_table_and_real_time(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     table = unique("guide").replace("-", "_")
     frame = stream(spark, topic)

@@ -122,6 +122,7 @@ def test_a_batch_after_one_that_was_not_committed_is_refused(query: Query) -> No
     assert "the last committed batch is 0" in refused.reason
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("guarantee", "writes_again"), [("at_least_once", True), ("at_most_once", False)])
 def test_a_batch_outside_transactions_that_is_planned_again_is_written_as_its_guarantee_has_it(
     bootstrap: str, tmp_path: Path, guarantee: str, writes_again: bool

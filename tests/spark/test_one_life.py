@@ -37,6 +37,7 @@ def test_a_session_that_has_lost_the_lookup_of_sources_finds_ours_once_it_is_reg
     assert life.seen["found"] == {"killed": False, "again": False, "registered": True}
 
 
+@pytest.mark.long
 def test_queries_that_are_stopped_in_the_middle_of_a_batch_print_nothing(life: Life) -> None:
     assert "Traceback" not in life.errors
     is_used, folder = life.seen["sockets"]

@@ -96,6 +96,7 @@ def begins_at_the_offset_that_it_was_reset_to(
         assert counted(added[before:]) == 6
 
 
+@pytest.mark.long
 @on_both_tv1_in_the_long_run
 def test_a_reset_fences_a_pipeline_that_runs(spark: SparkSession, new_pipeline: New, owned: KafkaOwnership) -> None:
     pipeline = new_pipeline()

@@ -115,6 +115,7 @@ def test_a_function_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, c
         load(written(tmp_path, ".py", text, **fields_of(tmp_path, "h:1")), {})
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_declared_function_writes_what_it_returns(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     fields = fields_of(tmp_path, bootstrap)

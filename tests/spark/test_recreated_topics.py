@@ -42,7 +42,7 @@ def without_identity(query: Query) -> None:
 # --- a topic that was created again -------------------------------------------------------------------------------
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @on_both_in_the_long_run
 @triggers
 @pytest.mark.parametrize("count", [6, 20, 30])
@@ -59,7 +59,7 @@ def test_a_recreated_topic_is_data_loss_under_every_trigger(bootstrap: str, avai
         query.run(available_now=available_now)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @on_both_in_the_long_run
 @triggers
 @pytest.mark.parametrize("count", [6, 20, 30])
@@ -219,6 +219,7 @@ def test_a_batch_planned_on_a_topic_that_was_deleted_since_reads_the_others(boot
 # --- retention, new partitions ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_new_partition_begins_at_the_same_record_in_every_replay(bootstrap: str) -> None:
     topic = unique("expanded")
@@ -336,6 +337,7 @@ def test_a_pattern_selects_no_internal_topic(bootstrap: str) -> None:
 # --- a log that is not what it was --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_truncated_log_of_the_same_topic_continues_at_its_end(bootstrap: str) -> None:
     topic = unique("truncated")
     create(bootstrap, topic, partitions=1)

@@ -241,6 +241,7 @@ def test_the_dead_letters_of_a_committed_batch_are_written_by_the_next_run(
     assert sqlite.dead_numbers() == rejected(range(20))
 
 
+@pytest.mark.long
 def test_more_rejected_rows_than_the_limit_stop_the_pipeline_and_nothing_is_written(
     spark: SparkSession, sqlite: Loading
 ) -> None:

@@ -123,6 +123,7 @@ def test_sparks_own_writers_authenticate_and_show_no_secret(
     assert CANARY not in output.out + output.err
 
 
+@pytest.mark.long
 def test_no_text_of_a_frame_or_its_plan_has_a_secret(
     spark: SparkSession, secure_kafka: SecureKafka, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

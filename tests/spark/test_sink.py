@@ -99,6 +99,7 @@ def test_every_record_is_written_once_to_the_partition_of_its_key_and_its_positi
     assert {each.topic for each in committed} == {pipeline.source_topic}
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_topic_partition_headers_and_timestamp_come_from_their_columns(
     spark: SparkSession, new_pipeline: NewPipeline, bootstrap: str
@@ -525,6 +526,7 @@ def test_a_checkpoint_behind_the_commit_record_is_refused(spark: SparkSession, n
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(40))
 
 
+@pytest.mark.long
 def test_at_least_once_writes_without_a_transaction_and_its_checkpoint_is_ahead_of_the_commit_record(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:

@@ -46,6 +46,7 @@ def stream(
     return seen
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_batch_query_has_the_columns_of_sparks_kafka_source(spark: SparkSession, bootstrap: str) -> None:
     topic = unique("columns")

@@ -52,6 +52,7 @@ def test_a_full_batch_does_not_wait_although_its_parts_are_rounded_down(bootstra
             assert position != before
 
 
+@pytest.mark.long
 def test_available_now_reads_a_small_rest_at_once(bootstrap: str) -> None:
     topic = unique("rest")
     create(bootstrap, topic)

@@ -124,6 +124,7 @@ def test_topics_are_read_over_connect_beside_a_classic_session_that_writes(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_stream_and_a_batch_are_written_once_over_connect(
     connect: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_stream_over_connect_whose_server_is_killed_twice_is_written_once(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_source_is_registered_with_a_connect_session_and_its_errors_arrive(
     connect: SparkSession, bootstrap: str
 ) -> None:

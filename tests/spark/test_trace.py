@@ -23,6 +23,7 @@ PATIENCE_MS = round(patient(1) * 1000)
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.long
 @on_both_in_the_long_run
 def test_a_batch_is_one_transaction_of_workers_and_driver(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     recorder = ExchangeRecorder()

@@ -43,6 +43,7 @@ def dies_once_another_has_written(written: Path, died: Path) -> Callable[[Any], 
     return body
 
 
+@pytest.mark.long
 @on_both_tv1_in_the_long_run
 def test_every_transaction_has_an_epoch_of_its_own_and_a_batch_that_failed_half_written_another(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.interop.apache_kafka import in_the_long_run
-from tests.spark.conftest import KINDS, NodeOf, long
+from tests.spark.conftest import KINDS, NodeOf
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import create, fill, numbers
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 RECORDS = 3 * BATCH
 MOMENTS = {
@@ -35,9 +35,8 @@ MOMENTS = {
     "answered": "after the answer, before Spark's commit file",
 }
 AFTER_END_TXN = ("committed", "answered")
-IN_EVERY_RUN = ("reported", "committed")
-"""Before the transaction, in it, and on both sides of what a restart can know of its end."""
-IN_THE_LONG_RUN = tuple(each for each in MOMENTS if each not in IN_EVERY_RUN)
+DRIVERS = (("planned", "reported", "committed", "answered"), ("acquired", "claiming", "committing", "written"))
+"""Each with four queries: the first before the transaction, in it, and on both sides of what a restart can know."""
 _HOOKS = Path(__file__).parent / "programs" / "hold_writers"
 _REPOSITORY = Path(__file__).parents[2]
 _KILLED_S = 400.0
@@ -78,7 +77,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark: Spa
 
     def at(kind: str, moment: str) -> Pipeline:
         if (kind, moment) not in ended:
-            together = IN_EVERY_RUN if moment in IN_EVERY_RUN else IN_THE_LONG_RUN
+            together = next(moments for moments in DRIVERS if moment in moments)
             found = _killed(kind, together, tmp_path_factory.mktemp("format-killed"), node_of(kind).bootstrap)
             ended.update({(kind, each): pipeline for each, pipeline in found.items()})
         return ended[kind, moment]
@@ -122,7 +121,7 @@ def _killed(kind: str, moments: tuple[str, ...], directory: Path, bootstrap: str
 
 
 @pytest.mark.parametrize("kind", [*map(in_the_long_run, KINDS)])
-@pytest.mark.parametrize("moment", [*IN_EVERY_RUN, *map(long, IN_THE_LONG_RUN)])
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, killed: Killed, kind: str, moment: str) -> None:
     pipeline = killed(kind, moment)
     before = output(pipeline.bootstrap, pipeline.topic)

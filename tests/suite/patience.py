@@ -13,8 +13,10 @@ import sys
 import time
 from typing import Final
 
+SLOW: Final = 4.0
+"""Such a machine has too little time for many processes at once."""
 _QUIET_S: Final = 0.02
-"""What ``_slowness`` measures, in seconds, on a quiet machine with a slow processor."""
+"""What ``_once`` takes, in seconds, on a quiet machine with a slow processor."""
 _LEAST_S: Final = 90.0
 """Of each bound: whoever waits, and whoever is waited for, may stand still meanwhile."""
 _LEAST: Final = 4.0
@@ -40,13 +42,18 @@ def _patience() -> float:
     global _measured, _measured_at  # noqa: PLW0603 - one measurement for all tests of a process.
     now = time.monotonic()
     if now - _measured_at >= _VALID_S:
-        _measured = min(_MOST, max(_LEAST, _LEAST * _slowness()))
+        _measured = min(_MOST, max(_LEAST, _LEAST * _once() / _QUIET_S))
         _measured_at = time.monotonic()
     return _measured
 
 
-def _slowness() -> float:
+def slowness() -> float:
+    """How many times slower this machine is than a quiet one with a slow processor: the least of three looks."""
+    return min(_once() for _ in range(3)) / _QUIET_S
+
+
+def _once() -> float:
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=True)
     sum(number * number for number in range(100_000))
-    return (time.perf_counter() - begun) / _QUIET_S
+    return time.perf_counter() - begun

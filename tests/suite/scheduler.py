@@ -3,6 +3,9 @@
 Many tests wait for processes, so there are more workers than processors. A Spark session is another matter: it is a JVM
 with many threads, and each worker that has one warms up its own. So one worker more than there are processors begin
 with the files whose tests use the session (fixture ``spark``), and the others take none of them.
+
+On a slow machine tests compute more than they wait, and Spark gives up on a process that needs ten seconds to start: so
+there are fewer workers.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from xdist.workermanage import WorkerController
 from tests.suite.durations import Durations, file_of
 from tests.suite.run_directory import of_this_run
 
-WORKERS_PER_PROCESSOR: Final = 3
+_WORKERS_PER_PROCESSOR: Final = 3
 _SPARK_FILES: Final = "spark-files.json"
 
 
@@ -37,8 +40,13 @@ def _has_session(test: pytest.Function) -> bool:
     return "spark" in test.fixturenames and test.get_closest_marker("spark") is not None
 
 
-def spark_workers() -> frozenset[str]:
-    return frozenset(f"gw{index}" for index in range(1 + (os.cpu_count() or 1)))
+def workers_for(processors: int, *, is_slow: bool) -> int:
+    return processors + 1 if is_slow else _WORKERS_PER_PROCESSOR * processors
+
+
+def spark_workers(workers: int, processors: int) -> frozenset[str]:
+    """One more than processors, but one of at least three workers takes the other files."""
+    return frozenset(f"gw{index}" for index in range(min(1 + processors, max(2, workers - 1))))
 
 
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
@@ -48,7 +56,7 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
         super().__init__(config)
         self._durations = Durations.load(durations)
         self._spark_files: frozenset[str] = frozenset()
-        self._spark_workers = spark_workers()
+        self._spark_workers = spark_workers(config.getoption("numprocesses", None) or 1, os.cpu_count() or 1)
 
     def _split_scope(self, nodeid: str) -> str:
         return file_of(nodeid)

@@ -40,7 +40,7 @@ class Run:
 
     def __init__(self, pytestconfig: pytest.Config, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EINMAL_TEST_RUN", str(directory))
-        monkeypatch.setattr(scheduler, "spark_workers", lambda: frozenset({"gw0", "gw1"}))
+        monkeypatch.setattr(scheduler, "spark_workers", lambda *_: frozenset({"gw0", "gw1"}))
         (directory / "spark-files.json").write_text(json.dumps(SPARK))
         (directory / "durations.json").write_text(json.dumps(DURATIONS))
         self.tests = [f"{file}::test_{number}" for file in DURATIONS for number in range(3)]
@@ -99,3 +99,12 @@ def test_a_worker_that_may_take_none_of_the_files_that_remain_ends(
     run.complete(plain, 2)
     assert run.files(plain) == ["longer.py"]
     assert plain.shutting_down
+
+
+@pytest.mark.parametrize(
+    ("processors", "is_slow", "workers", "with_spark"),
+    [(2, False, 6, 3), (2, True, 3, 2), (1, True, 2, 2), (4, True, 5, 4)],
+)
+def test_a_slow_machine_has_fewer_workers(processors: int, is_slow: bool, workers: int, with_spark: int) -> None:
+    assert scheduler.workers_for(processors, is_slow=is_slow) == workers
+    assert len(scheduler.spark_workers(workers, processors)) == with_spark

@@ -190,6 +190,7 @@ def disturbances(evidence: Evidence) -> list[str]:
     return [each.text for each in evidence.faults if each.text.startswith((*Disturbance, "partition"))]
 
 
+@pytest.mark.long
 @pytest.mark.interop
 async def test_workloads_hold_over_tls_with_passwords() -> None:
     node: SecureKafka = shared("secure-apache")

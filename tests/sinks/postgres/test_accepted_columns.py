@@ -208,7 +208,7 @@ def rig(server: PostgresServer) -> Iterator[Rig]:
             yield rig
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.long)])
 def test_columns_that_are_accepted_are_written_twice_and_others_are_named(rig: Rig, examples: int) -> None:
     @settings(
         max_examples=examples,
