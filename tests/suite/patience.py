@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Final
 
-SLOW: Final = 4.0
+SLOW: Final = 2.0
 """Such a machine has too little time for many processes at once."""
 _QUIET_S: Final = 0.02
 """What ``_once`` takes, in seconds, on a quiet machine with a slow processor."""
