@@ -57,7 +57,7 @@ def printed(command: list[str], folder: Path, **environment: str) -> Any:
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["spark-submit", "spark-defaults.conf"])
 def test_a_program_has_the_settings_of_its_submission(tmp_path: Path, way: str) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
