@@ -117,6 +117,7 @@ def test_a_write_whose_task_died_is_aborted_and_begun_again_under_another_epoch(
     assert numbers(bootstrap, topic) == list(range(50))
 
 
+@pytest.mark.long
 def test_a_write_that_never_goes_through_leaves_nothing_and_names_the_cause(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:

@@ -52,6 +52,7 @@ def ours(frame: DataFrame, bootstrap: str, topic: str, checkpoint: Path) -> Stre
     return writer.outputMode("update").trigger(availableNow=True)
 
 
+@pytest.mark.long
 def test_a_query_of_sparks_connector_resumes_with_its_state_and_positions_and_with_its_state_settings(
     stock_spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

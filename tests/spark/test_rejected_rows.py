@@ -227,6 +227,7 @@ def test_a_run_that_ends_at_any_step_is_continued_and_repeats_nothing(
     assert sqlite.dead_numbers() == rejected(range(sent))
 
 
+@pytest.mark.long
 def test_the_dead_letters_of_a_committed_batch_are_written_by_the_next_run(
     spark: SparkSession, sqlite: Loading
 ) -> None:

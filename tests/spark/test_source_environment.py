@@ -51,6 +51,7 @@ def test_a_query_adds_no_key_to_the_environment_that_others_are_serialized_with(
     assert keys(session) == before
 
 
+@pytest.mark.long
 def test_a_query_adds_the_keys_before_spark_starts_it(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_query_of_version_1_continues_with_a_name_in_a_new_checkpoint_and_is_r
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(4 * BATCH))
 
 
+@pytest.mark.long
 def test_version_2_without_names_is_continued_and_version_1_stays_what_it_is(named: Named) -> None:
     pipeline = named.pipeline
     with settings(named.spark, format="2"):

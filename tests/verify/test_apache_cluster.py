@@ -13,10 +13,10 @@ import pytest
 from tests.interop.apache_kafka import KafkaUnavailable, classpath
 from tests.suite.patience import as_slow, patient
 
-pytestmark = [pytest.mark.interop, pytest.mark.system, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.system, pytest.mark.long]
 
 
-@pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("nodes", [1, 3])
 def test_apache_kafka_is_started_killed_and_ended(tmp_path: Path, nodes: int) -> None:
     try:
         home = Path(classpath("broker")).parent

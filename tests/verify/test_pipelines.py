@@ -80,6 +80,7 @@ async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path, 
         assert kind == "lost-output" or any("read" in each for each in shown.operations)
 
 
+@pytest.mark.long
 async def test_a_mapping_that_is_not_the_pipelines_is_an_anomaly(tmp_path: Path) -> None:
     evidence = await verified(own("right"), tmp_path, query("SELECT id FROM input"), seconds=8.0, quiet_s=6.0)
     assert evidence.verdict is RunVerdict.ANOMALY

@@ -140,6 +140,7 @@ def test_a_broker_whose_port_is_occupied_is_named_with_the_port_that_it_has(tmp_
     ) in errors.splitlines()
 
 
+@pytest.mark.long
 def test_per_broker_settings_are_ignored_with_a_warning(tmp_path: Path) -> None:
     options = ("--brokers", "2", "-X", "node.id=7", "-X", "num.partitions=3")
     with BrokerProcess(tmp_path, *options).wait_until_ready() as cluster:
