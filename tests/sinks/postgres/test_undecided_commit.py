@@ -97,6 +97,23 @@ def test_acquire_waits_for_a_commit_under_way_and_then_reads_its_record(
     assert rig.staging() == [], "a fenced driver creates none"
 
 
+def test_a_deferred_trigger_waits_for_locks_as_long_as_the_option_allows(rig: Rig) -> None:
+    driver = rig.driver(lock_timeout="17s")
+    driver.start()
+    driver.batch(0, rig.frame(range(10)))
+    rig.rows("CREATE TABLE seen (lock_timeout text)")
+    rig.rows(
+        "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO seen VALUES (current_setting('lock_timeout')); RETURN NULL; END $$"
+    )
+    rig.rows(
+        "CREATE CONSTRAINT TRIGGER looks AFTER INSERT ON numbers DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION look()"
+    )
+    driver.batch(1, rig.frame(range(10, 20)))
+    assert {value for (value,) in rig.rows("SELECT lock_timeout FROM seen")} == {"17s"}
+
+
 @pytest.mark.usefixtures("patient_successors")
 def test_a_lost_answer_to_commit_is_undecided_and_the_next_run_reads_the_outcome(
     rig: Rig, background: Callable[..., Future[Any]]

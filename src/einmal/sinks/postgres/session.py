@@ -92,6 +92,11 @@ class Session(ServerSession):
         except psycopg.Error as error:
             raise failed(error, what, races=races) from cause(error)
 
+    @property
+    def lock_timeout(self) -> str:
+        """The wait for a lock in a transaction that sets no other, in milliseconds."""
+        return str(self._connecting.lock_timeout_ms)
+
     def attempt(self, statement: Statement, parameters: Parameters | None = None) -> psycopg.Cursor[Row]:
         """As ``execute``, for a caller who asks for the error. Raises psycopg.Error."""
         assert self._connection is not None, "no transaction is open"

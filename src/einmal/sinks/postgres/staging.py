@@ -146,6 +146,8 @@ def drop_in_transaction(session: Session, staged: Staged) -> bool:
         session.attempt(sql.SQL("SAVEPOINT einmal_drop"))
         session.attempt(sql.SQL("SELECT set_config('lock_timeout', %s, true)"), (_DROP_MS,))
         session.attempt(sql.SQL("DROP TABLE IF EXISTS {}").format(staged.id))
+        # COMMIT runs deferred triggers, and the locks that they wait for are not the drop's.
+        session.attempt(sql.SQL("SELECT set_config('lock_timeout', %s, true)"), (session.lock_timeout,))
     except psycopg.errors.LockNotAvailable:
         session.execute("dropping the staging table", sql.SQL("ROLLBACK TO SAVEPOINT einmal_drop"))
         return False
