@@ -95,6 +95,12 @@ class LocalTasks(SinkTests):
             monkeypatch.setenv(STEPS, str(self.steps))
 
 
+WITHOUT_KILLS: Final = (
+    LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
+)
+"""For the long run: processes that write to SQLite, PostgreSQL, topics and files are killed in every run."""
+
+
 class _SentRows(ArrowRows):
     """What writes a part comes to its task as it reaches an executor."""
 

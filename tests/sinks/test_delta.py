@@ -19,7 +19,7 @@ from einmal.sinks.staged_files import directory_of
 from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import DeltaHooks
-from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks, local_session
+from tests.sinks.local_tasks import WITHOUT_KILLS, LocalTasks, local_session
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +34,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestDelta(LocalTasks, DeltaHooks):
     """The battery."""
 
-    # Processes that write to SQLite, PostgreSQL, topics and files are killed in every run.
-    in_the_long_run = (
-        LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
-    )
+    in_the_long_run = WITHOUT_KILLS
 
 
 def table(location: Path) -> DeltaTable:

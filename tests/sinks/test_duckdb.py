@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import DuckDBHooks
-from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks, local_session
+from tests.sinks.local_tasks import WITHOUT_KILLS, LocalTasks, local_session
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +24,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestDuckDB(LocalTasks, DuckDBHooks):
     """The battery."""
 
-    # Processes that write to SQLite, PostgreSQL, topics and files are killed in every run.
-    in_the_long_run = (
-        LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
-    )
+    in_the_long_run = WITHOUT_KILLS
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from einmal.sinks.lake import LakeState, SnapshotSuperseded
 from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import IcebergHooks, table_at
-from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks, local_session
+from tests.sinks.local_tasks import WITHOUT_KILLS, LocalTasks, local_session
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -33,10 +33,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
 class TestIceberg(LocalTasks, IcebergHooks):
     """The battery."""
 
-    # Processes that write to SQLite, PostgreSQL, topics and files are killed in every run.
-    in_the_long_run = (
-        LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE | {"test_killed_process_leaves_the_batch_whole"}
-    )
+    in_the_long_run = WITHOUT_KILLS
 
 
 def started(location: Path) -> RunUnderTest:

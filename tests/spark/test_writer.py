@@ -242,7 +242,6 @@ def test_a_new_checkpoint_is_refused_unless_its_owner_adopts_the_record(
 
 
 @pytest.mark.long
-@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("guarantee", "times"), [("at_least_once", 2), ("at_most_once", 1)])
 def test_a_batch_that_spark_runs_again_outside_transactions(
     spark: SparkSession, new_pipeline: NewPipeline, guarantee: str, times: int
