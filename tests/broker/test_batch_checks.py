@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from einmal.broker.replicas.batch_checks import BatchChecks
-from einmal.log.admission import Admission
+from einmal.log.admission import QUICK_RECORDS, Admission
 from einmal.log.config import LogConfig
 from einmal.log.disk import OsDisk
 from einmal.types import ErrorCode, Header
 from einmal.wire.record_batch import NewRecord, encode_batch
+
+MANY = QUICK_RECORDS + 1
 
 
 async def test_senders_take_turns_however_many_checks_one_of_them_has() -> None:
@@ -57,10 +59,10 @@ async def test_what_is_large_in_bytes_or_elements_does_not_hold_up_what_is_not()
 
 
 @pytest.mark.parametrize(
-    "records", [[NewRecord(None, b"v", 0, (Header("", b""),) * 3_000)], [NewRecord(None, b"v", 0)] * 3_000]
+    "records", [[NewRecord(None, b"v", 0, (Header("", b""),) * MANY)], [NewRecord(None, b"v", 0)] * MANY]
 )
 def test_an_admission_is_bounded_in_headers_and_records_too(records: list[NewRecord]) -> None:
     admission = Admission(bytearray(encode_batch(records)), LogConfig(), 0)
     assert not admission.is_decided
-    assert not admission.decide(max_elements=2_999) and not admission.is_decided
-    assert admission.decide(max_elements=3_000) and admission.error is ErrorCode.none
+    assert not admission.decide(max_elements=MANY - 1) and not admission.is_decided
+    assert admission.decide(max_elements=MANY) and admission.error is ErrorCode.none

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import cramjam
 from google_crc32c import value as crc32c
 
+from einmal.log.admission import QUICK_RECORDS
 from einmal.types import ErrorCode, Header
 from einmal.wire.compression import Compression, compress
 from einmal.wire.record_batch import (
@@ -380,9 +381,10 @@ def _many(codec: Compression) -> Callable[[int], bytes]:
     """So many records that they are checked in the background, the last but one of them malformed."""
 
     def make(now: int) -> bytes:
-        section = encode_records(records(5_000, now)) + body(delta=_varint(5_000), headers=b"\x03")
-        section += body(delta=_varint(5_001))
-        return sealed(compress(codec, section), 5_002, now, codec)
+        count = QUICK_RECORDS + 1
+        section = encode_records(records(count, now)) + body(delta=_varint(count), headers=b"\x03")
+        section += body(delta=_varint(count + 1))
+        return sealed(compress(codec, section), count + 2, now, codec)
 
     return make
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from einmal.log.admission import SECTION_BYTES_MAX, Admission, assign_offsets, validated_headers
+from einmal.log.admission import QUICK_RECORDS, SECTION_BYTES_MAX, Admission, assign_offsets, validated_headers
 from einmal.log.config import LogConfig
 from einmal.types import ErrorCode, Header, LeaderEpoch, Offset
 from einmal.wire.compression import Compression
-from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, read_header
+from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, encode_records, read_header
 from einmal.wire.record_scan import ERRORS_MAX
 from tests.log.making import START, batch, producer
-from tests.log.malformed import MALFORMED, MAX_TIME, Malformed, mutated, resealed
+from tests.log.malformed import MALFORMED, MAX_TIME, Malformed, mutated, records, resealed, sealed
 from tests.suite.cases import each_case
+from tests.wire.compressed import in_blocks
 
 _FIELDS = {
     "cleanup.policy": "cleanup_policy",
@@ -74,11 +75,31 @@ def test_many_records_that_compress_well_are_admitted() -> None:
 @pytest.mark.parametrize("codec", list(Compression))
 def test_a_batch_is_decided_at_once_unless_it_is_long(codec: Compression) -> None:
     assert Admission(batch(100, compression=codec), LogConfig(), START).is_decided
-    assert not Admission(batch(3_000, compression=codec), LogConfig(), START).is_decided
+    assert not Admission(batch(QUICK_RECORDS + 1, compression=codec), LogConfig(), START).is_decided
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_a_batch_is_decided_at_once_unless_it_is_large_once_decompressed(codec: Compression) -> None:
+    small, large = (batch(10, value=bytes(size), compression=codec) for size in (20_000, 500_000))
+    assert Admission(small, LogConfig(), START).is_decided
+    admission = Admission(large, LogConfig(), START)
+    assert not admission.is_decided
+    assert admission.decide() and admission.error is ErrorCode.none
+
+
+@pytest.mark.parametrize("codec", [Compression.SNAPPY, Compression.LZ4])
+def test_a_batch_in_very_many_compressed_blocks_is_not_decided_at_once(codec: Compression) -> None:
+    """Each takes its time, however little it holds."""
+    section = encode_records(records(1, START, bytes(QUICK_RECORDS + 1)))
+    data = sealed(in_blocks(codec, (section[at : at + 1] for at in range(len(section)))), 1, START, codec)
+    admission = Admission(bytearray(data), LogConfig(), START)
+    assert not admission.is_decided
+    assert not admission.decide(max_elements=QUICK_RECORDS)
+    assert admission.decide() and admission.error is ErrorCode.none
 
 
 def test_a_record_with_very_many_headers_is_not_decided_at_once() -> None:
-    headers = (Header("k", b""),) * 5_000
+    headers = (Header("k", b""),) * (QUICK_RECORDS + 1)
     data = bytearray(encode_batch([NewRecord(None, b"", START, headers)]))
     admission = Admission(data, LogConfig(), START)
     assert not admission.is_decided

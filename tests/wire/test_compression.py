@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from einmal.wire.compression import Compression, compress, decompress
-from einmal.wire.errors import CorruptBatch, TooLarge
+from einmal.wire.errors import CorruptBatch, TooLarge, TooLong
+from tests.wire.compressed import in_blocks
 
 _CODECS = list(Compression)[1:]
 
@@ -91,6 +92,14 @@ def test_xerial_blocks_may_not_end_after_the_data() -> None:
     for tail in (b"\x00\x00", struct.pack(">i", 100) + b"x", struct.pack(">i", -1) + b"x"):
         with pytest.raises(CorruptBatch):
             decompress(Compression.SNAPPY, header + tail)
+
+
+@pytest.mark.parametrize("codec", [Compression.SNAPPY, Compression.LZ4])
+def test_blocks_are_counted_before_they_are_decompressed(codec: Compression) -> None:
+    data = in_blocks(codec, [b"abc"] * 50)
+    assert decompress(codec, data, strict=True, blocks_max=51) == b"abc" * 50
+    with pytest.raises(TooLong):
+        decompress(codec, data, strict=True, blocks_max=49)
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])

@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from einmal.types import Header
-from einmal.wire.errors import CorruptBatch, InvalidRecord
+from einmal.wire.errors import CorruptBatch, InvalidRecord, TooLong
 from einmal.wire.record_batch import NewRecord, decode_records, encode_batch, encode_records, encode_varint, read_header
-from einmal.wire.record_scan import Scanned, TimeBounds, TooLong, record_times, scan_records
+from einmal.wire.record_scan import Scanned, TimeBounds, record_times, scan_records
 
 NOW = 1_700_000_000_000
 

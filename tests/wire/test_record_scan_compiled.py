@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from einmal.compiled import is_compiled
 from einmal.wire import record_scan
-from einmal.wire.errors import CorruptBatch, InvalidRecord
+from einmal.wire.errors import CorruptBatch, InvalidRecord, TooLong
 from einmal.wire.record_batch import encode_varint
 from tests.suite.interpreted import interpreted
 
@@ -60,7 +60,7 @@ def outcome(module: ModuleType, section: bytes, count: int, *arguments: Any, **s
         return tuple(module.scan_records(section, count, *arguments, **settings))
     except InvalidRecord as error:
         return error.index, str(error)
-    except module.TooLong:
+    except TooLong:
         return "too long"
 
 

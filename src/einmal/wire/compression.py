@@ -16,7 +16,7 @@ from typing import Final
 
 import cramjam
 
-from einmal.wire.errors import CorruptBatch, TooLarge
+from einmal.wire.errors import CorruptBatch, TooLarge, TooLong
 
 MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
 """Default limit of a batch's decompressed size, in bytes."""
@@ -59,14 +59,22 @@ def compress(codec: Compression, data: bytes) -> bytes:
     return data if codec is Compression.NONE else _COMPRESSORS[codec](data)
 
 
-def decompress(codec: Compression, data: bytes, max_bytes: int = MAX_DECOMPRESSED, *, strict: bool = False) -> bytes:
+def decompress(
+    codec: Compression,
+    data: bytes,
+    max_bytes: int = MAX_DECOMPRESSED,
+    *,
+    strict: bool = False,
+    blocks_max: int | None = None,
+) -> bytes:
     """The decompressed data. Raises CorruptBatch, or TooLarge when it is more than ``max_bytes``.
 
-    ``strict``: only in a framing that every client reads; without it this function accepts more.
+    ``strict``: only in a framing that every client reads; without it this function accepts more. ``blocks_max``: then
+    raises TooLong for more blocks than these, each of which takes its time however little it holds.
     """
     if codec is not Compression.NONE:
         if strict:
-            return _decompress_strictly(codec, data, max_bytes)
+            return _decompress_strictly(codec, data, max_bytes, blocks_max)
         return _DECOMPRESSORS[codec](data, max_bytes)
     if len(data) > max_bytes:
         raise TooLarge(f"more than {max_bytes} bytes")
@@ -115,12 +123,14 @@ def _snappy(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(data: bytes, max_bytes: int) -> bytes:
+def _unsnappy(data: bytes, max_bytes: int, blocks_max: int | None = None) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
         return _unsnappy_block(data, max_bytes)
     parts: list[bytes] = []
     position = len(_XERIAL_HEADER)
     while position < len(data):
+        if len(parts) == blocks_max:
+            raise TooLong
         if position + 4 > len(data):
             raise CorruptBatch("snappy: the data ends early")
         (size,) = _LENGTH.unpack_from(data, position)
@@ -156,21 +166,23 @@ def _zstd(data: bytes) -> bytes:
     return bytes(cramjam.zstd.compress(data))
 
 
-def _decompress_strictly(codec: Compression, data: bytes, max_bytes: int) -> bytes:
-    """One frame, as librdkafka and the Java client need it. Raises CorruptBatch or TooLarge."""
+def _decompress_strictly(codec: Compression, data: bytes, max_bytes: int, blocks_max: int | None) -> bytes:
+    """One frame, as librdkafka and the Java client need it. Raises CorruptBatch, TooLarge or TooLong."""
     if codec is Compression.GZIP:
         return _gunzip(data, max_bytes, members_max=1)
+    if codec is Compression.SNAPPY:
+        if data.startswith(_XERIAL_MAGIC) and not data.startswith(_XERIAL_HEADER):
+            raise CorruptBatch("snappy: unknown version of the framing")
+        return _unsnappy(data, max_bytes, blocks_max)
     if codec is Compression.LZ4:
-        _check_lz4_frame(data)
-    elif codec is Compression.ZSTD and not data.startswith(_ZSTD_MAGIC):
+        _check_lz4_frame(data, blocks_max)
+    elif not data.startswith(_ZSTD_MAGIC):
         raise CorruptBatch("zstd: no frame")
-    elif codec is Compression.SNAPPY and data.startswith(_XERIAL_MAGIC) and not data.startswith(_XERIAL_HEADER):
-        raise CorruptBatch("snappy: unknown version of the framing")
     return _DECOMPRESSORS[codec](data, max_bytes)
 
 
-def _check_lz4_frame(data: bytes) -> None:
-    """Whether this is one whole frame of independent blocks, without a dictionary. Raises CorruptBatch."""
+def _check_lz4_frame(data: bytes, blocks_max: int | None) -> None:
+    """Whether this is one whole frame of independent blocks, without a dictionary. Raises CorruptBatch or TooLong."""
     if len(data) < _LZ4_SMALLEST or not data.startswith(_LZ4_MAGIC):
         raise CorruptBatch("lz4: no frame")
     flags = data[4]
@@ -179,7 +191,11 @@ def _check_lz4_frame(data: bytes) -> None:
     position = _LZ4_SMALLEST + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     block_extra = 4 + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
     end = len(data) - (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
+    blocks = 0
     while position + 4 <= end:
+        if blocks == blocks_max:
+            raise TooLong
+        blocks += 1
         (size,) = _LZ4_BLOCK.unpack_from(data, position)
         if size == 0:
             position += 4

@@ -52,3 +52,7 @@ class InvalidRecord(CorruptBatch):
 
 class TooLarge(CorruptBatch):
     pass
+
+
+class TooLong(Exception):
+    """A check would exceed the caller's limit of elements (records, headers, compressed blocks): nothing is decided."""

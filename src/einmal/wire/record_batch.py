@@ -458,15 +458,18 @@ def records_section(buffer: Buffer, position: int, header: BatchHeader, *, max_b
     return section
 
 
-def records_within(covered: bytes, header: BatchHeader, max_bytes: int) -> tuple[bytes, int]:
+def records_within(
+    covered: bytes, header: BatchHeader, max_bytes: int, blocks_max: int | None = None
+) -> tuple[bytes, int]:
     """The records among the bytes that the CRC-32C covers: bytes that end with them, and where they begin.
 
     Uncompressed records are not copied. Compressed ones must be in a framing that every client reads.
-    Raises CorruptBatch or TooLarge as ``records_section`` does.
+    Raises CorruptBatch or TooLarge as ``records_section`` does, and TooLong as ``decompress`` does.
     """
     begin = HEADER_SIZE - ATTRIBUTES_POSITION
     if header.attributes & CODEC_MASK:
-        covered, begin = decompress(header.compression, covered[begin:], max_bytes, strict=True), 0
+        section = covered[begin:]
+        covered, begin = decompress(header.compression, section, max_bytes, strict=True, blocks_max=blocks_max), 0
     _check_count(header, len(covered) - begin)
     return covered, begin
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from einmal.wire.errors import CorruptBatch, InvalidRecord
+from einmal.wire.errors import CorruptBatch, InvalidRecord, TooLong
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -20,10 +20,6 @@ _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
 _TIME_MIN: Final = -(1 << 63)
 _TIME_MAX: Final = (1 << 63) - 1
-
-
-class TooLong(Exception):
-    """The scan would exceed the caller's limit; the records are not checked."""
 
 
 class TimeBounds(NamedTuple):
