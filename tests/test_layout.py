@@ -48,6 +48,7 @@ LARGER = {
     "cli/commands/acl.py:remove": "the options of a command",
     "cli/app.py:start": "the options of a command",
     "cli/commands/verify.py:verify": "the options of a command",
+    "cli/commands/chaos.py:chaos": "the options of a command",
     "cli/commands/dlq.py:list_letters": "the options of a command",
     "cli/commands/dlq.py:show": "the options of a command",
     "cli/commands/dlq.py:replay": "the options of a command",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -221,6 +222,24 @@ def _(stage: Stage) -> None:
 @shows("trace")
 def _(stage: Stage) -> None:
     assert "committed. Its producer knew after" in stage.run("trace")
+
+
+_LISTING = """
+import os, sys
+from einmal.client import Admin
+settings = dict(pair.split("=", 1) for pair in sys.argv[1:])
+with Admin({**settings, "bootstrap.servers": os.environ["KAFKA_BROKERS"]}) as admin:
+    print(admin.list_topics())
+"""
+
+
+@shows("chaos")
+def _(stage: Stage) -> None:
+    behind = {**stage.settings, "security.protocol": "SASL_PLAINTEXT"}
+    given = [f"{name}={value}" for name, value in behind.items() if not name.startswith("ssl.")]
+    shown = stage.run("chaos", "--rule", "on(Metadata).delay(0).once()", "--", sys.executable, "-c", _LISTING, *given)
+    assert "security.protocol=SASL_PLAINTEXT" in shown
+    assert "request delayed by 0 s: Metadata, broker" in shown
 
 
 @shows("verify")

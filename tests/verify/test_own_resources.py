@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from einmal.chaos.own_cluster import OwnCluster
 from einmal.client import NewTopic
 from einmal.client.aio import Admin
 from einmal.client.errors import TopicAlreadyExists
 from einmal.local.processes import LocalCluster
-from einmal.verify.faults import OwnCluster
 from einmal.verify.scratch import Scratch
 from tests.interop.einmal_broker import EinmalBroker
 from tests.suite.shared import shared, unique

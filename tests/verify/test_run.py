@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from einmal.chaos.connection_faults import ConnectionFaults
 from einmal.chaos.proxy.rules import Disturbance
 from einmal.client.aio import Admin
 from einmal.evidence.environment import run_environment
@@ -17,7 +18,6 @@ from einmal.local.apache_kafka import KafkaJars
 from einmal.spark.environment.java import use_java
 from einmal.verify.clients.processes import CLIENTS, JAVA, JavaLibrary
 from einmal.verify.evidence import Evidence
-from einmal.verify.network import ConnectionFaults
 from einmal.verify.page import page
 from einmal.verify.run import PREFIX, WORKLOADS, VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
+_STDERR: Final = 2
 _PARENT: Final = 1
 _SESSION: Final = 3
 """Indexes of the fields of /proc/PID/stat after the name of the program."""
@@ -39,7 +40,7 @@ class ChildProcess(Protocol):
 
 def launch(
     command: Sequence[str],
-    log: Path,
+    log: Path | None,
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -47,9 +48,10 @@ def launch(
 ) -> subprocess.Popen[str]:
     """Start the leader of a new session, which is killed when the calling thread ends. Append its output to ``log``.
 
-    ``with_pipes``: its standard input and output are pipes, and only its diagnostics are logged.
+    ``log``: None: our standard error. ``with_pipes``: its standard input and output are pipes, and only its diagnostics
+    are logged.
     """
-    with log.open("ab") as opened:
+    with contextlib.nullcontext(_STDERR) if log is None else log.open("ab") as opened:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE if with_pipes else None,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     # For whoever follows imports, such as import-linter and tools/changed_tests.py: ``_Later`` does the same.
     from einmal.cli.commands.acl import acl as acl
     from einmal.cli.commands.bench import bench as bench
+    from einmal.cli.commands.chaos import chaos as chaos
     from einmal.cli.commands.cluster import cluster as cluster
     from einmal.cli.commands.demo import demo as demo
     from einmal.cli.commands.dlq import dlq as dlq
@@ -62,6 +63,7 @@ _LATER: Final = (
     "bench",
     "simulate",
     "verify",
+    "chaos",
     "top",
     "mirror",
     "pipeline",

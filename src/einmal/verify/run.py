@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from einmal.chaos.connection_faults import ConnectionFaults
+from einmal.chaos.injector import FaultInjector, inject_faults
+from einmal.chaos.own_cluster import OwnCluster
 from einmal.checker.history import Anomaly, History
 from einmal.verify.clients.processes import ClientLibrary, JavaLibrary, library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
-from einmal.verify.faults import OwnCluster
-from einmal.verify.network import ConnectionFaults
 from einmal.verify.pipeline.run import PipelineOptions, PipelineRun
 from einmal.verify.scratch import Scratch
 from einmal.verify.verdict import DEFINITION, HOLDS, PIPELINE_DEFINITION, PIPELINE_HOLDS, decide
@@ -73,15 +74,6 @@ class TestedRun(Protocol):
     async def finish(self) -> None: ...
 
     def anomalies(self) -> list[Anomaly]: ...
-
-
-class FaultInjector(Protocol):
-    """``calm_s``: bounds of the calm before each fault."""
-
-    @property
-    def calm_s(self) -> tuple[float, float]: ...
-
-    async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +190,7 @@ class VerifyRun:
 
     async def _disturb(self, source: FaultInjector, chance: random.Random, runs: Sequence[TestedRun]) -> None:
         """One fault after another until cancelled, each after progress and a calm."""
-        while True:
-            await _progress(runs)
-            await asyncio.sleep(chance.uniform(*source.calm_s))
-            await source.inject(chance, self._note)
+        await inject_faults(source, chance, self._note, lambda: _progress(runs))
 
     async def _calm(self, runs: Sequence[TestedRun]) -> None:
         self._note("calm")

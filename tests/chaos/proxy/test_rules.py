@@ -42,8 +42,8 @@ def test_limits_choose_among_the_matching_requests() -> None:
 
 def test_nth_and_times_limit_each_other() -> None:
     rules = Rules()
-    on(rules, "EndTxn").drop_answer().nth(2).times(0)
-    assert faults_of(rules, 4) == []
+    on(rules, "EndTxn").drop_answer().nth(2).times(1)
+    assert faults_of(rules, 4) == [2]
 
 
 def test_the_first_rule_that_applies_is_the_only_one() -> None:
@@ -99,11 +99,16 @@ def test_unknown_names_are_refused_with_the_nearest_one() -> None:
         on(Rules()).drop_answer().nth(0)
     with pytest.raises(ValueError, match="probability"):
         on(Rules()).drop_answer().probability(2)
+    with pytest.raises(ValueError, match="times"):
+        on(Rules()).drop_answer().times(0)
+    for seconds in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="not a duration"):
+            on(Rules()).delay_answer(seconds)
 
 
 @given(
     st.lists(st.sampled_from((END_TXN, HEARTBEAT)), max_size=40),
-    st.none() | st.integers(0, 5),
+    st.none() | st.integers(1, 5),
     st.none() | st.integers(1, 5),
     st.none() | st.tuples(st.floats(0, 1), st.integers(0, 9)),
 )

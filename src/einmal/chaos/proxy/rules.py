@@ -6,6 +6,7 @@ occurs. The first rule that applies to a request is the only one that it gets.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ class Rule:
 
     def times(self, count: int) -> Self:
         """For at most so many requests."""
+        if count < 1:
+            raise ValueError(f"times({count}): the least is 1")
         self._times = count
         return self
 
@@ -152,11 +155,11 @@ class Trigger:
 
     def delay(self, seconds: float) -> Rule:
         """Forward the request, and those behind it on its connection, so much later."""
-        return self._rule(RequestFault(Disturbance.DELAY, seconds))
+        return self._delayed("delay", Disturbance.DELAY, seconds)
 
     def delay_answer(self, seconds: float) -> Rule:
         """Forward the answer, and those behind it on its connection, so much later."""
-        return self._rule(RequestFault(Disturbance.DELAY_ANSWER, seconds))
+        return self._delayed("delay_answer", Disturbance.DELAY_ANSWER, seconds)
 
     def duplicate(self) -> Rule:
         """Forward the request twice; the client gets the first answer."""
@@ -167,7 +170,7 @@ class Trigger:
 
         The client gets its answers in the order of its requests.
         """
-        return self._rule(RequestFault(Disturbance.REORDER, within_s))
+        return self._delayed("reorder", Disturbance.REORDER, within_s)
 
     def error(self, code: str) -> Rule:
         """Answer with this error code, such as ``NOT_COORDINATOR``, and do not forward the request.
@@ -175,6 +178,11 @@ class Trigger:
         A request whose version is not known is forwarded. Raises ValueError for an unknown code.
         """
         return self._rule(RequestFault(Disturbance.ERROR, error=_error_code(code)))
+
+    def _delayed(self, name: str, kind: Disturbance, seconds: float) -> Rule:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name}({seconds}): not a duration")
+        return self._rule(RequestFault(kind, seconds))
 
     def _rule(self, fault: RequestFault) -> Rule:
         rule = Rule(self._matching, fault)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import threading
@@ -15,7 +16,7 @@ from typing import Final, Protocol, Self, TypeVar
 from einmal.chaos.proxy.addresses import Address
 from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame
 from einmal.chaos.proxy.links import Gates, ProxyLink, Streams
-from einmal.chaos.proxy.rules import RequestFault, Rules, Trigger, filter_of
+from einmal.chaos.proxy.rules import RequestFault, Rule, Rules, Trigger, filter_of
 from einmal.event_log import EventLog
 
 _logger = EventLog(__name__)
@@ -67,9 +68,9 @@ class _Listener:
 class KafkaProxy:
     """``with KafkaProxy("broker:9092") as proxy``: clients connect to ``proxy.bootstrap_servers``.
 
-    ``upstream_tls``: for connections to the brokers. ``tls``: for connections of clients; its certificate must name
-    ``host``, the loopback address that the proxy listens on and names in answers. ``faults`` lists the faults that
-    occurred, oldest first.
+    ``port``: for the first bootstrap server; 0: any. ``upstream_tls``: for connections to the brokers. ``tls``: for
+    connections of clients; its certificate must name ``host``, the loopback address that the proxy listens on and names
+    in answers. ``faults`` lists the faults that occurred, oldest first.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class KafkaProxy:
         bootstrap_servers: str,
         *,
         host: str = "127.0.0.1",
+        port: int = 0,
         upstream_tls: ssl.SSLContext | None = None,
         tls: ssl.SSLContext | None = None,
         observer: FrameObserver | None = None,
@@ -84,6 +86,7 @@ class KafkaProxy:
         """Raises ValueError for an address without a port."""
         self._bootstrap = [_address(server) for server in bootstrap_servers.split(",")]
         self._host = host
+        self._port = port
         self._upstream_tls = upstream_tls
         self._tls = tls
         self._observer = observer
@@ -107,9 +110,16 @@ class KafkaProxy:
         self.close()
 
     def start(self) -> None:
-        """Listen for clients, one port for each bootstrap server."""
+        """Listen for clients, one port for each bootstrap server. Raises OSError for a port that is in use."""
         self._thread.start()
-        self._run(lambda: [self._listen(address) for address in self._bootstrap])
+        ports = (self._port, *(0 for _ in self._bootstrap[1:]))
+        try:
+            self._run(
+                lambda: [self._listen(address, port) for address, port in zip(self._bootstrap, ports, strict=True)]
+            )
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close all connections and ports."""
@@ -132,6 +142,15 @@ class KafkaProxy:
     def faults(self) -> list[FaultRecord]:
         return list(self._faults)
 
+    def take_faults(self) -> list[FaultRecord]:
+        """Return those that occurred, and forget them: a proxy may run for days."""
+
+        def take() -> list[FaultRecord]:
+            taken, self._faults = self._faults, []
+            return taken
+
+        return self._run(take)
+
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def on(
@@ -145,8 +164,11 @@ class KafkaProxy:
 
         Raises ValueError for an API that does not exist.
         """
-        matching = filter_of(apis, client_id, transactional_id, broker)
-        return Trigger(matching, lambda rule: self._run(lambda: self._rules.add(rule)))
+        return Trigger(filter_of(apis, client_id, transactional_id, broker), self.add)
+
+    def add(self, rule: Rule) -> None:
+        """Activate a rule behind those that are active."""
+        self._run(lambda: self._rules.add(rule))
 
     def clear(self) -> None:
         """Remove all rules. A partition lasts until ``heal``."""
@@ -196,9 +218,13 @@ class KafkaProxy:
 
     # --- ports and connections ----------------------------------------------------------------------------------------
 
-    def _listen(self, address: Address, broker: int | None = None) -> _Listener:
+    def _listen(self, address: Address, port: int = 0) -> _Listener:
         # Bound at once, so that an answer can name the port; connections wait until the server accepts them.
-        listener = _Listener(address, socket.create_server((self._host, 0)), broker)
+        try:
+            listening = socket.create_server((self._host, port))
+        except OSError as error:
+            raise OSError(f"{self._host}:{port} cannot be listened on: {os.strerror(error.errno or 0)}") from error
+        listener = _Listener(address, listening)
         self._listeners.append(listener)
         self._servers.add(self._loop.create_task(self._serve(listener)))
         return listener

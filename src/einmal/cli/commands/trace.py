@@ -27,8 +27,6 @@ from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import printable
 
 if TYPE_CHECKING:
-    import ssl
-
     from einmal.client import Consumer
     from einmal.trace.exchanges import Exchange
     from einmal.trace.transactions import Traced
@@ -68,6 +66,7 @@ def trace(
     """
     if not command and (topic or transactional_id):
         raise typer.BadParameter("--topic and --transactional-id choose among the transactions of a command")
+    from einmal.chaos.proxy.clients import settings_behind, upstream_tls
     from einmal.chaos.proxy.server import KafkaProxy
     from einmal.inspection.document import document
     from einmal.trace.recorder import ExchangeRecorder
@@ -76,12 +75,12 @@ def trace(
     recorder, status = ExchangeRecorder(), 0
     config = config_of(brokers, settings, command_config)
     with failures_reported():
-        proxy = KafkaProxy(str(config["bootstrap.servers"]), observer=recorder, upstream_tls=_tls(config))
+        proxy = KafkaProxy(str(config["bootstrap.servers"]), observer=recorder, upstream_tls=upstream_tls(config))
         with proxy:
             if command:
                 status = _run(command, proxy.bootstrap_servers)
             else:
-                _run_own(config, _behind(config, proxy.bootstrap_servers))
+                _run_own(config, settings_behind(config, proxy.bootstrap_servers))
     exchanges = recorder.exchanges()
     diagram = story(_chosen(exchanges, topic, transactional_id), exchanges)
     if svg is not None:
@@ -95,26 +94,6 @@ def trace(
     if status:
         print(f"error: {command[0] if command else ''} ended with status {status}", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _tls(config: Mapping[str, Any]) -> ssl.SSLContext | None:
-    """Raises typer.BadParameter."""
-    from einmal.client.config import AdminSettings, parse
-    from einmal.security.errors import SecuritySettingError
-    from einmal.security.tls import tls_context
-
-    tls = parse(AdminSettings, config, {}).security.tls
-    try:
-        return None if tls is None else tls_context(tls)
-    except SecuritySettingError as error:
-        raise typer.BadParameter(f"{error.meaning}; {error.hint}") from error
-
-
-def _behind(config: Mapping[str, Any], bootstrap: str) -> dict[str, Any]:
-    """The configuration of a client behind the proxy, which has the TLS."""
-    protocol = str(config.get("security.protocol", "PLAINTEXT")).replace("SASL_SSL", "SASL_PLAINTEXT")
-    kept = {name: value for name, value in config.items() if not name.startswith("ssl.")}
-    return kept | {"bootstrap.servers": bootstrap, "security.protocol": protocol.replace("SSL", "PLAINTEXT")}
 
 
 def _run(command: Sequence[str], bootstrap: str) -> int:

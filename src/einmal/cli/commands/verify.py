@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,23 +19,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-import einmal
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, ended_by_sigterm, print_error
+from einmal.cli.durations import seconds_of
+from einmal.cli.own_cluster import ClusterKind, Nodes, java_program, own_cluster
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import print_rows
 
 if TYPE_CHECKING:
+    from einmal.chaos.connection_faults import ConnectionFaults
     from einmal.evidence.environment import RunEnvironment
     from einmal.verify.clients.processes import JavaLibrary
     from einmal.verify.evidence import Evidence, WorkloadEvidence
-    from einmal.verify.faults import OwnCluster
-    from einmal.verify.network import ConnectionFaults
     from einmal.verify.pipeline.run import PipelineOptions
 
 _NO_VERDICT: Final = 2
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 _SEEDS: Final = 2**31
 
 
@@ -60,11 +57,6 @@ class ControlName(StrEnum):
     TWO_TRANSACTIONS = "two-transactions"
 
 
-class ClusterKind(StrEnum):
-    EINMAL = "einmal"
-    KAFKA = "kafka"
-
-
 class FaultSource(StrEnum):
     BROKERS = "brokers"
     NETWORK = "network"
@@ -79,7 +71,7 @@ def verify(
             "and the run's own topics and groups are removed afterwards."
         ),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")] = 3,
+    nodes: Nodes = 3,
     kafka_home: Annotated[
         Path | None,
         typer.Option(
@@ -165,14 +157,14 @@ def verify(
     environment = run_environment(arguments, {})
     with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
         tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
-        with _own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
+        with own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
                 client=client.value,
                 java=_java_library(kafka_home) if kafka_home and client is ClientName.JAVA else None,
                 workloads=[workload.value for workload in workloads or WorkloadName],
                 control=None if control is None else control.value,
                 pipeline=tested,
-                seconds=_seconds(time),
+                seconds=seconds_of("--time", time),
                 seed=drawn,
                 config=config_of(own.bootstrap_servers if own else bootstrap_server, settings, command_config),
             )
@@ -252,65 +244,12 @@ def _pipeline(
     return PipelineOptions(command=command, input=source, output=target, mapping=mapping, log=log)
 
 
-def _seconds(text: str) -> float:
-    match = _TIME.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise typer.BadParameter(f"--time: {text!r} is not a duration, such as 30s, 5m or 1h")
-    return float(match[1]) * _UNITS[match[2] or "s"]
-
-
-@contextmanager
-def _own_cluster(
-    kind: ClusterKind | None, nodes: int, kafka_home: Path | None, folder: Path
-) -> Iterator[OwnCluster | None]:
-    """Raises KafkaMissing, BrokerFailed."""
-    if kind is None:
-        yield None
-        return
-    own = (
-        _apache_kafka(folder, nodes, kafka_home) if kind is ClusterKind.KAFKA and kafka_home else _einmal(folder, nodes)
-    )
-    note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
-    own.start()
-    try:
-        yield own
-    finally:
-        own.close()
-
-
-def _einmal(folder: Path, nodes: int) -> OwnCluster:
-    from einmal.local.processes import LocalCluster
-    from einmal.verify.faults import OwnCluster
-
-    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}")
-
-
-def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
-    """Raises KafkaMissing."""
-    from einmal.local.apache_kafka import ApacheCluster, KafkaJars
-    from einmal.verify.faults import OwnCluster
-
-    jars = KafkaJars.locate(home)
-    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, _java()), f"Apache Kafka {jars.version}")
-
-
 def _java_library(home: Path) -> JavaLibrary:
     """Raises KafkaMissing."""
     from einmal.local.apache_kafka import KafkaJars
     from einmal.verify.clients.processes import JavaLibrary
 
-    return JavaLibrary(KafkaJars.locate(home, of_clients=True), _java())
-
-
-def _java() -> Path:
-    """Raises KafkaMissing."""
-    from einmal.local.apache_kafka import KafkaMissing
-    from einmal.spark.environment.java import JavaMissing, use_java
-
-    try:
-        return use_java() / "bin" / "java"
-    except JavaMissing as error:
-        raise KafkaMissing(str(error)) from error
+    return JavaLibrary(KafkaJars.locate(home, of_clients=True), java_program())
 
 
 @contextmanager
@@ -318,7 +257,7 @@ def _network(kinds: list[FaultSource], config: Mapping[str, Any]) -> Iterator[Co
     if FaultSource.NETWORK not in kinds:
         yield None
         return
-    from einmal.verify.network import ConnectionFaults
+    from einmal.chaos.connection_faults import ConnectionFaults
 
     network = ConnectionFaults(config)
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from einmal.chaos.command import RestartedCommand
 from einmal.checker.history import Anomaly, History, OpOutcome
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import KafkaError, RequestRefused
@@ -19,7 +20,6 @@ from einmal.client.records import ConsumerRecord, RecordMetadata
 from einmal.types import TopicPartition
 from einmal.verify.pipeline.comparison import Output, OutputComparison
 from einmal.verify.pipeline.mapping import InputRecord, MappingWrong, OutputMapping
-from einmal.verify.pipeline.process import PipelineCommand
 from einmal.workloads.endings import close_quietly
 from einmal.workloads.recorder import OngoingOp, Recorder, text_of
 
@@ -65,7 +65,7 @@ class PipelineRun:
         self._config = dict(config)
         self._chance = chance
         environment = {BOOTSTRAP: bootstrap_servers, INPUT: options.input, OUTPUT: options.output}
-        self._command = PipelineCommand(options.command, environment, options.log)
+        self._command = RestartedCommand(["/bin/sh", "-c", options.command], environment, options.log)
         self.client = f"pipeline: {options.command} (mapping: {options.mapping.text})"
         self.topics = {options.input: PARTITIONS, options.output: PARTITIONS}
         self.recorder = Recorder()
@@ -91,6 +91,9 @@ class PipelineRun:
         finally:
             self._is_wanted = True
         note("the pipeline is started again")
+
+    async def calm(self) -> None:
+        """Nothing lasts longer than ``inject``."""
 
     async def stop(self) -> None:
         """Write no more input. The pipeline keeps running."""

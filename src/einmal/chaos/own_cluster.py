@@ -1,4 +1,4 @@
-"""Faults on a cluster that the run has started: kill -9, SIGSTOP and clean restarts of brokers, drawn by the seed."""
+"""A cluster of a run's own, with faults that a seed draws: kill -9, SIGSTOP and clean restarts of brokers."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""Faults in the connections of a run's own clients, drawn by the seed: the frame proxy between them and a cluster."""
+"""Faults in the connections of clients, drawn by the seed or stated by rules: the frame proxy before a cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from einmal.chaos.proxy.clients import settings_behind, upstream_tls
 from einmal.chaos.proxy.rules import Rule, Trigger
 from einmal.chaos.proxy.server import FaultRecord, KafkaProxy
-from einmal.client.config import AdminSettings, parse
-from einmal.security.tls import tls_context
 
 _PARTITION_S: Final = (0.3, 8.0)
 _DELAY_S: Final = (0.1, 4.0)
@@ -22,31 +21,63 @@ _TIMES_MAX: Final = 3
 _APIS: Final = (("EndTxn",), ("Produce",), ("TxnOffsetCommit", "OffsetCommit"))
 _PARTITION: Final = "partition"
 _WEIGHTS: Final = {"drop": 4, "disconnect": 3, "delay": 2, "duplicate": 2, _PARTITION: 2}
-_PLAIN: Final = {"SSL": "PLAINTEXT", "SASL_SSL": "SASL_PLAINTEXT"}
 
 
-class ConnectionFaults:
+class _Proxied:
     """A proxy on the loopback interface. Other clients of the cluster, and its brokers, notice nothing.
 
     TLS reaches from the proxy to the brokers; clients connect to the proxy without it.
     """
 
-    calm_s: ClassVar = (1.0, 4.0)
+    def __init__(self, config: Mapping[str, Any], port: int = 0) -> None:
+        """``config``: of clients that connect to the cluster. ``port``: for the first bootstrap server; 0: any.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """``config``: of clients that connect to the cluster. Raises ConfigError, SecuritySettingError."""
-        settings = parse(AdminSettings, config, {})
-        tls = settings.security.tls
-        self._proxy = KafkaProxy(settings.bootstrap_servers, upstream_tls=None if tls is None else tls_context(tls))
+        Raises ConfigError; OSError for a port that is in use.
+        """
+        self._proxy = KafkaProxy(str(config["bootstrap.servers"]), port=port, upstream_tls=upstream_tls(config))
         self._proxy.start()
-        plain = {name: value for name, value in config.items() if not name.startswith("ssl.")}
-        if protocol := _PLAIN.get(settings.security.protocol):
-            plain["security.protocol"] = protocol
-        self.config: Mapping[str, Any] = plain | {"bootstrap.servers": self._proxy.bootstrap_servers}
+        self.config: Mapping[str, Any] = settings_behind(config, self._proxy.bootstrap_servers)
         """Settings of clients that get the faults."""
 
     def close(self) -> None:
         self._proxy.close()
+
+    async def calm(self) -> None:
+        """Let everything pass."""
+        self._proxy.clear()
+        self._proxy.heal()
+
+    def _note(self, note: Callable[[str], None]) -> None:
+        """Those that have occurred since the last time."""
+        for fault in self._proxy.take_faults():
+            note(_text(fault))
+
+
+class RuledConnections(_Proxied):
+    """The faults of the rules, whenever a request matches one."""
+
+    calm_s: ClassVar = (0.0, 0.0)
+
+    def __init__(self, config: Mapping[str, Any], rules: Sequence[Rule], port: int = 0) -> None:
+        """Raises ConfigError; OSError for a port that is in use."""
+        super().__init__(config, port)
+        for rule in rules:
+            self._proxy.add(rule)
+
+    async def inject(self, _chance: random.Random, note: Callable[[str], None]) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_LOOK_S)
+                self._note(note)
+        finally:
+            self._note(note)
+
+
+class ConnectionFaults(_Proxied):
+    """Faults that a seed draws: lost and late answers, broken connections, requests sent twice, partitions."""
+
+    calm_s: ClassVar = (1.0, 4.0)
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """One fault, to its end."""
@@ -56,29 +87,18 @@ class ConnectionFaults:
         else:
             await self._requests(fault, chance, note)
 
-    async def calm(self) -> None:
-        """Let everything pass."""
-        self._proxy.clear()
-        self._proxy.heal()
-
     async def _requests(self, fault: str, chance: random.Random, note: Callable[[str], None]) -> None:
         """Disturb the next few requests of one kind."""
-        noted, times = len(self._proxy.faults), chance.randint(1, _TIMES_MAX)
+        times = chance.randint(1, _TIMES_MAX)
         rule = _rule(self._proxy.on(*chance.choice(_APIS)), fault, chance).times(times)
         give_up_at = asyncio.get_running_loop().time() + _ABSENT_S
         try:
             while rule.fired < times and asyncio.get_running_loop().time() < give_up_at:
                 await asyncio.sleep(_LOOK_S)
-                noted = self._note(noted, note)
+                self._note(note)
         finally:
             self._proxy.clear()
-            self._note(noted, note)
-
-    def _note(self, noted: int, note: Callable[[str], None]) -> int:
-        for fault in self._proxy.faults[noted:]:
-            note(_text(fault))
-            noted += 1
-        return noted
+            self._note(note)
 
     async def _partition(self, chance: random.Random, note: Callable[[str], None]) -> None:
         brokers = self._proxy.brokers

@@ -1,0 +1,70 @@
+"""A cluster that a command starts for itself, to disturb it: of einmal or of Apache Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import einmal
+from einmal.cli.printing.messages import note
+
+if TYPE_CHECKING:
+    from einmal.chaos.own_cluster import OwnCluster
+
+Nodes = Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")]
+
+
+class ClusterKind(StrEnum):
+    EINMAL = "einmal"
+    KAFKA = "kafka"
+
+
+@contextmanager
+def own_cluster(
+    kind: ClusterKind | None, nodes: int, kafka_home: Path | None, folder: Path
+) -> Iterator[OwnCluster | None]:
+    """A running cluster of this kind; None for no kind. Raises KafkaMissing, BrokerFailed."""
+    if kind is None:
+        yield None
+        return
+    own = (
+        _apache_kafka(folder, nodes, kafka_home) if kind is ClusterKind.KAFKA and kafka_home else _einmal(folder, nodes)
+    )
+    note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
+    own.start()
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+def _einmal(folder: Path, nodes: int) -> OwnCluster:
+    from einmal.chaos.own_cluster import OwnCluster
+    from einmal.local.processes import LocalCluster
+
+    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}")
+
+
+def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
+    """Raises KafkaMissing."""
+    from einmal.chaos.own_cluster import OwnCluster
+    from einmal.local.apache_kafka import ApacheCluster, KafkaJars
+
+    jars = KafkaJars.locate(home)
+    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, java_program()), f"Apache Kafka {jars.version}")
+
+
+def java_program() -> Path:
+    """Raises KafkaMissing."""
+    from einmal.local.apache_kafka import KafkaMissing
+    from einmal.spark.environment.java import JavaMissing, use_java
+
+    try:
+        return use_java() / "bin" / "java"
+    except JavaMissing as error:
+        raise KafkaMissing(str(error)) from error
