@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from einmal.spark import PipelineFailed, StreamWriter, write_stream
-from tests.spark.conftest import long
 from tests.spark.topics import create, fill, records
 from tests.suite.shared import unique
 
@@ -112,11 +111,6 @@ QUERIES = {
 }
 
 
-IN_EVERY_RUN = ("join of streams",)
-"""Queries without state, and counts in mode update, are in most other tests; windows and the mode complete in the long
-run."""
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a query of a test reads and writes."""
@@ -163,8 +157,9 @@ def place(bootstrap: str, tmp_path: Path) -> Place:
     return place
 
 
+# Queries without state, and counts in mode update, are in most other tests.
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*IN_EVERY_RUN, *(long(name) for name in QUERIES if name not in IN_EVERY_RUN)])
+@pytest.mark.parametrize("name", QUERIES)
 def test_a_first_query_writes_its_result_once_over_a_restart(name: str, spark: SparkSession, place: Place) -> None:
     query = QUERIES[name]
     before: list[list[str]] = [[], []]

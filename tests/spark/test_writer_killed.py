@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from tests.interop.apache_kafka import in_the_long_run
-from tests.spark.conftest import KINDS, NodeOf
+from tests.spark.conftest import KINDS, NodeOf, long
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
 from tests.spark.topics import create, fill, numbers
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RECORDS = 3 * BATCH
 MOMENTS = {
@@ -121,7 +121,7 @@ def _killed(kind: str, moments: tuple[str, ...], directory: Path, bootstrap: str
 
 
 @pytest.mark.parametrize("kind", [*map(in_the_long_run, KINDS)])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [*DRIVERS[0], *map(long, DRIVERS[1])])
 def test_a_killed_driver_loses_and_doubles_nothing(spark: SparkSession, killed: Killed, kind: str, moment: str) -> None:
     pipeline = killed(kind, moment)
     before = output(pipeline.bootstrap, pipeline.topic)

@@ -73,6 +73,14 @@ def test_output_is_compared_as_a_multiset(outputs: Sequence[int], kinds: list[st
     assert all("in-1 1" in each.detail for each in found if each.kind != "invented-output")
 
 
+def test_output_of_an_aborted_record_is_named_with_its_offset_in_the_input() -> None:
+    aborted = [InputRecord(2, 7, "k", '{"id":9,"amount":90}')]
+    comparison = OutputComparison("in", _RECORDS, identity(), aborted)
+    (anomaly,) = comparison.anomalies([(_OUT, 0, '{"id":9,"amount":90}')], is_complete=False)
+    assert anomaly.kind == "aborted-output"
+    assert "an aborted transaction: in-2 7" in anomaly.detail
+
+
 def test_objects_are_equal_whatever_the_order_of_their_fields() -> None:
     comparison = OutputComparison("in", _RECORDS[:1], query("SELECT id, amount FROM input"))
     assert comparison.is_met([(_OUT, 0, '{ "id": 0, "amount": 0 }')])

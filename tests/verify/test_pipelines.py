@@ -11,7 +11,7 @@ import pytest
 
 from einmal.client import Admin
 from einmal.verify.evidence import Evidence
-from einmal.verify.pipeline.mapping import OutputMapping, query
+from einmal.verify.pipeline.mapping import OutputMapping, identity, query
 from einmal.verify.pipeline.run import PipelineOptions
 from einmal.verify.run import VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
@@ -31,7 +31,13 @@ def own(program: str) -> str:
 
 
 async def verified(
-    command: str, folder: Path, mapping: OutputMapping, *, seconds: float = 25.0, quiet_s: float = 15.0
+    command: str,
+    folder: Path,
+    mapping: OutputMapping,
+    *,
+    seconds: float = 25.0,
+    quiet_s: float = 15.0,
+    target: str = "",
 ) -> Evidence:
     """The outcome with a command, or with a program of ``tests.verify.pipelines``."""
     broker: EinmalBroker = shared("einmal")
@@ -43,10 +49,11 @@ async def verified(
         pipeline=PipelineOptions(
             command=command,
             input=f"{name}-in",
-            output=f"{name}-out",
+            output=f"A.{name}-in" if target else f"{name}-out",
             mapping=mapping,
             log=folder / f"{name}.log",
             quiet_s=quiet_s,
+            output_config={"bootstrap.servers": target} if target else None,
         ),
         seconds=seconds,
         seed=7,
@@ -57,20 +64,25 @@ async def verified(
     return evidence
 
 
+WRONG = {
+    "positions_first": "lost-output",
+    "without_transaction": "duplicate-output",
+    "side_effect": "duplicate-output",
+    "uncommitted": "aborted-output",
+}
+
+
 @pytest.mark.parametrize(
     "prefix", ["", pytest.param("with_aiokafka ", marks=pytest.mark.long)], ids=["confluent-kafka", "aiokafka"]
 )
 async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path, prefix: str) -> None:
     doubling = query(_DOUBLED)
     right, *wrong = await asyncio.gather(
-        *(
-            verified(own(prefix + program), tmp_path, doubling)
-            for program in ("right", "positions_first", "without_transaction", "side_effect")
-        )
+        *(verified(own(prefix + program), tmp_path, doubling) for program in ("right", *WRONG))
     )
     assert right.verdict is RunVerdict.HOLDS, right.sentence
     assert any(each.text == "kill -9 of the pipeline" for each in right.faults)
-    for evidence, kind in zip(wrong, ("lost-output", "duplicate-output", "duplicate-output"), strict=True):
+    for evidence, kind in zip(wrong, WRONG.values(), strict=True):
         assert evidence.verdict is RunVerdict.ANOMALY, (evidence.client, evidence.sentence)
         (part,) = evidence.workloads
         shown = next(each for each in part.shown(evidence.began) if each.kind == kind)
@@ -78,6 +90,22 @@ async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path, 
         assert "-in-" in shown.detail
         assert any("send" in each for each in shown.operations)
         assert kind == "lost-output" or any("read" in each for each in shown.operations)
+
+
+async def test_a_mirror_between_two_clusters_is_a_pipeline(tmp_path: Path) -> None:
+    target: EinmalBroker = shared("einmal-commands")
+    mirror = f"""cat > {tmp_path}/mirror.toml <<END
+clusters = ["A", "B"]
+A.bootstrap.servers = "$BOOTSTRAP_SERVERS"
+B.bootstrap.servers = "$OUTPUT_BOOTSTRAP_SERVERS"
+["A->B"]
+topics = ["$INPUT_TOPIC"]
+END
+exec {shlex.quote(sys.executable)} -m einmal mirror 'A->B' --file {tmp_path}/mirror.toml"""
+    evidence = await verified(mirror, tmp_path, identity(), seconds=12.0, target=target.bootstrap)
+    assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
+    with Admin({"bootstrap.servers": target.bootstrap}) as admin:
+        assert [each for each in admin.list_topics() if each.startswith("A.pipeline")] == []
 
 
 @pytest.mark.long

@@ -105,7 +105,14 @@ class ClientLoad(NamedTuple):
         """Seconds until a ``read_committed`` consumer has ``count`` records. Raises BenchRefused."""
         from confluent_kafka import Consumer, TopicPartition
 
-        options = {"group.id": "bench", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        options = {
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            # librdkafka asks for nothing for a second when its queue is full: then the pauses would be measured.
+            "queued.min.messages": 1_000_000,
+            "fetch.queue.backoff.ms": 1,
+        }
         consumer = Consumer({**self.settings, **options})
         consumer.assign([TopicPartition(self.topic, partition, 0) for partition in range(self.partitions)])
         began = time.perf_counter()

@@ -84,6 +84,16 @@ def config_of(
     return config
 
 
+def config_of_other(brokers: str, command_config: Path | None) -> dict[str, Any]:
+    """The configuration for a second cluster: -X, the environment and the profile are of the first one.
+
+    Raises typer.BadParameter.
+    """
+    given = {} if command_config is None else read_properties(command_config)
+    config = {"default.api.timeout.ms": 10_000} | _of_kind(given, "AdminSettings", str(command_config))
+    return config | {"bootstrap.servers": brokers}
+
+
 @contextmanager
 def inspecting(config: Mapping[str, Any]) -> Iterator[tuple[Admin, RangeReader]]:
     """The clients that the read model (``einmal.inspection``) asks: the reader sees what is uncommitted, too."""

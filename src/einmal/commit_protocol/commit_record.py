@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 COMMIT_TOPIC: Final = "__einmal_commits"
@@ -34,6 +35,26 @@ _FORMAT_VERSION: Final = 1
 _KEPT_VERSION: Final = 2
 """With the name of a file instead of Spark's commit file: releases that only know version 1 would take it for that."""
 _IS_COMMIT_FILE: Final = re.compile(r"v\d+\n")
+
+
+class WriterKind(Enum):
+    """Whose record it is. An ingester and a mirror have no checkpoint: instead they write their kind and name."""
+
+    PIPELINE = "pipeline"
+    INGESTER = "ingester"
+    MIRROR = "mirror"
+
+
+_INGESTS: Final = "ingest "
+_MIRRORS: Final = "mirror "
+
+
+def ingester_checkpoint(name: str) -> str:
+    return f"{_INGESTS}{name}"
+
+
+def mirror_checkpoint(name: str) -> str:
+    return f"{_MIRRORS}{name}"
 
 
 class UnreadableCommitRecord(Exception):
@@ -63,6 +84,13 @@ class CommitRecord:
     @property
     def key(self) -> bytes:
         return self.transactional_id.encode()
+
+    @property
+    def kind(self) -> WriterKind:
+        """By the checkpoint, which is a path or a URI in a pipeline's record."""
+        if self.checkpoint.startswith(_INGESTS):
+            return WriterKind.INGESTER
+        return WriterKind.MIRROR if self.checkpoint.startswith(_MIRRORS) else WriterKind.PIPELINE
 
     @property
     def is_text_kept(self) -> bool:

@@ -36,7 +36,7 @@ from typing import Any, Final, TypeVar
 
 from einmal.commit_protocol import effects as protocol
 from einmal.commit_protocol.batch_plan import Batch
-from einmal.commit_protocol.commit_record import CommitRecord
+from einmal.commit_protocol.commit_record import CommitRecord, ingester_checkpoint
 from einmal.commit_protocol.committer import Committer
 from einmal.commit_protocol.conversation import RunEnded, converse
 from einmal.commit_protocol.run_state import Held, Query
@@ -95,7 +95,7 @@ class IngestMachine:
         """``run``: the name of this run, which no other run has. ``held``: by the run before it in this process."""
         self._id = transactional_id(name)
         self._run_name = run
-        self._checkpoint = f"ingest {name}"
+        self._checkpoint = ingester_checkpoint(name)
         query = Query(
             transactional_id=self._id, query_id=run, checkpoint=self._checkpoint, is_fresh=True, stateful=False
         )

@@ -1,4 +1,4 @@
-"""The read model of a cluster: brokers, partitions, producers, transactions and groups, as plain values.
+"""The read model of a cluster: brokers, partitions, producers, transactions, groups and pipelines, as plain values.
 
 Times are ms since 1970, durations ms. What is not known is None, and ``unknown`` has the reason under the field's name:
 never a zero. ``schema.json`` describes the JSON form of these values, which is a contract.
@@ -110,8 +110,41 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePositionView:
+    """A pipeline's position in a partition that it reads. ``offset``: the next one. ``unread_offsets``: as of a group;
+    None where the topic is not one of this cluster."""
+
+    topic: str
+    partition: int
+    offset: int
+    unread_offsets: int | None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPipelineView:
+    """A pipeline, an ingester or a mirror (``kind``), by its last commit record. ``name``: its transactional id.
+
+    ``batch_id`` and ``records``: of its last transaction. ``unread_offsets``: of all its positions. The transaction is
+    what a coordinator knows under its name; ``transaction_age_ms``: of an open one.
+    """
+
+    name: str
+    kind: str | None = None
+    batch_id: int | None = None
+    records: int | None = None
+    committed_at: int | None = None
+    checkpoint: str | None = None
+    positions: tuple[SourcePositionView, ...] | None = None
+    unread_offsets: int | None = None
+    transaction_state: str | None = None
+    transaction_age_ms: int | None = None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything, at about ``time``: no broker freezes what it reports."""
+    """Everything, at about ``time``: no broker freezes what it reports. ``pipelines``: those that commit here."""
 
     time: int
     cluster_id: str | None
@@ -122,3 +155,4 @@ class ClusterView:
     transactions: tuple[TransactionView, ...] | None
     groups: tuple[GroupView, ...] | None
     unknown: Mapping[str, str] = field(default_factory=dict)
+    pipelines: tuple[CommittedPipelineView, ...] | None = None

@@ -37,6 +37,7 @@ from typing import Final, TypeVar
 
 from einmal.commit_protocol import effects as protocol
 from einmal.commit_protocol.batch_plan import Batch
+from einmal.commit_protocol.commit_record import mirror_checkpoint
 from einmal.commit_protocol.committer import Committer
 from einmal.commit_protocol.conversation import RunEnded, converse
 from einmal.commit_protocol.run_state import Held, Query
@@ -118,7 +119,7 @@ class MirrorMachine:
         """Whether all below the ends of the last probe was read. What was not may delete an offset of a topic that was
         created again."""
         self._run_name = run
-        self._checkpoint = f"mirror {flow.name}"
+        self._checkpoint = mirror_checkpoint(flow.name)
         query = Query(
             transactional_id=flow.transactional_id,
             query_id=run,

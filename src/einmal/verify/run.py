@@ -124,13 +124,16 @@ class VerifyRun:
         topics = {topic: count for run in runs for topic, count in run.topics.items()}
         groups = [group for run in runs for group in run.groups]
         scratch = Scratch(self.options.config, topics, groups)
+        scratches = [scratch, *self._output_scratch(pipeline)]
         facts = await scratch.cluster()
         if self.cluster is not None:
             facts = {"software": self.cluster.software, **facts}
-        await scratch.check()
+        for one in scratches:
+            await one.check()
         left: list[str] = []
         try:
-            await scratch.make()
+            for one in scratches:
+                await one.make()
             durability = await scratch.durability()
             self._began = asyncio.get_running_loop().time()
             await self._disturbed(runs, workloads, pipeline)
@@ -138,7 +141,7 @@ class VerifyRun:
         finally:
             for run in runs:
                 await run.cancel()
-            left = await self._remove(scratch)
+            left = [name for one in scratches for name in await self._remove(one)]
         with _collector_paused():
             return self._evidence(runs, facts, durability), left
 
@@ -156,6 +159,13 @@ class VerifyRun:
             )
             for name, kind in ((name, kinds[name]) for name in names)
         ]
+
+    def _output_scratch(self, pipeline: PipelineRun | None) -> list[Scratch]:
+        """The topics on a second cluster, which has a pipeline's output."""
+        options = self.options.pipeline
+        if pipeline is None or options is None or options.output_config is None:
+            return []
+        return [Scratch(options.output_config, pipeline.output_topics, ())]
 
     def _pipeline(self) -> PipelineRun | None:
         options = self.options

@@ -29,13 +29,14 @@ DEFINITION: Final = (
 )
 PIPELINE_DEFINITION: Final = (
     "A pipeline processes exactly once if, for a reader with isolation.level=read_committed, the output holds what the "
-    "mapping makes of each input record, once, and nothing else, whenever the pipeline was killed."
+    "mapping makes of each committed input record, once, and nothing else, whenever the pipeline was killed."
 )
 HOLDS: Final = "No anomaly. Every acknowledged write was read once, and nothing that was aborted."
 PIPELINE_HOLDS: Final = "No anomaly. The output is what the mapping makes of every input record, once."
 _DEFINITIONS: Final[Mapping[str, str]] = {
     "lost-output": "What an input record becomes is not in the output.",
     "duplicate-output": "What input records become is in the output more often than they are in the input.",
+    "aborted-output": "The output has what only a record of an aborted transaction of the input becomes.",
     "invented-output": "The output has a value that no input record becomes.",
     "duplicate": "A value that was written once is there more than once.",
     "lost-write": "An acknowledged write is not there, although later ones are.",

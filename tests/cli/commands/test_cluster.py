@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import jsonschema_rs
@@ -10,8 +12,10 @@ import pytest
 from einmal.client import Consumer, Producer
 from einmal.client.cores.metadata_cache import BrokerAddress, PartitionMetadata, TopicMetadata
 from einmal.client.descriptions import ClusterDescription
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, ingester_checkpoint, mirror_checkpoint
 from einmal.inspection.document import schema
 from einmal.inspection.health import health_of
+from tests.cli.pipeline_owner import PipelineOwner
 from tests.cli.running import Cli
 from tests.suite.shared import shared, unique
 
@@ -50,6 +54,83 @@ def test_the_whole_read_model_is_one_document_and_as_its_schema_has_it(cli: Cli)
     (group,) = [each for each in found["groups"] if each["group_id"] == name]
     assert [(each["offset"], each["unread_offsets"], each["held_back"]) for each in group["offsets"]] == [(1, 0, 1)]
     assert len(group["members"]) == 1
+
+
+@pytest.fixture
+def owner(cli: Cli) -> Iterator[PipelineOwner]:
+    owner = PipelineOwner({"bootstrap.servers": cli.bootstrap}, unique("owned"))
+    yield owner
+    owner.close()
+
+
+def pipeline(cli: Cli, name: str) -> Any:
+    """A pipeline in the read model."""
+    whole = cli("cluster", "info", "--format", "json").document
+    jsonschema_rs.validate(schema("ClusterView"), whole)
+    (only,) = [each for each in whole["pipelines"] if each["name"] == name]
+    return only
+
+
+def test_a_pipeline_has_its_batch_positions_and_transaction(cli: Cli, owner: PipelineOwner) -> None:
+    topic = f"of-{owner.name}"
+    cli("topic", "create", topic, "-p", "1")
+    cli("topic", "produce", topic, stdin="a\nb\nc\n")
+    owner.commit(4, {topic: {"0": 1}})
+    owner.write(5, {topic: {"0": 2}})
+    shown = pipeline(cli, owner.name)
+    position = {"topic": topic, "partition": 0, "offset": 1, "unread_offsets": 2, "unknown": {}}
+    assert (shown["kind"], shown["batch_id"], shown["records"], shown["checkpoint"]) == ("pipeline", 4, 5, "file:/c")
+    assert (shown["positions"], shown["unread_offsets"], shown["unknown"]) == ([position], 2, {})
+    assert shown["transaction_state"] == "Ongoing"
+    assert shown["transaction_age_ms"] >= 0 and shown["committed_at"] > 0
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "kind"),
+    [(ingester_checkpoint("app"), "ingester"), (mirror_checkpoint("A->B"), "mirror"), ("file:/mirror c", "pipeline")],
+)
+def test_ingesters_and_mirrors_are_named_so(cli: Cli, owner: PipelineOwner, checkpoint: str, kind: str) -> None:
+    owner.commit(1, {}, checkpoint)
+    assert pipeline(cli, owner.name)["kind"] == kind
+
+
+def elsewhere(topic: str, *identity: str) -> dict[str, dict[str, int]]:
+    return {topic: {"0": 1}} | {f"@{mark}": {} for mark in identity}
+
+
+def test_a_position_that_is_not_one_of_this_cluster_has_no_lag_and_a_reason(cli: Cli, owner: PipelineOwner) -> None:
+    topic = f"of-{owner.name}"
+    cli("topic", "create", topic, "-p", "1")
+    other_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+    for end, why in (
+        (elsewhere(topic, "cluster=another"), "it is in the cluster another"),
+        (elsewhere(f"gone-{topic}"), "there is no such topic here"),
+        (elsewhere(topic, f"topic={topic}={other_id}"), "the topic was deleted, and created again"),
+        ({topic: {"7": 1}}, "it has no leader now"),
+    ):
+        owner.commit(1, end)
+        shown = pipeline(cli, owner.name)
+        assert shown["unread_offsets"] is None
+        assert [each["unknown"] for each in shown["positions"]] == [{"unread_offsets": why}]
+
+
+@pytest.mark.parametrize(
+    "end", [{"origin": "file", "position": {"x": 1}}, {"t": {"0": "many"}}, {"t": {"first": 1}}, {"t": 7}]
+)
+def test_a_position_in_something_else_has_a_reason(cli: Cli, owner: PipelineOwner, end: Any) -> None:
+    owner.commit(1, end)
+    shown = pipeline(cli, owner.name)
+    assert (shown["batch_id"], shown["positions"], shown["unread_offsets"]) == (1, None, None)
+    assert "not Kafka topics" in shown["unknown"]["positions"] or "cannot be read" in shown["unknown"]["positions"]
+
+
+def test_a_record_that_cannot_be_read_is_shown_with_the_reason(cli: Cli, owner: PipelineOwner) -> None:
+    name = unique("broken")
+    with Producer(bootstrap_servers=cli.bootstrap) as producer:
+        producer.send(COMMIT_TOPIC, b"{}", key=name).result()
+    shown = pipeline(cli, name)
+    assert (shown["kind"], shown["batch_id"]) == (None, None)
+    assert "outside of a transaction" in shown["unknown"]["batch_id"]
 
 
 def test_brokers_are_listed(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Pipelines under test by ``einmal verify --pipeline``: one that is right, and three that are subtly wrong.
+"""Pipelines under test by ``einmal verify --pipeline``: one that is right, and four that are subtly wrong.
 
 Each doubles an amount, as its readers would write it: a program through confluent-kafka, and in ``with_aiokafka``.
 """
@@ -20,12 +20,12 @@ def doubled(value: bytes) -> bytes:
     return json.dumps({"id": record["id"], "amount": 2 * record["amount"]}).encode()
 
 
-def opened_consumer() -> confluent_kafka.Consumer:
+def opened_consumer(isolation_level: str = "read_committed") -> confluent_kafka.Consumer:
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": os.environ["BOOTSTRAP_SERVERS"],
             "group.id": INPUT,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation_level,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "session.timeout.ms": 6000,

@@ -1,4 +1,4 @@
-"""The same four through aiokafka: ``python -m tests.verify.pipelines.with_aiokafka right``, or a mistake's name."""
+"""The same five through aiokafka: ``python -m tests.verify.pipelines.with_aiokafka right``, or a mistake's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def run(mistake: str) -> None:
         INPUT,
         bootstrap_servers=os.environ["BOOTSTRAP_SERVERS"],
         group_id=INPUT,
-        isolation_level="read_committed",
+        isolation_level="read_uncommitted" if mistake == "uncommitted" else "read_committed",
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=6_000,

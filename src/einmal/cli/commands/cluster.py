@@ -24,17 +24,22 @@ def info(
 ) -> None:
     """Show a cluster's id, controller and brokers; as JSON everything in it, by the schema of the read model.
 
-    JSON has partitions with offsets and producers, transactions, and groups with positions.
+    JSON has partitions with offsets and producers, transactions, groups with positions, and the pipelines, ingesters
+    and mirrors that commit to the cluster.
     """
-    from einmal.client import Admin
+    from contextlib import closing
+
+    from einmal.clusters.kafka_cluster import KafkaCluster
     from einmal.inspection.cluster import look
     from einmal.inspection.document import document
+    from einmal.inspection.pipelines import with_pipelines
 
-    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+    config = {name: str(value) for name, value in config_of(brokers, settings, command_config).items()}
+    with failures_reported(), closing(KafkaCluster(config)) as asked:
         if output is Format.JSON:
-            print(json.dumps(document(look(admin, now_ms()))))
+            print(json.dumps(document(with_pipelines(look(asked.admin, now_ms()), asked))))
             return
-        description = admin.describe_cluster()
+        description = asked.admin.describe_cluster()
     controller = description.controller_id if description.controller_id >= 0 else None
     summary = {
         "cluster_id": description.cluster_id,

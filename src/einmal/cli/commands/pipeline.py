@@ -36,7 +36,18 @@ File = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
-_COLUMNS = ("name", "batch", "lag", "state", "open_ms", "producer_id", "producer_epoch", "committed_at", "checkpoint")
+_COLUMNS = (
+    "name",
+    "kind",
+    "batch",
+    "lag",
+    "state",
+    "open_ms",
+    "producer_id",
+    "producer_epoch",
+    "committed_at",
+    "checkpoint",
+)
 _MORE = ("query_id", "records", "positions", "problem")
 
 
@@ -342,6 +353,7 @@ def _row(status: PipelineStatus) -> dict[str, Any]:
     is_set = record is not None and record.query_id == NOBODY
     return {
         "name": status.committed.transactional_id,
+        "kind": None if record is None else record.kind.value,
         "batch": None if record is None or is_set else record.batch_id,
         "lag": status.lag,
         "state": None if transaction is None else transaction.state,

@@ -12,6 +12,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, ended_by_sigterm, print_error
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    Settings,
+    config_of,
+    config_of_other,
+    ended_by_sigterm,
+    print_error,
+)
 from einmal.cli.durations import seconds_of
 from einmal.cli.own_cluster import ClusterKind, Nodes, java_program, own_cluster
 from einmal.cli.printing.formats import Format, Output
@@ -103,6 +112,17 @@ def verify(
     output_topic: Annotated[
         str | None, typer.Option("--output", metavar="TOPIC", help="Topic that --pipeline writes. The run makes it.")
     ] = None,
+    output_bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Another cluster, which has the topic of --output: a mirror's target. Nothing of it is disturbed.",
+        ),
+    ] = None,
+    output_command_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="client.properties file for --output-bootstrap-server."),
+    ] = None,
     sql: Annotated[
         str | None,
         typer.Option(
@@ -148,6 +168,10 @@ def verify(
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
     _check(bootstrap_server, cluster, control, workloads, pipeline)
+    if (output_bootstrap_server or output_command_config) and pipeline is None:
+        raise typer.BadParameter("--output-bootstrap-server and --output-command-config belong to --pipeline COMMAND")
+    if output_command_config and not output_bootstrap_server:
+        raise typer.BadParameter("--output-command-config needs --output-bootstrap-server")
     needs_kafka = cluster is ClusterKind.KAFKA or client is ClientName.JAVA
     if needs_kafka != (kafka_home is not None):
         raise typer.BadParameter("--kafka-home FOLDER belongs to --cluster kafka and --client java, which need it")
@@ -157,6 +181,8 @@ def verify(
     environment = run_environment(arguments, {})
     with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
         tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
+        if output_bootstrap_server is not None and tested is not None:
+            tested = replace(tested, output_config=config_of_other(output_bootstrap_server, output_command_config))
         with own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
                 client=client.value,

@@ -1,4 +1,4 @@
-"""Compares input and output as multisets: lost, duplicate and invented output. Pure."""
+"""Compares input and output as multisets: lost, duplicate, invented and aborted output. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,25 @@ Output = tuple[Key, int, str]
 class OutputComparison:
     """``outputs``: those that a ``read_committed`` reader got. Raises MappingWrong."""
 
-    def __init__(self, topic: str, inputs: Sequence[InputRecord], mapping: OutputMapping) -> None:
+    def __init__(
+        self,
+        topic: str,
+        inputs: Sequence[InputRecord],
+        mapping: OutputMapping,
+        aborted: Sequence[InputRecord] = (),
+    ) -> None:
+        """``aborted``: records of the input's aborted transactions, which become nothing."""
         self._topic = topic
         self._canonical = mapping.canonical
-        self._sources: dict[str, list[InputRecord]] = defaultdict(list)
+        self._sources = self._by_value(inputs, mapping)
+        self._aborted = self._by_value(aborted, mapping)
+
+    def _by_value(self, inputs: Sequence[InputRecord], mapping: OutputMapping) -> dict[str, list[InputRecord]]:
+        sources: dict[str, list[InputRecord]] = defaultdict(list)
         for record, values in zip(inputs, mapping.outputs(inputs), strict=True):
             for value in values:
-                self._sources[self._canonical(value)].append(record)
+                sources[self._canonical(value)].append(record)
+        return sources
 
     def anomalies(self, outputs: Sequence[Output], *, is_complete: bool = True) -> Iterator[Anomaly]:
         """``is_complete``: nothing more will come, so what is missing is lost."""
@@ -32,7 +44,10 @@ class OutputComparison:
             sources = self._sources.get(value, [])
             written = dict.fromkeys(text for _, _, text in records)
             at = ", ".join(f"{key} {offset}" for key, offset, _ in records)
-            if not sources:
+            if not sources and (aborted := self._aborted.get(value)):
+                detail = f"{value} is there, at {at}; it comes from an aborted transaction: {self._named(aborted)}"
+                yield Anomaly("aborted-output", detail, (*written, *(source.value for source in aborted)))
+            elif not sources:
                 yield Anomaly("invented-output", f"no input record becomes {value}, at {at}", (*written,))
             elif len(records) > len(sources):
                 times = f"{len(records)} times instead of {len(sources)}"

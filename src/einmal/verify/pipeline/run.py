@@ -1,41 +1,38 @@
-"""A user's pipeline in a run: unique input, kill -9 and restarts by the seed, and a comparison once its output is
-quiet."""
+"""A user's pipeline in a run: kill -9 and restarts by the seed, and a comparison once its output is quiet."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from einmal.chaos.command import RestartedCommand
-from einmal.checker.history import Anomaly, History, OpOutcome
-from einmal.client.aio import Consumer, Producer
-from einmal.client.errors import KafkaError, RequestRefused
-from einmal.client.records import ConsumerRecord, RecordMetadata
+from einmal.checker.history import Anomaly, History
+from einmal.client.aio import Consumer
+from einmal.client.errors import KafkaError
+from einmal.client.records import ConsumerRecord
 from einmal.types import TopicPartition
 from einmal.verify.pipeline.comparison import Output, OutputComparison
-from einmal.verify.pipeline.mapping import InputRecord, MappingWrong, OutputMapping
+from einmal.verify.pipeline.input import PARTITIONS, PipelineInput
+from einmal.verify.pipeline.mapping import MappingWrong, OutputMapping
 from einmal.workloads.endings import close_quietly
-from einmal.workloads.recorder import OngoingOp, Recorder, text_of
+from einmal.workloads.recorder import Recorder, text_of
 
-PARTITIONS: Final = 3
 BOOTSTRAP: Final = "BOOTSTRAP_SERVERS"
+OUTPUT_BOOTSTRAP: Final = "OUTPUT_BOOTSTRAP_SERVERS"
 INPUT: Final = "INPUT_TOPIC"
 OUTPUT: Final = "OUTPUT_TOPIC"
 QUIET_S: Final = 75.0
 """Longer than the default session of a group, and than the default timeout of a transaction."""
 _SETTLED_S: Final = 3.0
-_WRITE_S: Final = (0.0, 0.05)
 _DOWN_S: Final = (0.0, 1.0)
 _LOOK_S: Final = 0.2
 _RESTART_S: Final = 0.5
-_KEYS: Final = 10
-_WRITER, _READER = 1, 2
+_READER: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +45,12 @@ class PipelineOptions:
     mapping: OutputMapping
     log: Path
     quiet_s: float = QUIET_S
+    output_config: Mapping[str, Any] | None = None
+    """Settings of clients at the cluster that has the output; None: the input's."""
 
 
 class PipelineRun:
-    """``config``: of our own clients. ``bootstrap_servers``: which the command gets."""
+    """``config``: of our own clients at the input. ``bootstrap_servers``: which the command gets."""
 
     name = "pipeline"
     mistake = ""
@@ -62,13 +61,23 @@ class PipelineRun:
         self, options: PipelineOptions, config: Mapping[str, Any], bootstrap_servers: str, chance: random.Random
     ) -> None:
         self._options = options
-        self._config = dict(config)
-        self._chance = chance
-        environment = {BOOTSTRAP: bootstrap_servers, INPUT: options.input, OUTPUT: options.output}
+        self._config = dict(config if options.output_config is None else options.output_config)
+        environment = {
+            BOOTSTRAP: bootstrap_servers,
+            OUTPUT_BOOTSTRAP: bootstrap_servers
+            if options.output_config is None
+            else str(options.output_config["bootstrap.servers"]),
+            INPUT: options.input,
+            OUTPUT: options.output,
+        }
         self._command = RestartedCommand(["/bin/sh", "-c", options.command], environment, options.log)
         self.client = f"pipeline: {options.command} (mapping: {options.mapping.text})"
-        self.topics = {options.input: PARTITIONS, options.output: PARTITIONS}
+        outputs = {options.output: PARTITIONS}
+        self.topics = {options.input: PARTITIONS} | (outputs if options.output_config is None else {})
+        self.output_topics = {} if options.output_config is None else outputs
+        """In the cluster of the output, where that is another one."""
         self.recorder = Recorder()
+        self._input = PipelineInput(config, options.input, f"{options.input}-writer", chance, self.recorder)
         self.gaps: list[str] = []
         self.errors: Counter[str] = Counter()
         self._outputs: list[Output] = []
@@ -76,10 +85,11 @@ class PipelineRun:
         self._anomalies: list[Anomaly] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_wanted = True
-        self._is_stopped = False
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(coroutine) for coroutine in (self._write(), self._read(), self._supervise())]
+        self._tasks = [
+            asyncio.create_task(coroutine) for coroutine in (self._input.write(), self._read(), self._supervise())
+        ]
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """Kill the pipeline, and let it be started again."""
@@ -97,7 +107,7 @@ class PipelineRun:
 
     async def stop(self) -> None:
         """Write no more input. The pipeline keeps running."""
-        self._is_stopped = True
+        self._input.stop()
         await asyncio.wait(self._tasks[:1])
 
     async def cancel(self) -> None:
@@ -109,7 +119,10 @@ class PipelineRun:
     async def finish(self) -> None:
         """Wait until the output is complete, or quiet; what prevents a comparison becomes a gap."""
         try:
-            comparison = OutputComparison(self._options.input, await self._inputs(), self._options.mapping)
+            # Ended by an error, it may have left a transaction open.
+            self._tasks[0].result()
+            committed, aborted = await self._input.records()
+            comparison = OutputComparison(self._options.input, committed, self._options.mapping, aborted)
             self._output_at = asyncio.get_running_loop().time()
             while not self._is_quiet(comparison):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_S)
@@ -140,42 +153,6 @@ class PipelineRun:
     def _is_quiet(self, comparison: OutputComparison) -> bool:
         quiet = asyncio.get_running_loop().time() - self._output_at
         return quiet > self._options.quiet_s or (quiet > _SETTLED_S and comparison.is_met(self._outputs))
-
-    # --- input --------------------------------------------------------------------------------------------------------
-
-    async def _write(self) -> None:
-        producer = Producer(self._config, linger_ms=0)
-        pending: list[asyncio.Task[None]] = []
-        number = 0
-        try:
-            while not self._is_stopped:
-                number += 1
-                value = json.dumps({"id": number, "amount": self._chance.randint(1, 100)}, separators=(",", ":"))
-                partition = self._chance.randrange(PARTITIONS)
-                entry = self.recorder.begin(_WRITER)
-                entry.sends(TopicPartition(self._options.input, partition), value)
-                sent = producer.send(self._options.input, value, key=str(number % _KEYS), partition=partition)
-                pending.append(asyncio.create_task(_noted(entry, sent)))
-                await asyncio.sleep(self._chance.uniform(*_WRITE_S))
-            await asyncio.gather(*pending)
-        finally:
-            await close_quietly(producer)
-
-    async def _inputs(self) -> list[InputRecord]:
-        """All that is in the input: what the pipeline has to read, whatever was acknowledged."""
-        keys = [TopicPartition(self._options.input, partition) for partition in range(PARTITIONS)]
-        records = []
-        async with Consumer(self._config, enable_auto_commit=False) as consumer:
-            ends = await consumer.end_offsets(*keys)
-            consumer.assign(keys)
-            for key in keys:
-                consumer.seek(key, 0)
-            while any([await consumer.position(key) < ends[key] for key in keys]):
-                records += await consumer.poll(timeout_ms=500)
-        return [
-            InputRecord(record.partition, record.offset, text_of(record.key), text_of(record.value))
-            for record in records
-        ]
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -225,14 +202,3 @@ class PipelineRun:
             if self._is_wanted and not self._command.is_running:
                 self._command.start()
             await asyncio.sleep(_LOOK_S)
-
-
-async def _noted(entry: OngoingOp, sent: Awaitable[RecordMetadata]) -> None:
-    try:
-        metadata = await sent
-    except RequestRefused as error:
-        entry.ended(OpOutcome.FAIL, cause=str(error))
-    except KafkaError as error:
-        entry.ended(OpOutcome.INFO, cause=str(error))
-    else:
-        entry.ended(OpOutcome.OK, [metadata.offset])
