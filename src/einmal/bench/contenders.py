@@ -1,11 +1,12 @@
-"""The contenders of a pipeline's measurement: einmal's sink under two guarantees, and Spark's own Kafka connector.
+"""The contenders of a pipeline's measurement: einmal's sink under two guarantees, the same exactly-once sink through
+Spark's own writer, and Spark's own Kafka connector.
 
 All of them run the same query (``workloads``) in one Spark session, on one broker and one input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,7 @@ from einmal.spark.errors import reason_of
 
 EXACTLY_ONCE: Final = "exactly_once_v2"
 AT_LEAST_ONCE: Final = "at_least_once"
+FORMAT: Final = 'format("einmal")'
 CONNECTOR: Final = "spark's kafka connector"
 _ROUNDS: Final = 3
 """Measured rounds, after one that is not measured."""
@@ -49,7 +51,7 @@ class Contenders:
     see ``PipelineCases``. Raises BenchRefused."""
 
     def __init__(self, bootstrap: str, jars: Sequence[str], folder: str, master: str | None) -> None:
-        self.names = [EXACTLY_ONCE, AT_LEAST_ONCE, *([CONNECTOR] if jars else [])]
+        self.names = [EXACTLY_ONCE, AT_LEAST_ONCE, FORMAT, *([CONNECTOR] if jars else [])]
         self.bootstrap = bootstrap
         self._folder = folder
         self._runs = 0
@@ -93,7 +95,9 @@ class Contenders:
     def start(self, contender: str, run: BenchRun, listener: Callable[[events.Event], None] | None = None) -> Any:
         """The query, running. ``listener``: of einmal's sink. See ``failures_refused`` for what it raises."""
         if contender == CONNECTOR:
-            return self._started_by_spark(run)
+            return self._started_by_spark("kafka", run)
+        if contender == FORMAT:
+            return self._started_by_spark("einmal", run, {"transactional.id": run.sink})
         writer = (
             write_stream(self._rows("einmal", run))
             .options(**self._sink(run))
@@ -104,11 +108,12 @@ class Contenders:
         )
         return (writer if listener is None else writer.listener(listener)).start()
 
-    def _started_by_spark(self, run: BenchRun) -> Any:
+    def _started_by_spark(self, kind: str, run: BenchRun, options: Mapping[str, str] | None = None) -> Any:
+        """``kind``: of source and sink."""
         return (
-            self._rows("kafka", run)
-            .writeStream.format("kafka")
-            .options(**self._sink(run))
+            self._rows(kind, run)
+            .writeStream.format(kind)
+            .options(**self._sink(run), **(options or {}))
             .outputMode(run.workload.output_mode)
             .trigger(**run.trigger)
             .start()
