@@ -83,6 +83,7 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
     "quota set": [["producer_byte_rate=1", "--user", "u", *_UNREACHABLE]],
     "quota remove": [["--user", "u", *_UNREACHABLE]],
     "verify": [["--time", "1s", *_UNREACHABLE]],
+    "chaos": [["--time", "1s", *_UNREACHABLE, "--", "true"]],
     "trace": [_UNREACHABLE],
     "top": [_UNREACHABLE],
     "txn doctor": [_UNREACHABLE],

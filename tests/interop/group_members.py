@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -17,11 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 import aiokafka
 import confluent_kafka
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
+import kafka
 
 T = TypeVar("T")
 Partition = tuple[str, int]

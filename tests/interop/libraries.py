@@ -9,7 +9,6 @@ import asyncio
 import ssl
 import subprocess
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,17 +17,13 @@ from typing import Any, ClassVar, Final
 import aiokafka
 import aiokafka.errors
 import confluent_kafka
+import kafka
+import kafka.errors
 import pytest
 
 import einmal.client
 from tests.interop.apache_kafka import JVM, KafkaUnavailable, java, java_program
 from tests.interop.guarded_cluster import ALICE, GuardedCluster
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
-    import kafka.errors
 
 ABORTED: Final = "aborted"
 _PATIENCE_S: Final = 180.0

@@ -227,7 +227,7 @@ def _(stage: Stage) -> None:
 _LISTING = """
 import os, sys
 from einmal.client import Admin
-settings = dict(pair.split("=", 1) for pair in sys.argv[1:])
+settings = dict(pair.split("=", 1) for pair in sys.argv[1:] if "=" in pair)
 with Admin({**settings, "bootstrap.servers": os.environ["KAFKA_BROKERS"]}) as admin:
     print(admin.list_topics())
 """
@@ -235,9 +235,13 @@ with Admin({**settings, "bootstrap.servers": os.environ["KAFKA_BROKERS"]}) as ad
 
 @shows("chaos")
 def _(stage: Stage) -> None:
+    # What the stage appends is the command's.
+    own = [part for name, value in stage.settings.items() for part in ("-X", f"{name}={value}")]
     behind = {**stage.settings, "security.protocol": "SASL_PLAINTEXT"}
     given = [f"{name}={value}" for name, value in behind.items() if not name.startswith("ssl.")]
-    shown = stage.run("chaos", "--rule", "on(Metadata).delay(0).once()", "--", sys.executable, "-c", _LISTING, *given)
+    rule = ["--rule", "on(Metadata).delay(0).once()"]
+    shown = stage.run("chaos", *rule, *own, "--", sys.executable, "-c", _LISTING, *given)
+    assert CANARY not in shown
     assert "security.protocol=SASL_PLAINTEXT" in shown
     assert "request delayed by 0 s: Metadata, broker" in shown
 

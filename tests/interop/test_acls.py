@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import kafka.admin as other
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
@@ -22,11 +22,6 @@ from confluent_kafka.admin import (
 from tests.interop.apache_kafka import KafkaUnavailable
 from tests.interop.apache_tools import ApacheTools
 from tests.interop.einmal_broker import EinmalBroker
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka.admin as other
 
 pytestmark = pytest.mark.interop
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Final
 
 import aiokafka
 import confluent_kafka
+import kafka
 import pytest
 
 from einmal.client import Consumer
@@ -23,11 +23,6 @@ from tests.interop.raw import Connection
 from tests.interop.topics import Broker, create_topic, wait_for_leaders
 from tests.log.malformed import MALFORMED, good, mutated
 from tests.suite.shared import unique
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
 
 pytestmark = pytest.mark.interop
 

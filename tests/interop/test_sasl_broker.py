@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,9 @@ import aiokafka
 import aiokafka.abc
 import aiokafka.errors
 import confluent_kafka
+import kafka
+import kafka.errors
+import kafka.net.sasl.oauth
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -33,12 +35,6 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.ports import loopback_ports
 from tests.security.identity_provider import AUDIENCE, ISSUER, provider, published, signed_token
 from tests.security.secure_kafka import unsecured_token
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
-    import kafka.errors
-    import kafka.net.sasl.oauth
 
 pytestmark = pytest.mark.interop
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
 from collections.abc import Iterator
 
 import aiokafka
 import confluent_kafka
 import confluent_kafka.admin
+import kafka
+import kafka.admin
 import pytest
 
 from tests.interop.einmal_broker import EinmalBroker
 from tests.suite.shared import unique
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
-    import kafka.admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.system]
 

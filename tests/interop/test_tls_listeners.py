@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiokafka
 import confluent_kafka
+import kafka
 import pytest
 
 from tests.interop.apache_kafka import KafkaUnavailable
@@ -20,11 +20,6 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.ports import loopback_ports
 from tests.security.certificates import Authority, Certificate
 from tests.suite.shared import unique
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.system]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -16,12 +15,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import aiokafka
 import aiokafka.errors
 import confluent_kafka
-
-with warnings.catch_warnings():
-    # kafka-python reads its schemas, while it is imported, through a function that Python 3.11 calls old.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
-    import kafka.errors
+import kafka
+import kafka.errors
 
 T = TypeVar("T")
 

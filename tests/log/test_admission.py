@@ -80,7 +80,7 @@ def test_a_batch_is_decided_at_once_unless_it_is_long(codec: Compression) -> Non
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
 def test_a_batch_is_decided_at_once_unless_it_is_large_once_decompressed(codec: Compression) -> None:
-    small, large = (batch(10, value=bytes(size), compression=codec) for size in (20_000, 500_000))
+    small, large = (batch(10, value=bytes(size), compression=codec) for size in (10_000, 500_000))
     assert Admission(small, LogConfig(), START).is_decided
     admission = Admission(large, LogConfig(), START)
     assert not admission.is_decided

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from einmal.security.redaction import RedactedDict, is_secret, redacted
+from einmal.evidence.environment import run_environment
+from einmal.security.redaction import RedactedDict, is_secret, redacted, redacted_command
 from einmal.security.secret import Secret
 
 VALUE = "canary-1"
@@ -58,6 +59,24 @@ def test_redacted_settings_hide_secrets_and_credentials_in_addresses() -> None:
     shown = redacted({"sasl.password": VALUE, "url": f"https://me:{VALUE}@host/", "linger.ms": 5})
     assert VALUE not in str(shown)
     assert shown["linger.ms"] == 5
+
+
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        (f"sasl.password={VALUE}", "sasl.password=[hidden]"),
+        (f"-Xsasl.password={VALUE}", "-Xsasl.password=[hidden]"),
+        (f"sasl.jaas.config=Login required username=a password={VALUE} b;", "sasl.jaas.config=[hidden]"),
+        (f"exec shop --user=me --api-token={VALUE} --fast", "exec shop --user=me --api-token=[hidden] --fast"),
+        (f"PASSWORD={VALUE}", "PASSWORD=[hidden]"),
+        (f"postgresql://me:{VALUE}@host/db", "postgresql://[hidden]@host/db"),
+        ("ssl.key.location=/etc/key.pem", "ssl.key.location=/etc/key.pem"),
+        ("SELECT id FROM input WHERE amount=3", "SELECT id FROM input WHERE amount=3"),
+    ],
+)
+def test_a_command_is_shown_without_secrets(argument: str, shown: str) -> None:
+    assert redacted_command(["verify", argument]) == ["verify", shown]
+    assert VALUE not in run_environment(["verify", argument], {}).command
 
 
 def test_a_redacted_mapping_prints_without_secrets_and_keeps_them() -> None:

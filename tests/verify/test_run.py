@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -28,11 +27,6 @@ from tests.interop.einmal_broker import EinmalBroker
 from tests.security.secure_kafka import SecureKafka
 from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
-
-with warnings.catch_warnings():
-    # kafka-python's way to its resources.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka  # noqa: F401
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
 

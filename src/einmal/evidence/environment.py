@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import einmal
+from einmal.security.redaction import redacted_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,13 @@ class RunEnvironment:
 
 
 def run_environment(arguments: Sequence[str], versions: Mapping[str, str]) -> RunEnvironment:
-    """Those of this process. ``arguments``: of the command line, after the program; ``versions``: of more programs."""
+    """Those of this process. ``arguments``: of the command line, after the program; secrets in them are hidden.
+
+    ``versions``: of more programs.
+    """
     return RunEnvironment(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=shlex.join(["einmal", *arguments]),
+        command=shlex.join(["einmal", *redacted_command(arguments)]),
         versions={
             "einmal": einmal.__version__,
             "Python": platform.python_version(),

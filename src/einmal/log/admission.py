@@ -51,13 +51,13 @@ QUICK_RECORDS: Final = 10_000 if is_compiled() else 2_000
 QUICK_BYTES: Final = 256 * 1024
 _QUICK_BYTES_OF: Final = {
     Compression.NONE: 4 * 1024 * 1024,
-    Compression.GZIP: QUICK_BYTES,
-    Compression.SNAPPY: 1024 * 1024,
-    Compression.LZ4: 1024 * 1024,
-    Compression.ZSTD: 1024 * 1024,
+    Compression.GZIP: QUICK_BYTES // 2,
+    Compression.SNAPPY: QUICK_BYTES,
+    Compression.LZ4: QUICK_BYTES,
+    Compression.ZSTD: QUICK_BYTES,
 }
-"""A batch with no more than this is checked in about a millisecond. To hand it to another thread, and to get it back,
-takes half of one."""
+"""To check a batch of this size takes a fraction of a millisecond, and so it does to hand one to another thread and to
+get it back. Larger ones are better checked there: the loop serves others meanwhile, if there is a processor for it."""
 _MAGIC_POSITION: Final = 16
 _NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | APPEND_TIME_BIT | DELETE_HORIZON
 _ANY_TIME: Final = TimeBounds()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from einmal.security.secret import HIDDEN
@@ -13,6 +13,7 @@ SECRET_NAMES: Final = (
 )
 """A regular expression, in Java's syntax too, to be searched for without regard to case."""
 _SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
+_ASSIGNED: Final = re.compile(r"([^\s=]+)=(\S+)")
 _URL: Final = re.compile(r"://[^/@\s]+@")
 
 
@@ -27,6 +28,21 @@ def redacted(settings: Mapping[str, object]) -> dict[str, object]:
         name: HIDDEN if is_secret(name) else _URL.sub(f"://{HIDDEN}@", value) if isinstance(value, str) else value
         for name, value in settings.items()
     }
+
+
+def redacted_command(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command, with ``[hidden]`` in place of secrets: of ``-X sasl.password=...``, in the words of a
+    shell's command, and in URLs."""
+    return [_redacted_argument(argument) for argument in arguments]
+
+
+def _redacted_argument(argument: str) -> str:
+    name, equals, _ = argument.partition("=")
+    # A value of one setting may have spaces; a command for the shell has several words of its own.
+    if equals and not re.search(r"\s", name) and is_secret(name):
+        return f"{name}={HIDDEN}"
+    words = _ASSIGNED.sub(lambda match: f"{match[1]}={HIDDEN}" if is_secret(match[1]) else match[0], argument)
+    return _URL.sub(f"://{HIDDEN}@", words)
 
 
 class RedactedDict(dict[str, str]):

@@ -135,7 +135,7 @@ def chaos(
         finally:
             # The seed comes before a command, whose own arguments follow.
             arguments = ["chaos", *([] if seed is not None else ["--seed", str(drawn)]), *sys.argv[2:]]
-            note(f"{printed.count} faults. Repeat: {run_environment(arguments, {}).command}")
+            note(f"repeat: {run_environment(arguments, {}).command}")
     if command and status:
         print(f"error: {command[0]} ended with status {status}", file=sys.stderr)
     raise typer.Exit(status)
@@ -150,16 +150,18 @@ async def _run(
 ) -> int:
     from einmal.chaos.run import ChaosRun
 
-    ended = asyncio.get_running_loop().create_future() if program is None else program.ended()
-    return await ChaosRun(injectors, seed, seconds, faults.note).run(ended)
+    never: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    ended = never if program is None else program.ended()
+    status = await ChaosRun(injectors, seed, seconds, faults.note).run(ended)
+    # As a shell has it for a command that a signal has ended.
+    return status if status >= 0 else 128 - status
 
 
 class _Faults:
-    """Faults on stdout, as they occur."""
+    """Faults, and their ends, on stdout, as they occur."""
 
     def __init__(self, output: Format) -> None:
         self._output = output
-        self.count = 0
 
     def begin(self, config: Mapping[str, Any], seed: int) -> None:
         """Where clients connect to."""
@@ -172,9 +174,8 @@ class _Faults:
 
     def note(self, text: str) -> None:
         now = clock.time()
-        self.count += 1
         if self._output is Format.JSON:
-            print(json.dumps({"at": round(now, 3), "fault": text}), flush=True)
+            print(json.dumps({"at": round(now, 3), "event": text}), flush=True)
         else:
             print(f"{clock.strftime('%H:%M:%S', clock.localtime(now))} {text}", flush=True)
 

@@ -15,6 +15,7 @@ from einmal.checker.history import Anomaly, History
 from einmal.client.aio import Consumer
 from einmal.client.errors import KafkaError
 from einmal.client.records import ConsumerRecord
+from einmal.security.redaction import redacted_command
 from einmal.types import TopicPartition
 from einmal.verify.pipeline.comparison import Output, OutputComparison
 from einmal.verify.pipeline.input import PARTITIONS, PipelineInput
@@ -71,7 +72,8 @@ class PipelineRun:
             OUTPUT: options.output,
         }
         self._command = RestartedCommand(["/bin/sh", "-c", options.command], environment, options.log)
-        self.client = f"pipeline: {options.command} (mapping: {options.mapping.text})"
+        (command,) = redacted_command([options.command])
+        self.client = f"pipeline: {command} (mapping: {options.mapping.text})"
         outputs = {options.output: PARTITIONS}
         self.topics = {options.input: PARTITIONS} | (outputs if options.output_config is None else {})
         self.output_topics = {} if options.output_config is None else outputs
