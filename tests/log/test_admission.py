@@ -90,11 +90,11 @@ def test_a_batch_is_decided_at_once_unless_it_is_large_once_decompressed(codec: 
 @pytest.mark.parametrize("codec", [Compression.SNAPPY, Compression.LZ4])
 def test_a_batch_in_very_many_compressed_blocks_is_not_decided_at_once(codec: Compression) -> None:
     """Each takes its time, however little it holds."""
-    section = encode_records(records(1, START, bytes(QUICK_RECORDS + 1)))
+    section = encode_records(records(1, START, bytes(200)))
     data = sealed(in_blocks(codec, (section[at : at + 1] for at in range(len(section)))), 1, START, codec)
     admission = Admission(bytearray(data), LogConfig(), START)
     assert not admission.is_decided
-    assert not admission.decide(max_elements=QUICK_RECORDS)
+    assert not admission.decide(max_elements=199)
     assert admission.decide() and admission.error is ErrorCode.none
 
 

@@ -65,11 +65,21 @@ def test_redacted_settings_hide_secrets_and_credentials_in_addresses() -> None:
     ("argument", "shown"),
     [
         (f"sasl.password={VALUE}", "sasl.password=[hidden]"),
+        (f"--producer-property=sasl.password={VALUE}", "--producer-property=sasl.password=[hidden]"),
+        (f"exec shop --password {VALUE} --fast", "exec shop --password [hidden] --fast"),
+        (f"exec shop --password='{VALUE} {VALUE}'", "exec shop --password=[hidden]"),
+        (f"API_KEY={VALUE} exec python shop.py", "API_KEY=[hidden] exec python shop.py"),
+        (f"export A=1;PASSWORD={VALUE}", "export A=1;PASSWORD=[hidden]"),
+        (f"security.protocol=SSL,ssl.key.password={VALUE}", "security.protocol=SSL,ssl.key.password=[hidden]"),
+        (f'{{"sasl.password": "{VALUE}"}}', '{"sasl.password": [hidden]}'),
+        (f'x sasl.jaas.config="Login password=\\"{VALUE} c\\";" y', "x sasl.jaas.config=[hidden] y"),
+        ("exec shop --secret-file=/etc/x", "exec shop --secret-file=/etc/x"),
+        ("a token of trust", "a token of trust"),
         (f"-Xsasl.password={VALUE}", "-Xsasl.password=[hidden]"),
-        (f"sasl.jaas.config=Login required username=a password={VALUE} b;", "sasl.jaas.config=[hidden]"),
         (f"exec shop --user=me --api-token={VALUE} --fast", "exec shop --user=me --api-token=[hidden] --fast"),
         (f"PASSWORD={VALUE}", "PASSWORD=[hidden]"),
         (f"postgresql://me:{VALUE}@host/db", "postgresql://[hidden]@host/db"),
+        (f"postgresql://me:p@{VALUE}/w@host/db", "postgresql://[hidden]@host/db"),
         ("ssl.key.location=/etc/key.pem", "ssl.key.location=/etc/key.pem"),
         ("SELECT id FROM input WHERE amount=3", "SELECT id FROM input WHERE amount=3"),
     ],
@@ -77,6 +87,21 @@ def test_redacted_settings_hide_secrets_and_credentials_in_addresses() -> None:
 def test_a_command_is_shown_without_secrets(argument: str, shown: str) -> None:
     assert redacted_command(["verify", argument]) == ["verify", shown]
     assert VALUE not in run_environment(["verify", argument], {}).command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-X", f"sasl.jaas.config=Login required username=a password=b {VALUE};"],
+        ["-X", f"sasl.password ={VALUE}"],
+        ["--password", VALUE],
+        ["--", "shop", "--api-key", VALUE, "--fast"],
+    ],
+)
+def test_an_argument_is_hidden_by_the_one_before_it(arguments: list[str]) -> None:
+    shown = redacted_command(arguments)
+    assert VALUE not in "".join(shown)
+    assert len(shown) == len(arguments)
 
 
 def test_a_redacted_mapping_prints_without_secrets_and_keeps_them() -> None:

@@ -127,7 +127,9 @@ def _rule(trigger: Trigger, fault: str, chance: random.Random) -> Rule:
 
 
 def _text(fault: FaultRecord) -> str:
-    return f"{fault.what}: {fault.api}, broker {fault.broker}"
+    # Until metadata has named it.
+    receiver = "a bootstrap server" if fault.broker is None else f"broker {fault.broker}"
+    return f"{fault.what}: {fault.api}, {receiver}"
 
 
 def _names(brokers: list[int]) -> str:

@@ -36,8 +36,8 @@ class ChaosRun:
             await asyncio.wait([awaited, *faults], timeout=self.seconds, return_when=asyncio.FIRST_COMPLETED)
             await _stop(faults)
             if not awaited.done():
-                for injector in self.injectors.values():
-                    await injector.calm()
+                # At once: a broker takes seconds to come back, and clients send requests meanwhile.
+                await asyncio.gather(*(injector.calm() for injector in self.injectors.values()))
                 self.note("calm")
             return await awaited
         finally:
@@ -48,10 +48,9 @@ class ChaosRun:
 
 
 async def _stop(faults: list[asyncio.Task[None]]) -> None:
-    """Raises what has ended one of them."""
-    failed = [fault for fault in faults if fault.done()]
+    """Raises what has ended one of them, or happened while it was stopped."""
     for fault in faults:
         fault.cancel()
-    await asyncio.gather(*faults, return_exceptions=True)
-    for fault in failed:
-        fault.result()
+    for outcome in await asyncio.gather(*faults, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome

@@ -73,25 +73,42 @@ def config_of(
     environment = _from_environment()
     if (profile := chosen()) is not None:
         config |= _from_profile(*profile, environment, kind)
-    config |= environment
-    if command_config is not None:
-        config |= _of_kind(read_properties(command_config), kind, str(command_config))
-    for setting in settings or ():
-        name, value = key_and_value(setting)
-        config[name.strip()] = _resolved(name.strip(), value.strip())
+    config = _with_given(config | environment, settings, command_config, kind)
     if brokers:
         config["bootstrap.servers"] = brokers
     return config
 
 
-def config_of_other(brokers: str, command_config: Path | None) -> dict[str, Any]:
-    """The configuration for a second cluster: -X, the environment and the profile are of the first one.
+def config_of_other(brokers: str, settings: Sequence[str] | None, command_config: Path | None) -> dict[str, Any]:
+    """The configuration for another cluster than the one that the environment and the profile are about.
 
     Raises typer.BadParameter.
     """
-    given = {} if command_config is None else read_properties(command_config)
-    config = {"default.api.timeout.ms": 10_000} | _of_kind(given, "AdminSettings", str(command_config))
-    return config | {"bootstrap.servers": brokers}
+    config: dict[str, Any] = {"default.api.timeout.ms": 10_000}
+    return _with_given(config, settings, command_config, "AdminSettings") | {"bootstrap.servers": brokers}
+
+
+def _with_given(
+    config: dict[str, Any], settings: Sequence[str] | None, command_config: Path | None, kind: str
+) -> dict[str, Any]:
+    """With the settings of the file, and above them those of -X."""
+    if command_config is not None:
+        config |= _of_kind(read_properties(command_config), kind, str(command_config))
+    for setting in settings or ():
+        name, value = key_and_value(setting)
+        config[name.strip()] = _resolved(name.strip(), value.strip())
+    return config
+
+
+def program_environment(config: Mapping[str, Any]) -> dict[str, str]:
+    """Variables for a program that connects with this configuration, as far as it is no secret.
+
+    The protocol is named where it is known: that of the cluster, which the environment may have, is not a proxy's.
+    """
+    environment = {BROKERS_VARIABLES[0]: str(config["bootstrap.servers"])}
+    if protocol := config.get("security.protocol"):
+        environment["KAFKA_SECURITY_PROTOCOL"] = str(protocol)
+    return environment
 
 
 @contextmanager

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def look(admin: AdminCalls, now: int) -> ClusterView:
     """Read everything. ``now`` in ms since 1970. Raises KafkaError where not even metadata is to be had."""
     described = admin.describe_cluster()
-    unknown = {"pipelines": "not asked"}
+    unknown: dict[str, str] = {}
     partitions = partitions_of(admin)
     bounds = {TopicPartition(partition.topic, partition.partition): partition for partition in partitions}
     return ClusterView(

@@ -49,15 +49,11 @@ SECTION_BYTES_MAX: Final = 64 * 1024 * 1024
 QUICK_RECORDS: Final = 10_000 if is_compiled() else 2_000
 """With librdkafka's defaults a batch has 10,000 records at most."""
 QUICK_BYTES: Final = 256 * 1024
-_QUICK_BYTES_OF: Final = {
-    Compression.NONE: 4 * 1024 * 1024,
-    Compression.GZIP: QUICK_BYTES // 2,
-    Compression.SNAPPY: QUICK_BYTES,
-    Compression.LZ4: QUICK_BYTES,
-    Compression.ZSTD: QUICK_BYTES,
-}
+_QUICK_COMPRESSED_BYTES: Final = 64 * 1024
+_QUICK_BLOCKS: Final = 64
 """To check a batch of this size takes a fraction of a millisecond, and so it does to hand one to another thread and to
-get it back. Larger ones are better checked there: the loop serves others meanwhile, if there is a processor for it."""
+get it back. Larger ones are better checked there: the loop serves others meanwhile, if there is a processor for it. The
+limits of compressed bytes and blocks are for those that were made to take long."""
 _MAGIC_POSITION: Final = 16
 _NOT_PLAIN: Final = CONTROL | TRANSACTIONAL | APPEND_TIME_BIT | DELETE_HORIZON
 _ANY_TIME: Final = TimeBounds()
@@ -126,11 +122,16 @@ class Admission:
 
     def _decide_quickly(self, covered: bytes) -> None:
         header = self.headers[0]
-        limit = _QUICK_BYTES_OF[header.compression]
-        if header.record_count > QUICK_RECORDS or header.size > limit:
+        if header.record_count > QUICK_RECORDS:
             return
+        # Uncompressed records take as long as there are elements, whatever their size.
+        max_bytes = SECTION_BYTES_MAX
+        if header.attributes & CODEC_MASK:
+            if header.size > _QUICK_COMPRESSED_BYTES:
+                return
+            max_bytes = QUICK_BYTES
         try:
-            self._check_records(covered, limit, QUICK_RECORDS)
+            self._check_records(covered, max_bytes, QUICK_RECORDS, _QUICK_BLOCKS)
         except (TooLarge, TooLong):
             # Only a longer check can decide.
             return
@@ -146,7 +147,7 @@ class Admission:
         # Copied again: many batches may wait for this, and the copies would take as much memory as they do.
         covered = covered_bytes(self._batches, 0, self.headers[0].size)
         try:
-            self._check_records(covered, max_bytes, max_elements)
+            self._check_records(covered, max_bytes, max_elements, max_elements)
         except TooLong:
             return False
         except TooLarge:
@@ -155,11 +156,11 @@ class Admission:
             self._refuse(ErrorCode.message_too_large, f"the records decompress to more than {max_bytes} bytes")
         return True
 
-    def _check_records(self, covered: bytes, max_bytes: int, elements_max: int | None) -> None:
+    def _check_records(self, covered: bytes, max_bytes: int, elements_max: int | None, blocks_max: int | None) -> None:
         """Raises TooLarge or TooLong: nothing is decided."""
         header, config = self.headers[0], self._config
         try:
-            records, begin = records_within(covered, header, max_bytes, elements_max)
+            records, begin = records_within(covered, header, max_bytes, blocks_max)
             bounds = _ANY_TIME if config.timestamp_type == LOG_APPEND_TIME else self._time_bounds()
             scanned = scan_records(
                 records,

@@ -13,7 +13,12 @@ SECRET_NAMES: Final = (
 )
 """A regular expression, in Java's syntax too, to be searched for without regard to case."""
 _SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
-_ASSIGNED: Final = re.compile(r"([^\s=]+)=(\S+)")
+_ASSIGNED: Final = re.compile(
+    r"""(?P<name>[\w.-]+)(?P<separator>["']?\s*[=:]\s*|\s+)(?P<value>'[^']*'|"(?:\\.|[^"\\])*"|[^\s,;}=]+)"""
+)
+_KEY: Final = re.compile(r"[-_]key$", re.IGNORECASE)
+_FILE: Final = re.compile(r"(file|path|location|dir|directory)$", re.IGNORECASE)
+_CREDENTIALS: Final = re.compile(r"://\S+@")
 _URL: Final = re.compile(r"://[^/@\s]+@")
 
 
@@ -31,18 +36,45 @@ def redacted(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def redacted_command(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command, with ``[hidden]`` in place of secrets: of ``-X sasl.password=...``, in the words of a
-    shell's command, and in URLs."""
-    return [_redacted_argument(argument) for argument in arguments]
+    """The arguments of a command, with ``[hidden]`` in place of what looks like a secret: the value of a setting or an
+    option by its name, in the words of a shell's command too, and credentials in URLs."""
+    shown: list[str] = []
+    before = ""
+    for argument in arguments:
+        if before.startswith("-") and "=" not in before and _is_named_secret(before):
+            shown.append(HIDDEN)
+        elif before == "-X" or argument.startswith("-X"):
+            shown.append(_redacted_setting(argument))
+        else:
+            shown.append(_redacted_words(argument))
+        before = argument
+    return shown
 
 
-def _redacted_argument(argument: str) -> str:
+def _redacted_setting(argument: str) -> str:
+    """``KEY=VALUE``, whatever is in the value."""
     name, equals, _ = argument.partition("=")
-    # A value of one setting may have spaces; a command for the shell has several words of its own.
-    if equals and not re.search(r"\s", name) and is_secret(name):
-        return f"{name}={HIDDEN}"
-    words = _ASSIGNED.sub(lambda match: f"{match[1]}={HIDDEN}" if is_secret(match[1]) else match[0], argument)
-    return _URL.sub(f"://{HIDDEN}@", words)
+    return f"{name}={HIDDEN}" if equals and is_secret(name.strip()) else _redacted_words(argument)
+
+
+def _redacted_words(text: str) -> str:
+    parts, position = [], 0
+    while (match := _ASSIGNED.search(text, position)) is not None:
+        separator = match["separator"]
+        # A word that only stands before another one is no name, unless it is an option's.
+        if _is_named_secret(match["name"]) and (separator.strip() or match["name"].startswith("-")):
+            parts += [text[position : match.start("value")], HIDDEN]
+            position = match.end("value")
+        else:
+            # The value may be an assignment itself.
+            parts.append(text[position : match.start("value")])
+            position = match.start("value")
+    return _CREDENTIALS.sub(f"://{HIDDEN}@", "".join(parts) + text[position:])
+
+
+def _is_named_secret(name: str) -> bool:
+    """As ``is_secret``, in the spelling of options and variables; the name of a file is no secret."""
+    return (is_secret(name) or _KEY.search(name) is not None) and _FILE.search(name) is None
 
 
 class RedactedDict(dict[str, str]):

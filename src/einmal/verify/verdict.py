@@ -32,9 +32,9 @@ PIPELINE_DEFINITION: Final = (
     "mapping makes of each committed input record, once, and nothing else, whenever the pipeline was killed."
 )
 HOLDS: Final = "No anomaly. Every acknowledged write was read once, and nothing that was aborted."
-PIPELINE_HOLDS: Final = "No anomaly. The output is what the mapping makes of every input record, once."
+PIPELINE_HOLDS: Final = "No anomaly. The output is what the mapping makes of every committed input record, once."
 _DEFINITIONS: Final[Mapping[str, str]] = {
-    "lost-output": "What an input record becomes is not in the output.",
+    "lost-output": "What a committed input record becomes is not in the output.",
     "duplicate-output": "What input records become is in the output more often than they are in the input.",
     "aborted-output": "The output has what only a record of an aborted transaction of the input becomes.",
     "invented-output": "The output has a value that no input record becomes.",

@@ -193,13 +193,13 @@ def _check_lz4_frame(data: bytes, blocks_max: int | None) -> None:
     end = len(data) - (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
     blocks = 0
     while position + 4 <= end:
-        if blocks == blocks_max:
-            raise TooLong
-        blocks += 1
         (size,) = _LZ4_BLOCK.unpack_from(data, position)
         if size == 0:
             position += 4
             break
+        if blocks == blocks_max:
+            raise TooLong
+        blocks += 1
         position += (size & _LZ4_SIZE) + block_extra
     if position != end:
         raise CorruptBatch("lz4: the frame does not end where the data does")

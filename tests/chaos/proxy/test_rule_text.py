@@ -80,6 +80,8 @@ def test_limits_of_a_text_apply(limits: str, hit: list[int]) -> None:
         ("on(EndTxn).delay(soon)", "seconds='soon' is not float"),
         ("on(EndTxn).delay(-1)", "delay(-1)"),
         ("on(EndTxn).delay(1e999)", "seconds=inf"),
+        ("on(EndTxn).delay({[]})", "neither a name nor a value"),
+        (f"on(EndTxn).delay(1{'0' * 400})", "is not float"),
         ("on(EndTxn).disconnect(after=1)", "after=1 is not bool"),
         ("on(EndTxn).disconnect(True)", "positional"),
         ("on(EndTxn).drop_answer().times(0)", "times(0)"),
@@ -101,7 +103,7 @@ def test_any_other_text_is_refused_with_what_is_wrong(text: str, named: str) -> 
     assert named in str(refused.value)
 
 
-@given(st.text() | st.from_regex(r"on\(\w*\)(\.\w{1,10}\([\w=., ]{0,8}\)){0,3}", fullmatch=True))
+@given(st.text() | st.from_regex(r"on\(\w*\)(\.\w{1,10}\([\w=., {}\[\]()'-]{0,12}\)){0,3}", fullmatch=True))
 def test_no_text_is_more_than_refused(text: str) -> None:
     with suppress(ValueError):
         parse_rule(text)

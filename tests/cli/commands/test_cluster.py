@@ -106,11 +106,11 @@ def test_a_position_that_is_not_one_of_this_cluster_has_no_lag_and_a_reason(cli:
         (elsewhere(topic, "cluster=another"), "it is in the cluster another"),
         (elsewhere(f"gone-{topic}"), "there is no such topic here"),
         (elsewhere(topic, f"topic={topic}={other_id}"), "the topic was deleted, and created again"),
-        ({topic: {"7": 1}}, "it has no leader now"),
+        ({topic: {"7": 1}}, "there is no such partition"),
     ):
         owner.commit(1, end)
         shown = pipeline(cli, owner.name)
-        assert shown["unread_offsets"] is None
+        assert (shown["unread_offsets"], shown["unknown"]["unread_offsets"]) == (None, why)
         assert [each["unknown"] for each in shown["positions"]] == [{"unread_offsets": why}]
 
 
@@ -131,6 +131,20 @@ def test_a_record_that_cannot_be_read_is_shown_with_the_reason(cli: Cli, owner: 
     shown = pipeline(cli, name)
     assert (shown["kind"], shown["batch_id"]) == (None, None)
     assert "outside of a transaction" in shown["unknown"]["batch_id"]
+
+
+def test_a_topic_that_cannot_be_described_hides_no_other_pipeline(cli: Cli, owner: PipelineOwner) -> None:
+    owner.commit(1, {"no topic's name": {"0": 1}})
+    why = pipeline(cli, owner.name)["unknown"]["unread_offsets"]
+    assert "INVALID_TOPIC" in why or "there is no such topic here" in why
+    owner.commit(2, {})
+    assert pipeline(cli, owner.name)["unread_offsets"] == 0
+
+
+def test_a_misspelt_security_setting_is_refused_with_json_too(cli: Cli) -> None:
+    for output in ("text", "json"):
+        refused = cli("cluster", "info", "-X", "security.protcol=SSL", "--format", output, status=1)
+        assert "security.protocol" in " ".join(refused.errors)
 
 
 def test_brokers_are_listed(cli: Cli) -> None:

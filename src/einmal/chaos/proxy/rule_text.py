@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -17,6 +16,8 @@ from einmal.misspelt import nearest_name
 
 _FAULTS: Final = ("drop_answer", "drop_request", "disconnect", "delay", "delay_answer", "duplicate", "reorder", "error")
 _LIMITS: Final = ("once", "times", "nth", "probability")
+_MOST: Final = 1e9
+"""Beyond any count, id or number of seconds; not less than NaN."""
 _EXAMPLE: Final = "on(EndTxn).drop_answer().once()"
 
 
@@ -73,7 +74,7 @@ def _value(node: ast.expr) -> Any:
         return node.id
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, MemoryError, RecursionError):
         raise ValueError(f"{ast.unparse(node)!r} is neither a name nor a value") from None
 
 
@@ -106,7 +107,7 @@ def _check(call: str, name: str, value: object, hints: Mapping[str, Any]) -> Non
     if isinstance(value, bool):
         is_right = bool in types
     elif isinstance(value, int | float):
-        is_right = math.isfinite(value) and (float in types or (isinstance(value, int) and int in types))
+        is_right = abs(value) < _MOST and (float in types or (isinstance(value, int) and int in types))
     else:
         is_right = isinstance(value, types)
     if not is_right:

@@ -27,8 +27,10 @@ from einmal.cli.clients import (
     CommandConfig,
     Settings,
     config_of,
+    config_of_other,
     ended_by_sigterm,
     print_error,
+    program_environment,
 )
 from einmal.cli.durations import seconds_of
 from einmal.cli.own_cluster import ClusterKind, Nodes, own_cluster
@@ -79,8 +81,8 @@ def chaos(
         list[DisturbedPart] | None,
         typer.Option(
             help="What is disturbed; may be repeated. network: a proxy drops answers, breaks, delays and partitions "
-            "connections. brokers: kill, pause and restart those of --cluster. command: kill -9 and pause the command, "
-            "and start it again until it ends by itself. Default: network, with --cluster brokers, too."
+            "connections. brokers: kill, pause and restart those of --cluster. command: kill -9 and pause it, "
+            "and start it again until it ends by itself. Default without --rule: network, with --cluster brokers, too."
         ),
     ] = None,
     rules: Annotated[
@@ -117,7 +119,11 @@ def chaos(
     with _failures_reported(), ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="einmal-chaos-"))
         own = stack.enter_context(own_cluster(cluster, nodes, kafka_home, Path(folder)))
-        config: Mapping[str, Any] = config_of(own.bootstrap_servers if own else brokers, settings, command_config)
+        config: Mapping[str, Any] = (
+            config_of_other(own.bootstrap_servers, settings, command_config)
+            if own
+            else config_of(brokers, settings, command_config)
+        )
         injectors: dict[str, FaultInjector] = {}
         if own is not None and DisturbedPart.BROKERS in kinds:
             injectors["faults"] = own
@@ -127,7 +133,7 @@ def chaos(
         printed.begin(config, drawn)
         program = None
         if command:
-            program = stack.enter_context(_running(command, str(config["bootstrap.servers"])))
+            program = stack.enter_context(_running(command, config))
             if DisturbedPart.COMMAND in kinds:
                 injectors["command"] = program
         try:
@@ -195,11 +201,12 @@ def _network(
 
 
 @contextmanager
-def _running(command: Sequence[str], bootstrap: str) -> Iterator[CommandFaults]:
+def _running(command: Sequence[str], config: Mapping[str, Any]) -> Iterator[CommandFaults]:
     from einmal.chaos.command import CommandFaults, RestartedCommand
 
+    bootstrap = str(config["bootstrap.servers"])
     arguments = [argument.replace(PLACEHOLDER, bootstrap) for argument in command]
-    program = RestartedCommand(arguments, {BROKERS_VARIABLES[0]: bootstrap}, None)
+    program = RestartedCommand(arguments, program_environment(config), None)
     try:
         program.start()
     except OSError as error:

@@ -29,17 +29,20 @@ def info(
     """
     from contextlib import closing
 
+    from einmal.client import Admin
     from einmal.clusters.kafka_cluster import KafkaCluster
     from einmal.inspection.cluster import look
     from einmal.inspection.document import document
     from einmal.inspection.pipelines import with_pipelines
 
-    config = {name: str(value) for name, value in config_of(brokers, settings, command_config).items()}
-    with failures_reported(), closing(KafkaCluster(config)) as asked:
+    config = config_of(brokers, settings, command_config)
+    with failures_reported(), Admin(config) as admin:
         if output is Format.JSON:
-            print(json.dumps(document(with_pipelines(look(asked.admin, now_ms()), asked))))
+            view = look(admin, now_ms())
+            with closing(KafkaCluster({name: str(value) for name, value in config.items()})) as commits:
+                print(json.dumps(document(with_pipelines(view, commits))))
             return
-        description = asked.admin.describe_cluster()
+        description = admin.describe_cluster()
     controller = description.controller_id if description.controller_id >= 0 else None
     summary = {
         "cluster_id": description.cluster_id,

@@ -22,6 +22,7 @@ from einmal.cli.clients import (
     Settings,
     config_of,
     failures_reported,
+    program_environment,
 )
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import printable
@@ -77,10 +78,11 @@ def trace(
     with failures_reported():
         proxy = KafkaProxy(str(config["bootstrap.servers"]), observer=recorder, upstream_tls=upstream_tls(config))
         with proxy:
+            behind = settings_behind(config, proxy.bootstrap_servers)
             if command:
-                status = _run(command, proxy.bootstrap_servers)
+                status = _run(command, behind)
             else:
-                _run_own(config, settings_behind(config, proxy.bootstrap_servers))
+                _run_own(config, behind)
     exchanges = recorder.exchanges()
     diagram = story(_chosen(exchanges, topic, transactional_id), exchanges)
     if svg is not None:
@@ -96,10 +98,10 @@ def trace(
         raise typer.Exit(1)
 
 
-def _run(command: Sequence[str], bootstrap: str) -> int:
+def _run(command: Sequence[str], config: Mapping[str, Any]) -> int:
     """The command's exit status. Ctrl-C ends the command, and what was seen until then is shown."""
-    arguments = [argument.replace(_PLACEHOLDER, bootstrap) for argument in command]
-    environment = {**os.environ, BROKERS_VARIABLES[0]: bootstrap}
+    arguments = [argument.replace(_PLACEHOLDER, str(config["bootstrap.servers"])) for argument in command]
+    environment = {**os.environ, **program_environment(config)}
     try:
         child = subprocess.Popen(arguments, env=environment, stdout=_STDERR)
     except OSError as error:

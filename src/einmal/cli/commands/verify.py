@@ -182,7 +182,9 @@ def verify(
     with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
         tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
         if output_bootstrap_server is not None and tested is not None:
-            tested = replace(tested, output_config=config_of_other(output_bootstrap_server, output_command_config))
+            tested = replace(
+                tested, output_config=config_of_other(output_bootstrap_server, None, output_command_config)
+            )
         with own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
                 client=client.value,
@@ -192,7 +194,9 @@ def verify(
                 pipeline=tested,
                 seconds=seconds_of("--time", time),
                 seed=drawn,
-                config=config_of(own.bootstrap_servers if own else bootstrap_server, settings, command_config),
+                config=config_of_other(own.bootstrap_servers, settings, command_config)
+                if own
+                else config_of(bootstrap_server, settings, command_config),
             )
             with _network(kinds, options.config) as network:
                 disturbed = own if FaultSource.BROKERS in kinds else None
