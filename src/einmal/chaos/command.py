@@ -75,12 +75,11 @@ class CommandFaults:
 
     def __init__(self, command: RestartedCommand) -> None:
         self._command = command
-        self._is_wanted = True
 
     async def ended(self) -> int:
         """The exit status with which it ended without being killed."""
         while True:
-            if self._is_wanted and (status := self._command.ended()) is not None:
+            if (status := self._command.ended()) is not None:
                 return status
             await asyncio.sleep(_LOOK_S)
 
@@ -99,13 +98,11 @@ class CommandFaults:
                 self._command.signal(signal.SIGCONT)
             note("the command continues")
             return
-        self._is_wanted = False
+        self._command.kill()
         try:
-            self._command.kill()
             await asyncio.sleep(seconds)
         finally:
             self._command.start()
-            self._is_wanted = True
         note("the command is started again")
 
     async def calm(self) -> None:

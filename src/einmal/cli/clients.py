@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from einmal.client.errors import KafkaError
 
 BROKERS_VARIABLES: Final = ("KAFKA_BROKERS", "RPK_BROKERS", "REDPANDA_BROKERS")
+PLACEHOLDER: Final = "{bootstrap}"
+"""In the arguments of a program that a command starts."""
 _NEAREST: Final = "127.0.0.1:9092"
 _KINDS: Final = ("AdminSettings", "ConsumerSettings", "ProducerSettings")
 _SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
@@ -98,6 +100,11 @@ def _with_given(
         name, value = key_and_value(setting)
         config[name.strip()] = _resolved(name.strip(), value.strip())
     return config
+
+
+def program_arguments(command: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """The command, with the bootstrap servers for every placeholder."""
+    return [argument.replace(PLACEHOLDER, str(config["bootstrap.servers"])) for argument in command]
 
 
 def program_environment(config: Mapping[str, Any]) -> dict[str, str]:

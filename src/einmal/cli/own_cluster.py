@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import einmal
+from einmal.cli.clients import config_of, config_of_other
 from einmal.cli.printing.messages import note
 
 if TYPE_CHECKING:
@@ -22,6 +23,29 @@ Nodes = Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")]
 class ClusterKind(StrEnum):
     EINMAL = "einmal"
     KAFKA = "kafka"
+
+
+def check_target(bootstrap_server: str | None, cluster: ClusterKind | None, *, disturbs_brokers: bool) -> None:
+    """Raises typer.BadParameter."""
+    if bootstrap_server is not None and cluster is not None:
+        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
+    if disturbs_brokers and cluster is None:
+        raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
+
+
+def config_at(
+    own: OwnCluster | None,
+    bootstrap_server: str | None,
+    settings: Sequence[str] | None,
+    command_config: Path | None,
+) -> dict[str, Any]:
+    """Settings of clients; for a cluster of its own without those of the environment and the profile.
+
+    Raises typer.BadParameter.
+    """
+    if own is None:
+        return config_of(bootstrap_server, settings, command_config)
+    return config_of_other(own.bootstrap_servers, settings, command_config)
 
 
 @contextmanager

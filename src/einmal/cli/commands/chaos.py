@@ -13,7 +13,7 @@ import signal
 import sys
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,17 +23,17 @@ import typer
 
 from einmal.cli.clients import (
     BROKERS_VARIABLES,
+    PLACEHOLDER,
     Brokers,
     CommandConfig,
     Settings,
-    config_of,
-    config_of_other,
     ended_by_sigterm,
     print_error,
+    program_arguments,
     program_environment,
 )
 from einmal.cli.durations import seconds_of
-from einmal.cli.own_cluster import ClusterKind, Nodes, own_cluster
+from einmal.cli.own_cluster import ClusterKind, Nodes, check_target, config_at, own_cluster
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from einmal.chaos.injector import FaultInjector
     from einmal.chaos.proxy.rules import Rule
 
-PLACEHOLDER: Final = "{bootstrap}"
 _FAILED: Final = 2
 _SEEDS: Final = 2**31
 
@@ -119,16 +118,12 @@ def chaos(
     with _failures_reported(), ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="einmal-chaos-"))
         own = stack.enter_context(own_cluster(cluster, nodes, kafka_home, Path(folder)))
-        config: Mapping[str, Any] = (
-            config_of_other(own.bootstrap_servers, settings, command_config)
-            if own
-            else config_of(brokers, settings, command_config)
-        )
+        config: Mapping[str, Any] = config_at(own, brokers, settings, command_config)
         injectors: dict[str, FaultInjector] = {}
         if own is not None and DisturbedPart.BROKERS in kinds:
             injectors["faults"] = own
         if DisturbedPart.NETWORK in kinds:
-            injectors["network"] = network = stack.enter_context(_network(config, parsed, port))
+            injectors["network"] = network = stack.enter_context(closing(_network(config, parsed, port)))
             config = network.config
         printed.begin(config, drawn)
         program = None
@@ -186,27 +181,18 @@ class _Faults:
             print(f"{clock.strftime('%H:%M:%S', clock.localtime(now))} {text}", flush=True)
 
 
-@contextmanager
-def _network(
-    config: Mapping[str, Any], rules: Sequence[Rule], port: int
-) -> Iterator[ConnectionFaults | RuledConnections]:
+def _network(config: Mapping[str, Any], rules: Sequence[Rule], port: int) -> ConnectionFaults | RuledConnections:
     """Raises ConfigError, OSError."""
     from einmal.chaos.connection_faults import ConnectionFaults, RuledConnections
 
-    network = RuledConnections(config, rules, port) if rules else ConnectionFaults(config, port)
-    try:
-        yield network
-    finally:
-        network.close()
+    return RuledConnections(config, rules, port) if rules else ConnectionFaults(config, port)
 
 
 @contextmanager
 def _running(command: Sequence[str], config: Mapping[str, Any]) -> Iterator[CommandFaults]:
     from einmal.chaos.command import CommandFaults, RestartedCommand
 
-    bootstrap = str(config["bootstrap.servers"])
-    arguments = [argument.replace(PLACEHOLDER, bootstrap) for argument in command]
-    program = RestartedCommand(arguments, program_environment(config), None)
+    program = RestartedCommand(program_arguments(command, config), program_environment(config), None)
     try:
         program.start()
     except OSError as error:
@@ -227,12 +213,9 @@ def _check(
     rules: list[str] | None,
     port: int,
 ) -> None:
-    if brokers is not None and cluster is not None:
-        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
+    check_target(brokers, cluster, disturbs_brokers=DisturbedPart.BROKERS in (faults or ()))
     if (cluster is ClusterKind.KAFKA) != (kafka_home is not None):
         raise typer.BadParameter("--kafka-home FOLDER belongs to --cluster kafka, which needs it")
-    if faults and DisturbedPart.BROKERS in faults and cluster is None:
-        raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
     if faults and DisturbedPart.COMMAND in faults and not command:
         raise typer.BadParameter("--faults command needs a command after --")
     if faults and DisturbedPart.NETWORK in faults and rules:

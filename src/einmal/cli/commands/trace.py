@@ -17,11 +17,13 @@ import typer
 
 from einmal.cli.clients import (
     BROKERS_VARIABLES,
+    PLACEHOLDER,
     Brokers,
     CommandConfig,
     Settings,
     config_of,
     failures_reported,
+    program_arguments,
     program_environment,
 )
 from einmal.cli.printing.formats import Format, Output
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from einmal.trace.exchanges import Exchange
     from einmal.trace.transactions import Traced
 
-_PLACEHOLDER: Final = "{bootstrap}"
 _PARTITIONS: Final = 2
 _READ_S: Final = 30.0
 _STDERR: Final = 2
@@ -44,7 +45,7 @@ def trace(
         typer.Argument(
             metavar="[-- COMMAND ARGS...]",
             help=f"A program that uses the cluster. It finds the proxy's address in ${BROKERS_VARIABLES[0]}, and "
-            f"{_PLACEHOLDER} in an argument is replaced by it. Its output goes to stderr.",
+            f"{PLACEHOLDER} in an argument is replaced by it. Its output goes to stderr.",
         ),
     ] = None,
     topic: Annotated[
@@ -100,7 +101,7 @@ def trace(
 
 def _run(command: Sequence[str], config: Mapping[str, Any]) -> int:
     """The command's exit status. Ctrl-C ends the command, and what was seen until then is shown."""
-    arguments = [argument.replace(_PLACEHOLDER, str(config["bootstrap.servers"])) for argument in command]
+    arguments = program_arguments(command, config)
     environment = {**os.environ, **program_environment(config)}
     try:
         child = subprocess.Popen(arguments, env=environment, stdout=_STDERR)
@@ -182,7 +183,7 @@ def _chosen(exchanges: Sequence[Exchange], topic: str | None, transactional_id: 
         print("error: no transaction was seen", file=sys.stderr)
         print(
             f"hint: the command must connect to the proxy: its address is in ${BROKERS_VARIABLES[0]}, and replaces "
-            f"{_PLACEHOLDER} in an argument",
+            f"{PLACEHOLDER} in an argument",
             file=sys.stderr,
         )
     raise typer.Exit(1)

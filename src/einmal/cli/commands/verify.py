@@ -24,13 +24,12 @@ from einmal.cli.clients import (
     Brokers,
     CommandConfig,
     Settings,
-    config_of,
     config_of_other,
     ended_by_sigterm,
     print_error,
 )
 from einmal.cli.durations import seconds_of
-from einmal.cli.own_cluster import ClusterKind, Nodes, java_program, own_cluster
+from einmal.cli.own_cluster import ClusterKind, Nodes, check_target, config_at, java_program, own_cluster
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import print_rows
@@ -167,7 +166,8 @@ def verify(
         if bootstrap_server or cluster or control or workloads or pipeline or faults or report:
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
-    _check(bootstrap_server, cluster, control, workloads, pipeline)
+    check_target(bootstrap_server, cluster, disturbs_brokers=FaultSource.BROKERS in (faults or ()))
+    _check(control, workloads, pipeline)
     if (output_bootstrap_server or output_command_config) and pipeline is None:
         raise typer.BadParameter("--output-bootstrap-server and --output-command-config belong to --pipeline COMMAND")
     if output_command_config and not output_bootstrap_server:
@@ -194,9 +194,7 @@ def verify(
                 pipeline=tested,
                 seconds=seconds_of("--time", time),
                 seed=drawn,
-                config=config_of_other(own.bootstrap_servers, settings, command_config)
-                if own
-                else config_of(bootstrap_server, settings, command_config),
+                config=config_at(own, bootstrap_server, settings, command_config),
             )
             with _network(kinds, options.config) as network:
                 disturbed = own if FaultSource.BROKERS in kinds else None
@@ -228,15 +226,7 @@ def _check_history(path: Path, output: Format) -> NoReturn:
     raise typer.Exit(checked.verdict.exit_status)
 
 
-def _check(
-    bootstrap_server: str | None,
-    cluster: ClusterKind | None,
-    control: ControlName | None,
-    workloads: list[WorkloadName] | None,
-    pipeline: str | None,
-) -> None:
-    if bootstrap_server is not None and cluster is not None:
-        raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
+def _check(control: ControlName | None, workloads: list[WorkloadName] | None, pipeline: str | None) -> None:
     if pipeline is not None and (control is not None or workloads):
         raise typer.BadParameter("--pipeline is what is tested: leave out --workload and --control")
     if control is not None and workloads:
@@ -244,8 +234,6 @@ def _check(
 
 
 def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> list[FaultSource]:
-    if cluster is None and FaultSource.BROKERS in (faults or ()):
-        raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
     return faults or ([] if cluster is None else list(FaultSource))
 
 
