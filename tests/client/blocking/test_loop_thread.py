@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from types import FrameType
 
 import pytest
 
@@ -106,6 +108,70 @@ def test_many_threads_share_one_client(thread: LoopThread[Twin]) -> None:
     for user in users:
         user.join()
     assert all(each is clients[0] for each in clients)
+    thread.close()
+
+
+def interrupted_after(calls: int, run: Callable[[], object]) -> bool:
+    """Whether KeyboardInterrupt came before ``run`` was over: raised in this thread at the start of a function of
+    Python, which is where a signal is, after so many of them. Not in ``threading``, whose locks do not bear it."""
+    left = calls
+
+    def trace(frame: FrameType, _event: str, _argument: object) -> None:
+        nonlocal left
+        left -= frame.f_code.co_filename != threading.__file__
+        if left < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(former)
+    return False
+
+
+def test_ctrl_c_at_any_moment_leaves_no_coroutine_behind(
+    thread: LoopThread[Twin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_behind: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda left: left_behind.append(str(left.exc_value)))
+    assert thread.run(lambda twin: twin.double(1)) == 2
+    calls = 0
+    while interrupted_after(calls, lambda: thread.run(lambda twin: twin.double(1))):
+        assert thread.run(lambda twin: twin.double(2)) == 4
+        gc.collect()
+        assert left_behind == [], calls
+        calls += 1
+    assert calls > 8
+    thread.close()
+
+
+def test_a_client_that_cannot_be_made_leaves_no_thread_and_can_be_made_later() -> None:
+    made: list[Twin] = []
+
+    def make() -> Twin:
+        made.append(Twin())
+        if len(made) < 3:
+            raise ValueError("wrong settings")
+        return made[-1]
+
+    thread = LoopThread(make, "maker")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="wrong settings"):
+            thread.run(lambda twin: twin.double(1))
+        assert "maker" not in [each.name for each in threading.enumerate()]
+    assert thread.run(lambda twin: twin.double(1)) == 2
+    thread.close()
+
+
+def test_what_the_start_of_a_call_raises_reaches_the_caller(thread: LoopThread[Twin]) -> None:
+    with pytest.raises(AttributeError, match="treble"):
+        thread.run(lambda twin: twin.treble(1))  # type: ignore[attr-defined]
+    assert thread.run(lambda twin: twin.double(1)) == 2
     thread.close()
 
 

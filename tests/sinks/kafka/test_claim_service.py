@@ -1,6 +1,9 @@
 import contextlib
+import pickle
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable
 from einmal.types import TopicPartition
 from tests.security.certificates import shared_identity
 from tests.spark.claim_moments import CLAIM, GRANTED, LATER, REPORTED, watch_claims
+from tests.suite.patience import patient
 
 
 class Driver:
@@ -451,6 +455,24 @@ def test_a_service_that_closes_ends_the_connections_of_tasks_and_their_threads()
         time.sleep(0.01)
     with pytest.raises(ClaimRefused, match="the driver cannot be reached"), driver.task(2) as task:
         task.topic("a")
+
+
+_ONE_TASK = """
+import pickle, sys
+from einmal.sinks.kafka.claim_client import ClaimClient
+with ClaimClient(*pickle.load(sys.stdin.buffer)) as task:
+    print(task.topic("a"))
+"""
+
+
+def test_a_worker_that_ends_closes_the_connections_that_it_kept(driver: Driver) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", _ONE_TASK],
+        input=pickle.dumps((driver.service.address, driver.transaction.token, Task(0, 0), 1)),
+        capture_output=True,
+        timeout=patient(60),
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"TopicNumbers(base=0, size=2)\n", b"")
 
 
 def test_a_worker_keeps_few_connections() -> None:

@@ -17,6 +17,7 @@ from einmal.chaos.proxy.addresses import Address
 from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame
 from einmal.chaos.proxy.links import Gates, ProxyLink, Streams
 from einmal.chaos.proxy.rules import RequestFault, Rule, Rules, Trigger, filter_of
+from einmal.client.blocking.loop_thread import run_in
 from einmal.event_log import EventLog
 
 _logger = EventLog(__name__)
@@ -123,7 +124,7 @@ class KafkaProxy:
 
     def close(self) -> None:
         """Close all connections and ports."""
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        run_in(self._loop, self._close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -298,7 +299,7 @@ class KafkaProxy:
         async def run() -> T:
             return call()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        return run_in(self._loop, run)
 
 
 async def _closed(streams: Streams) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from einmal.client.errors import ClientClosed, InvalidState
@@ -62,11 +63,16 @@ class LoopThread(Generic[ClientT]):
         with self._lock:
             if self._client is not None and self._process_id == os.getpid():
                 return
+            self._client, self._thread, self._process_id = None, None, os.getpid()
             self._loop = _new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-            self._thread.start()
-            self._process_id = os.getpid()
-            self._client = asyncio.run_coroutine_threadsafe(self._make_inside(), self._loop).result()
+            try:
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+                self._client = run_in(self._loop, self._make_inside)
+            except BaseException:
+                # Wrong settings, or Ctrl-C: the next call makes another.
+                self._end_thread()
+                raise
 
     async def _make_inside(self) -> ClientT:
         return self._make()
@@ -79,12 +85,7 @@ class LoopThread(Generic[ClientT]):
                 meaning="a blocking call inside the client's own thread would wait for itself",
                 what_to_do="make it from another thread",
             )
-        future = asyncio.run_coroutine_threadsafe(start(client), self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return run_in(self.loop, lambda: start(client))
 
     def call(self, function: Callable[[ClientT], T]) -> T:
         """Run a plain function of the client inside its thread."""
@@ -120,11 +121,53 @@ class LoopThread(Generic[ClientT]):
 
     def _end_thread(self) -> None:
         loop, thread = self._loop, self._thread
-        if loop is None or thread is None or self._process_id != os.getpid():
+        if loop is None or self._process_id != os.getpid():
             return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+        if thread is not None and thread.ident is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
         loop.close()
+
+
+def run_in(loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine in a loop of another thread to its end. Interrupted, it is cancelled.
+
+    The coroutine is made in the loop's thread, where no signal is raised: between making it and handing it over, a
+    KeyboardInterrupt would leave it behind, neither run nor cancelled.
+    """
+    outcome: Future[T] = Future()
+    try:
+        loop.call_soon_threadsafe(_begin, start, outcome)
+        return outcome.result()
+    except BaseException:
+        outcome.cancel()
+        raise
+
+
+def _begin(start: Callable[[], Coroutine[Any, Any, T]], outcome: Future[T]) -> None:
+    if outcome.cancelled():
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        task = loop.create_task(start())
+    except BaseException as error:  # noqa: BLE001 - the caller's, who waits for it
+        outcome.set_exception(error)
+        return
+    task.add_done_callback(lambda _: _hand_over(task, outcome))
+    outcome.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
+
+
+def _hand_over(task: asyncio.Task[T], outcome: Future[T]) -> None:
+    if task.cancelled():
+        outcome.cancel()
+        return
+    error = task.exception()
+    if not outcome.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
 
 
 async def _next(iterator: AsyncIterator[T]) -> T:

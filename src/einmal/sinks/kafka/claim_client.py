@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import socket
 import ssl
@@ -78,6 +79,12 @@ class _Connection:
 
 _unused: dict[Address, _Connection] = {}
 """Connections that this worker keeps for its next task: in a small batch a handshake takes longer than its records."""
+
+
+@atexit.register
+def _close_unused() -> None:
+    while _unused:
+        _unused.popitem()[1].close()
 
 
 class Claimant(ABC):
