@@ -13,7 +13,7 @@ from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOUR
 from einmal.metadata.plan import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION, Deciding, MetadataDecision, Plan
 from einmal.metadata.records import ConfigRecord
 from einmal.metadata.topic_configs import COMPACTION_LAGS, TOPIC_SETTINGS, conflict_of, problem_of
-from einmal.metadata.topics import TopicResult, policy_problem
+from einmal.metadata.topics import TopicResult, error_of_absent, policy_problem
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode
 
@@ -94,7 +94,7 @@ class ConfigDecisions(Deciding):
     def _change_configs(self, plan: Plan, name: str, changes: Sequence[ConfigChange]) -> TopicResult:
         topic = self.image.topics.get(name)
         if topic is None:
-            return TopicResult(name=name, error=ErrorCode.unknown_topic_or_partition)
+            return TopicResult(name=name, error=error_of_absent(name))
         settings: dict[str, str | None] = dict(plan.settings.get(name) or self.image.topic_configs(name))
         touched, problem = _apply(settings, changes, _changed)
         if problem is None and "cleanup.policy" in touched:

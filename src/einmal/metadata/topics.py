@@ -66,9 +66,19 @@ def _always(_partitions: int) -> bool:
     return True
 
 
+def is_legal_name(name: str) -> bool:
+    """Whether a topic may have this name as far as its characters go."""
+    return name not in (".", "..") and len(name) <= _NAME_LENGTH_MAX and bool(_LEGAL_NAME.fullmatch(name))
+
+
+def error_of_absent(name: str) -> ErrorCode:
+    """The error of a question about a topic that there is not: one of this name there may never be."""
+    return ErrorCode.unknown_topic_or_partition if is_legal_name(name) else ErrorCode.invalid_topic_exception
+
+
 def name_problem(name: str) -> tuple[ErrorCode, str | None]:
     """The problem of a new topic's name, whatever topics exist."""
-    if not name or name in (".", "..") or len(name) > _NAME_LENGTH_MAX or not _LEGAL_NAME.fullmatch(name):
+    if not is_legal_name(name):
         return (
             ErrorCode.invalid_topic_exception,
             f"Topic name is invalid: 1 to {_NAME_LENGTH_MAX} of the characters a-z, A-Z, 0-9, '.', '_' and '-'.",

@@ -19,6 +19,7 @@ from einmal.broker.front.handler import handler
 from einmal.broker.front.topics.changed_settings import setting_refusal
 from einmal.broker.front.topics.setting_descriptions import SettingDescriptions
 from einmal.metadata.image import BROKER_RESOURCE, CLUSTER_DEFAULT, TOPIC_RESOURCE
+from einmal.metadata.topics import error_of_absent
 from einmal.security.acl import AclOperation
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_configs import (
@@ -63,7 +64,7 @@ class DescribeConfigsHandler:
         kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
         if kind == TOPIC_RESOURCE:
             if name not in self.metadata.image.topics:
-                return DescribeConfigsResult(error_code=ErrorCode.unknown_topic_or_partition)
+                return DescribeConfigsResult(error_code=error_of_absent(name))
             return DescribeConfigsResult(configs=self.settings.of_topic(name, keys))
         if kind == BROKER_RESOURCE and name == CLUSTER_DEFAULT:
             return DescribeConfigsResult(configs=self.settings.of_cluster(keys))

@@ -15,8 +15,9 @@ from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partitions import Partitions
+from einmal.metadata.topics import is_legal_name
 from einmal.security.acl import AclOperation, ResourceType
-from einmal.types import TopicPartition
+from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.describe_producers import (
     API,
     DescribeProducersRequest,
@@ -51,6 +52,8 @@ class DescribeProducersHandler:
     async def _partition(self, context: RequestContext, topic: str, index: int) -> PartitionResponse:
         topic_partition = TopicPartition(topic, index)
         partition = self.partitions.get(topic_partition)
+        if not is_legal_name(topic):
+            return PartitionResponse(index, ErrorCode.invalid_topic_exception)
         if partition is None or not partition.is_leader:
             return PartitionResponse(index, self.partitions.error_of_missing(topic_partition))
         return PartitionResponse(

@@ -17,6 +17,7 @@ from einmal.broker.front.handler import handler
 from einmal.broker.front.handlers.metadata import AliveBrokers, alive_on, offline_replicas
 from einmal.metadata.image import PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
+from einmal.metadata.topics import error_of_absent
 from einmal.security.acl import ResourceType
 from einmal.types import ErrorCode
 from einmal.wire.api.describe_topic_partitions import (
@@ -64,11 +65,10 @@ class DescribeTopicPartitionsHandler:
             if is_visible:
                 operations = self.access.authorized_operations(context, ResourceType.TOPIC, name)
             if topic is None:
-                unknown = ErrorCode.unknown_topic_or_partition
                 topics.append(
                     DescribeTopicPartitionsResponseTopic(
                         name=name,
-                        error_code=unknown if is_visible else ErrorCode.topic_authorization_failed,
+                        error_code=error_of_absent(name) if is_visible else ErrorCode.topic_authorization_failed,
                         topic_authorized_operations=operations,
                     )
                 )

@@ -27,6 +27,7 @@ from einmal.broker.front.handler import handler
 from einmal.broker.front.topics.metadata_answers import EncodedAnswers, MetadataKey
 from einmal.metadata.image import ClusterImage, PartitionImage, TopicImage
 from einmal.metadata.records import NO_LEADER
+from einmal.metadata.topics import error_of_absent
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.types import BrokerId, ErrorCode
 from einmal.wire.api.metadata import (
@@ -238,7 +239,7 @@ def _topics(
         elif operations is None:
             answers.append(MetadataResponseTopic(ErrorCode.topic_authorization_failed, name, topic_id))
         elif topic is None:
-            error = errors.get(topic_name, ErrorCode.unknown_topic_or_partition)
+            error = errors.get(topic_name, error_of_absent(topic_name))
             if error is ErrorCode.topic_authorization_failed:
                 operations = NO_AUTHORIZED_OPERATIONS
             answers.append(MetadataResponseTopic(error, topic_name, topic_id, topic_authorized_operations=operations))
