@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import socket
 import ssl
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,7 @@ from tests.broker.cluster import running_cluster
 from tests.broker.nodes import Client, batch, running_node, until
 from tests.broker.sasl_client import sasl_node
 from tests.broker.tls_node import LISTENERS, Tls, port_of
+from tests.suite.patience import patient
 from tests.wire.mapped import decode_response, encode_request
 
 SILENT_S = 0.2
@@ -266,6 +272,51 @@ async def test_tls_to_the_broker_and_to_the_client(tmp_path: Path) -> None:
                     (broker,) = (await client.call(*METADATA)).brokers
                 async with Client.connect_to(broker.port, context) as client:
                     assert await client.answers()
+
+
+@pytest.fixture
+def left_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is, when the test is over."""
+    warned: list[str] = []
+    gc.collect()
+    monkeypatch.setattr(sys, "unraisablehook", lambda left: warned.append(str(left.exc_value)))
+    yield
+    gc.collect()
+    assert warned == []
+
+
+@pytest.mark.usefixtures("left_open")
+def test_a_broker_that_does_not_close_its_side_of_tls_keeps_no_connection_open(tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.broker.store)
+    is_connected, is_over = threading.Event(), threading.Event()
+
+    def broker(listening: socket.socket) -> None:
+        accepted, _ = listening.accept()
+        with context.wrap_socket(accepted, server_side=True):
+            is_connected.set()
+            is_over.wait(patient(60))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=broker, args=(listening,))
+        thread.start()
+        with (
+            KafkaProxy(f"localhost:{listening.getsockname()[1]}", upstream_tls=tls.client()) as proxy,
+            socket.create_connection(("127.0.0.1", port(proxy))),
+        ):
+            assert is_connected.wait(patient(60))
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.usefixtures("left_open")
+def test_connections_that_are_accepted_while_the_proxy_closes_are_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening, contextlib.ExitStack() as clients:
+        for _ in range(10):
+            with KafkaProxy(f"127.0.0.1:{listening.getsockname()[1]}") as proxy:
+                for _ in range(5):
+                    clients.enter_context(socket.create_connection(("127.0.0.1", port(proxy))))
 
 
 async def test_the_new_leader_in_an_answer_is_behind_the_proxy(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -23,6 +22,7 @@ from einmal.event_log import EventLog
 _logger = EventLog(__name__)
 
 _CONNECT_S: Final = 10.0
+_CLOSE_S: Final = 1.0
 T = TypeVar("T")
 
 
@@ -98,7 +98,7 @@ class KafkaProxy:
         self._cut: dict[str, Collection[int] | None] = {}
         """By direction the partitioned brokers; None: all of them."""
         self._healed = asyncio.Event()
-        self._links: set[asyncio.Task[None]] = set()
+        self._links: dict[asyncio.Task[None], Streams] = {}
         self._servers: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
@@ -255,8 +255,8 @@ class KafkaProxy:
     def _accepted(self, listener: _Listener, client: Streams) -> None:
         self._connections += 1
         task = self._loop.create_task(self._link(listener, client, self._connections))
-        self._links.add(task)
-        task.add_done_callback(self._links.discard)
+        self._links[task] = client
+        task.add_done_callback(lambda _: self._links.pop(task, None))
 
     async def _link(self, listener: _Listener, client: Streams, number: int) -> None:
         gates = Gates(lambda: self._gate("requests", listener), lambda: self._gate("answers", listener))
@@ -287,9 +287,17 @@ class KafkaProxy:
             await self._healed.wait()
 
     async def _close(self) -> None:
-        for task in (*self._servers, *self._links):
-            task.cancel()
-        await asyncio.gather(*self._servers, *self._links, return_exceptions=True)
+        for server in self._servers:
+            server.cancel()
+        await asyncio.gather(*self._servers, return_exceptions=True)
+        # Connections that were accepted before still become links.
+        while self._links:
+            clients = list(self._links.values())
+            for task in self._links:
+                task.cancel()
+            await asyncio.gather(*self._links, return_exceptions=True)
+            # A task that is cancelled before its first step closes nothing.
+            await asyncio.gather(*map(_closed, clients))
         for listener in self._listeners:
             listener.socket.close()
 
@@ -304,9 +312,14 @@ class KafkaProxy:
 
 async def _closed(streams: Streams) -> None:
     streams.writer.close()
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(1):
+    try:
+        async with asyncio.timeout(_CLOSE_S):
             await streams.writer.wait_closed()
+    except TimeoutError:
+        # With TLS it waits until the other side closes, too, and not every one does.
+        streams.writer.transport.abort()
+    except OSError:
+        pass
 
 
 def _address(text: str) -> Address:
