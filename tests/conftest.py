@@ -13,6 +13,7 @@ import gc
 import inspect
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -58,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
+    sys.unraisablehook = _forget
     # Tests use no connection profile of the person who runs them.
     os.environ["EINMAL_PROFILE"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -72,6 +74,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RUN] = (directory, run_directory.begin(directory))
     if config.getoption("record_durations"):
         config.pluginmanager.register(DurationRecorder(_DURATIONS))
+
+
+def _forget(_left: object) -> None:
+    """A finalizer runs in any thread and under any test: what it raises is of a test that is over, such as one that
+    cut the power of simulated brokers. pytest would format its traceback there, with ``ast``, whose depth Python 3.11
+    counts for all threads at once: another one that parses fails with SystemError (gh-106905)."""
 
 
 @pytest.hookimpl(tryfirst=True)
