@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.chaos.processes import command_of
 from einmal.client import Admin
+from einmal.spark import register
 from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.spark.conftest import on_both_in_the_long_run
@@ -56,6 +59,26 @@ def test_every_batch_is_one_transaction_with_its_commit_record(spark: SparkSessi
         positions = admin.list_group_offsets(pipeline.name)
     assert sum(position.offset for position in positions.values()) == 4 * BATCH
     assert {each.topic for each in positions} == {pipeline.source_topic}
+
+
+def test_a_thread_of_its_own_starts_queries_once_it_is_registered(
+    spark: SparkSession, new_pipeline: NewPipeline
+) -> None:
+    pipeline = new_pipeline(BATCH)
+
+    def unregistered() -> None:
+        # Spark looks in this thread's active session, which there is not; should it find the sink, the hint can go.
+        with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
+            format_writer(pipeline, spark).start()
+
+    def registered() -> None:
+        register(spark)
+        run(pipeline, spark)
+
+    for program in (unregistered, registered):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(program).result()
+    assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(BATCH))
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from einmal.chaos.proxy.frames import AnswerFrame, RequestFrame
 from einmal.chaos.proxy.server import KafkaProxy
 from einmal.types import ErrorCode
 from einmal.wire.frames import frame
-from einmal.wire.messages import response_body_position
+from einmal.wire.messages import encode_request_header, response_body_position
 from tests.broker.cluster import running_cluster
 from tests.broker.nodes import Client, batch, running_node, until
 from tests.broker.sasl_client import sasl_node
@@ -294,7 +294,8 @@ def test_a_broker_that_does_not_close_its_side_of_tls_keeps_no_connection_open(t
 
     def broker(listening: socket.socket) -> None:
         accepted, _ = listening.accept()
-        with context.wrap_socket(accepted, server_side=True):
+        with context.wrap_socket(accepted, server_side=True) as secured:
+            secured.recv(1)
             is_connected.set()
             is_over.wait(patient(60))
 
@@ -303,11 +304,27 @@ def test_a_broker_that_does_not_close_its_side_of_tls_keeps_no_connection_open(t
         thread.start()
         with (
             KafkaProxy(f"localhost:{listening.getsockname()[1]}", upstream_tls=tls.client()) as proxy,
-            socket.create_connection(("127.0.0.1", port(proxy))),
+            socket.create_connection(("127.0.0.1", port(proxy))) as client,
         ):
+            client.sendall(frame(encode_request_header(18, 0, 1, "test")))
             assert is_connected.wait(patient(60))
         is_over.set()
         thread.join()
+
+
+@pytest.mark.usefixtures("left_open")
+def test_the_proxy_closes_while_it_waits_for_a_clients_end_of_tls(tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.broker.store)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        proxy = KafkaProxy(f"127.0.0.1:{listening.getsockname()[1]}", tls=context)
+        with proxy, socket.create_connection(("127.0.0.1", port(proxy))) as raw:
+            client = tls.client().wrap_socket(raw, server_hostname="localhost")
+            listening.accept()[0].close()
+            # The proxy has closed its side, and this client does not close its own.
+            assert client.recv(1) == b""
+    client.close()
 
 
 @pytest.mark.usefixtures("left_open")

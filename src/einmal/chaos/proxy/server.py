@@ -235,6 +235,8 @@ class KafkaProxy:
             lambda reader, writer: self._accepted(listener, Streams(reader, writer)),
             sock=listener.socket,
             ssl=self._tls,
+            # Cancelled while it begins to serve, it would accept connections for ever.
+            start_serving=False,
         )
         async with server:
             await server.serve_forever()
@@ -290,14 +292,18 @@ class KafkaProxy:
         for server in self._servers:
             server.cancel()
         await asyncio.gather(*self._servers, return_exceptions=True)
-        # Connections that were accepted before still become links.
-        while self._links:
+        # asyncio's own tasks of accepted connections take the first step, without which they close nothing.
+        await asyncio.sleep(0)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             clients = list(self._links.values())
-            for task in self._links:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._links, return_exceptions=True)
-            # A task that is cancelled before its first step closes nothing.
-            await asyncio.gather(*map(_closed, clients))
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # A link that was cancelled before its first step closes nothing.
+            for client in clients:
+                client.writer.transport.abort()
+        # Transports close in the next step.
+        await asyncio.sleep(0)
         for listener in self._listeners:
             listener.socket.close()
 
@@ -315,11 +321,11 @@ async def _closed(streams: Streams) -> None:
     try:
         async with asyncio.timeout(_CLOSE_S):
             await streams.writer.wait_closed()
-    except TimeoutError:
+    except (OSError, TimeoutError):
+        pass
+    finally:
         # With TLS it waits until the other side closes, too, and not every one does.
         streams.writer.transport.abort()
-    except OSError:
-        pass
 
 
 def _address(text: str) -> Address:

@@ -44,7 +44,7 @@ class TopicFacts:
 
     @property
     def exists(self) -> bool:
-        return self.error is not ErrorCode.unknown_topic_or_partition
+        return self.error not in (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
 
     def may(self, operation: int) -> bool:
         """True, too, where the broker does not report it."""

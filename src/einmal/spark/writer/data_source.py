@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -27,7 +29,7 @@ class EinmalDataSource(KafkaDataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.readStream.format("einmal")`` and ``spark.read.format("einmal")`` known to a session.
+    """Make ``format("einmal")`` known to a session, to read and to write, and the session to the calling thread.
 
     Spark finds them by itself where its Python has einmal installed (``pyspark_einmal``); this is for other sessions,
     and for programs that start queries again after errors. Spark looks once per JVM: if the Python worker that looks is
@@ -35,8 +37,13 @@ def register(spark: SparkSession) -> None:
 
     Without it, queries of Spark's own ``writeStream`` that start at the same instant may break the JVM
     (``einmal.spark.environment.plans.source_environment``); those of ``write_stream`` do not need it.
+
+    Call it in every thread that starts queries of ``writeStream.format("einmal")``: ``start`` looks for Python sinks in
+    the active session of its thread, which a thread of Python's has not, and then answers DATA_SOURCE_NOT_FOUND.
     """
     spark.dataSource.register(EinmalDataSource)
     # A Connect server has einmal installed, too; nobody reaches into its JVM from here.
     if is_classic(spark):
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
         share_environment(spark, EinmalDataSource.name())
