@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test static fast-tests tests test-changed durations test-long fix docs bench \
-  bench-beside bench-price bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills yarn-kills postgres-kills bank-kills \
+  bench-beside bench-price bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills format-kills yarn-kills postgres-kills bank-kills \
   target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz formats simulate simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -143,6 +143,9 @@ standalone: $(COMPILED)  ## the pipelines on a Spark cluster of processes: every
 
 pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
 	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
+
+format-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, keepers, workers, executors and brokers under four queries of format("einmal")
+	$(BIN)/python -W ignore -m tests.spark.format_campaign --kills $(KILLS) --seed $(SEED)
 
 yarn-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers in containers of YARN, which Maven fetches
 	$(BIN)/python -W ignore -m tests.spark.yarn.campaign --kills $(KILLS) --seed $(SEED)

@@ -1,6 +1,6 @@
 """The campaign in short, and what its verdict is worth: it must see each thing that could be wrong.
 
-``make pipeline-kills`` is the whole of it.
+``make pipeline-kills`` and ``make format-kills`` are the whole of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.spark.campaign.cluster import Theatre
 from tests.spark.campaign.conductor import PipelinesCampaign
 from tests.spark.campaign.pipelines import NAMES, SOURCES, STATEFUL, closing_number, expected, key_of
 from tests.spark.campaign.plan import AFTER, DRIVER, MENDING, MOMENTS, lives
+from tests.spark.format_campaign.conductor import FormatCampaign
 
 COUNT: Final = 60
 KILLS: Final = 8
@@ -172,3 +173,21 @@ def test_a_few_kills_of_drivers_python_workers_and_brokers_leave_nothing_wrong(t
     assert report.wrong == []
     assert len(report.killed) == KILLS
     assert any(kill.victim == DRIVER for kill in report.killed)
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_a_few_kills_under_queries_of_the_format_leave_nothing_wrong_but_without_transactions(
+    tmp_path: Path, guarantee: str
+) -> None:
+    brokers = einmal_cluster(tmp_path / "brokers")
+    try:
+        brokers.start()
+        theatre = Theatre(tmp_path, brokers, None)
+        theatre.prepare()
+        report = FormatCampaign(theatre, tmp_path, seed=SEED, guarantee=guarantee).run(2 * KILLS)
+    finally:
+        brokers.stop()
+    print(report)
+    assert bool(report.wrong) is (guarantee == "at_least_once")

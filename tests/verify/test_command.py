@@ -36,6 +36,27 @@ def test_the_options_are_those_of_the_package() -> None:
         (["--cluster", "kafka", "--kafka-home", "."], "no kafka_2.13-*.jar in"),
         (["-b", "127.0.0.1:1", "--control", "at-least-once", "--workload", "bank"], "--workload"),
         (["-b", "127.0.0.1:1", "--time", "soon"], "duration"),
+        (["-b", "127.0.0.1:1", "--input-database", "postgresql://h/d", "--sql", "x"], "--input-database, --sql: only"),
+        (["-b", "127.0.0.1:1", "--output-sql", "SELECT value FROM output"], "--output-sql: only with --pipeline"),
+        (
+            ["-b", "127.0.0.1:1", "--pipeline", "true", "--input", "a", "--output", "b", "--output-sql", "SELECT"],
+            "error: --output-sql: Parser Error",
+        ),
+        (
+            [
+                "-b",
+                "127.0.0.1:1",
+                "--pipeline",
+                "true",
+                "--input",
+                "a",
+                "--output",
+                "b",
+                "--input-database",
+                "postgresql://u:se cret@h/d",
+            ],
+            "--input-database is no URL",
+        ),
         (["-b", "127.0.0.1:1", "--faults", "brokers"], "nothing of an existing cluster is killed"),
     ],
 )

@@ -8,7 +8,16 @@ import pytest
 
 from einmal.types import TopicPartition
 from einmal.verify.pipeline.comparison import OutputComparison
-from einmal.verify.pipeline.mapping import InputRecord, MappingWrong, function, identity, query
+from einmal.verify.pipeline.mapping import (
+    InputRecord,
+    InputRecords,
+    MappingWrong,
+    OutputRecord,
+    function,
+    identity,
+    projection,
+    query,
+)
 
 _RECORDS = [InputRecord(n % 2, n, f"key-{n}", f'{{"id":{n},"amount":{10 * n}}}') for n in range(3)]
 _OUT = TopicPartition("out", 0)
@@ -54,6 +63,10 @@ def test_a_function_that_is_not_there_is_refused(name: str) -> None:
         function(name)
 
 
+def located(record: InputRecord) -> str:
+    return f"in-{record.partition} {record.offset}"
+
+
 @pytest.mark.parametrize(
     ("outputs", "kinds"),
     [
@@ -65,7 +78,7 @@ def test_a_function_that_is_not_there_is_refused(name: str) -> None:
     ],
 )
 def test_output_is_compared_as_a_multiset(outputs: Sequence[int], kinds: list[str]) -> None:
-    comparison = OutputComparison("in", _RECORDS, identity())
+    comparison = OutputComparison(located, InputRecords(_RECORDS), identity())
     read = [(_OUT, at, f'{{"id":{n},"amount":{10 * n}}}') for at, n in enumerate(outputs)]
     found = list(comparison.anomalies(read))
     assert [each.kind for each in found] == kinds
@@ -75,12 +88,35 @@ def test_output_is_compared_as_a_multiset(outputs: Sequence[int], kinds: list[st
 
 def test_output_of_an_aborted_record_is_named_with_its_offset_in_the_input() -> None:
     aborted = [InputRecord(2, 7, "k", '{"id":9,"amount":90}')]
-    comparison = OutputComparison("in", _RECORDS, identity(), aborted)
+    comparison = OutputComparison(located, InputRecords(_RECORDS, aborted), identity())
     (anomaly,) = comparison.anomalies([(_OUT, 0, '{"id":9,"amount":90}')], is_complete=False)
     assert anomaly.kind == "aborted-output"
     assert "an aborted transaction: in-2 7" in anomaly.detail
 
 
 def test_objects_are_equal_whatever_the_order_of_their_fields() -> None:
-    comparison = OutputComparison("in", _RECORDS[:1], query("SELECT id, amount FROM input"))
+    comparison = OutputComparison(located, InputRecords(_RECORDS[:1]), query("SELECT id, amount FROM input"))
     assert comparison.is_met([(_OUT, 0, '{ "id": 0, "amount": 0 }')])
+
+
+def test_a_projection_makes_of_an_output_record_the_values_that_count() -> None:
+    counted = projection("SELECT value->>'op' AS op, (key->>'id')::int AS id FROM output WHERE value IS NOT NULL")
+    records = [
+        OutputRecord(0, 0, '{"id":5}', '{"op":"c","source":{"lsn":77}}'),
+        OutputRecord(0, 1, '{"id":5}', None),
+        OutputRecord(1, 0, '{"id":6}', '{"op":"d"}'),
+    ]
+    assert counted(records) == [['{"id":5,"op":"c"}'], [], ['{"id":6,"op":"d"}']]
+    assert counted([]) == []
+
+
+@pytest.mark.parametrize("sql", ["SELECT", "SELECT nothing FROM output", "SELECT id FROM input"])
+def test_a_projection_that_is_no_query_of_the_output_is_refused(sql: str) -> None:
+    with pytest.raises(MappingWrong, match="--output-sql: "):
+        projection(sql)
+
+
+def test_a_record_from_before_the_pipeline_may_become_output_or_not() -> None:
+    comparison = OutputComparison(located, InputRecords(_RECORDS[:1], first=_RECORDS[1:2]), identity())
+    for outputs in (_RECORDS[:1], _RECORDS[:2]):
+        assert list(comparison.anomalies([(_OUT, each.offset, each.value) for each in outputs])) == []

@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +23,14 @@ class ProcessEnded(Exception):
 class ReportingProcess:
     """Runs ``command``. Its diagnostics, and lines of its output that are not JSON, go to ``log``."""
 
-    def __init__(self, command: Sequence[str], log: Path, *, cwd: Path | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
         self._heard = threading.Condition()
         self._messages: deque[dict[str, Any]] = deque()
         self._is_over = False
-        self.process = launch(command, log, cwd=cwd, with_pipes=True)
+        self.process = launch(command, log, cwd=cwd, env=env, with_pipes=True)
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 

@@ -134,6 +134,8 @@ class VerifyRun:
         try:
             for one in scratches:
                 await one.make()
+            if pipeline is not None:
+                await pipeline.make()
             durability = await scratch.durability()
             self._began = asyncio.get_running_loop().time()
             await self._disturbed(runs, workloads, pipeline)
@@ -142,6 +144,7 @@ class VerifyRun:
             for run in runs:
                 await run.cancel()
             left = [name for one in scratches for name in await self._remove(one)]
+            left += [] if pipeline is None else await pipeline.remove()
         with _collector_paused():
             return self._evidence(runs, facts, durability), left
 

@@ -86,7 +86,12 @@ def join(read: Callable[[str], DataFrame]) -> DataFrame:
 
 
 class Draw(StatefulProcessor):
-    """Per key: how many numbers there were, and a running sum of draws; each output has both, before and after."""
+    """Per key: how many numbers there were, and a running sum of draws; each output has both, before and after.
+
+    ``is_random``: else the numbers are the draws, and time stands still."""
+
+    def __init__(self, *, is_random: bool = True) -> None:
+        self._is_random = is_random
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("drawn", "count long, sum long, at double")
@@ -95,7 +100,8 @@ class Draw(StatefulProcessor):
         numbers = [int(row.value) for row in rows]
         count, total, at = self._state.get() or (0, 0, 0.0)
         before = [count, total, at]
-        after = [count + len(numbers), total + random.SystemRandom().randint(1, 10**9), time.time()]
+        draw = random.SystemRandom().randint(1, 10**9) if self._is_random else sum(numbers)
+        after = [count + len(numbers), total + draw, time.time() if self._is_random else 0.0]
         self._state.update(tuple(after))
         yield Row(key=key[0], value=json.dumps({"before": before, "after": after, "numbers": numbers}))
 
@@ -103,9 +109,11 @@ class Draw(StatefulProcessor):
         pass
 
 
-def state(read: Callable[[str], DataFrame]) -> DataFrame:
-    """transformWithState: the state is random, and keeps the wall clock."""
-    return read("state-in").groupBy("key").transformWithState(Draw(), "key string, value string", "update", "none")
+def state(read: Callable[[str], DataFrame], *, is_random: bool = True) -> DataFrame:
+    """transformWithState: the state is random, and keeps the wall clock. Otherwise its rows are appended: Spark has no
+    update mode for sinks in Python, which keep no random state."""
+    grouped, mode = read("state-in").groupBy("key"), "update" if is_random else "append"
+    return grouped.transformWithState(Draw(is_random=is_random), "key string, value string", mode, "none")
 
 
 _FRAMES: Final[dict[str, Callable[[Callable[[str], DataFrame]], DataFrame]]] = {
@@ -114,6 +122,9 @@ _FRAMES: Final[dict[str, Callable[[Callable[[str], DataFrame]], DataFrame]]] = {
     "join": join,
     "state": state,
 }
+
+
+TRIGGER: Final = "200 milliseconds"
 
 
 @dataclass(frozen=True)
@@ -127,19 +138,20 @@ class Place:
     def checkpoint(self, name: str) -> Path:
         return Path(self.checkpoints, name)
 
-    def writer(self, spark: SparkSession, name: str) -> StreamWriter:
-        def read(topic: str) -> DataFrame:
-            reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
-            reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-            # A task per partition, however small: more that can die at once.
-            frame = reader.option("maxOffsetsPerTrigger", BATCH).option("minPartitions", 1).load()
-            return frame.selectExpr("cast(key as string) as key", "cast(value as string) as value")
+    def source(self, spark: SparkSession, topic: str) -> DataFrame:
+        reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", self.bootstrap)
+        reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+        # A task per partition, however small: more that can die at once.
+        frame = reader.option("maxOffsetsPerTrigger", BATCH).option("minPartitions", 1).load()
+        return frame.selectExpr("cast(key as string) as key", "cast(value as string) as value")
 
-        writer = write_stream(_FRAMES[name](read)).option("kafka.bootstrap.servers", self.bootstrap)
+    def writer(self, spark: SparkSession, name: str) -> StreamWriter:
+        frame = _FRAMES[name](lambda topic: self.source(spark, topic))
+        writer = write_stream(frame).option("kafka.bootstrap.servers", self.bootstrap)
         writer = writer.option("topic", output_topic(name)).option("transactional.id", name)
         writer = writer.option("checkpointLocation", str(self.checkpoint(name)))
         writer = writer.option("processing.guarantee", self.guarantee).queryName(name)
-        return writer.outputMode("update" if name == "state" else "append").trigger(processingTime="200 milliseconds")
+        return writer.outputMode("update" if name == "state" else "append").trigger(processingTime=TRIGGER)
 
 
 # --- what they must have written ----------------------------------------------------------------------------------

@@ -106,7 +106,18 @@ def verify(
         ),
     ] = None,
     input_topic: Annotated[
-        str | None, typer.Option("--input", metavar="TOPIC", help="Topic that --pipeline reads. The run makes it.")
+        str | None,
+        typer.Option(
+            "--input", metavar="TOPIC", help="Topic or table that --pipeline reads. The run makes it, and removes it."
+        ),
+    ] = None,
+    input_database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="PostgreSQL database that --input is a table of, for change data capture. The command has "
+            "$INPUT_DATABASE and $INPUT_TABLE.",
+        ),
     ] = None,
     output_topic: Annotated[
         str | None, typer.Option("--output", metavar="TOPIC", help="Topic that --pipeline writes. The run makes it.")
@@ -126,6 +137,12 @@ def verify(
         str | None,
         typer.Option(
             metavar="QUERY", help="DuckDB query FROM input: what --pipeline makes of a record. Default: its value."
+        ),
+    ] = None,
+    output_sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY", help="DuckDB query FROM output: what counts of an output record. Default: its value."
         ),
     ] = None,
     map_function: Annotated[
@@ -160,6 +177,7 @@ def verify(
     Exit status: 0 it holds; 1 an anomaly; 2 the evidence is not sufficient, or wrong usage.
     """
     from einmal.evidence.environment import run_environment
+    from einmal.verify.pipeline.mapping import projection
     from einmal.verify.run import VerifyOptions, VerifyRun
 
     if history is not None:
@@ -168,8 +186,19 @@ def verify(
         _check_history(history, output)
     check_target(bootstrap_server, cluster, disturbs_brokers=FaultSource.BROKERS in (faults or ()))
     _check(control, workloads, pipeline)
-    if (output_bootstrap_server or output_command_config) and pipeline is None:
-        raise typer.BadParameter("--output-bootstrap-server and --output-command-config belong to --pipeline COMMAND")
+    if pipeline is None:
+        _check_without_pipeline(
+            {
+                "--input": input_topic,
+                "--input-database": input_database,
+                "--output": output_topic,
+                "--output-bootstrap-server": output_bootstrap_server,
+                "--output-command-config": output_command_config,
+                "--output-sql": output_sql,
+                "--sql": sql,
+                "--map": map_function,
+            }
+        )
     if output_command_config and not output_bootstrap_server:
         raise typer.BadParameter("--output-command-config needs --output-bootstrap-server")
     needs_kafka = cluster is ClusterKind.KAFKA or client is ClientName.JAVA
@@ -181,9 +210,13 @@ def verify(
     environment = run_environment(arguments, {})
     with _failures_reported(), TemporaryDirectory(prefix="einmal-verify-") as folder:
         tested = _pipeline(pipeline, (input_topic, output_topic), sql, map_function, Path(folder))
-        if output_bootstrap_server is not None and tested is not None:
+        if tested is not None:
+            there = output_bootstrap_server and config_of_other(output_bootstrap_server, None, output_command_config)
             tested = replace(
-                tested, output_config=config_of_other(output_bootstrap_server, None, output_command_config)
+                tested,
+                database=input_database,
+                output_config=there or None,
+                projection=None if output_sql is None else projection(output_sql),
             )
         with own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
@@ -233,6 +266,12 @@ def _check(control: ControlName | None, workloads: list[WorkloadName] | None, pi
         raise typer.BadParameter("--control has a workload of its own: leave out --workload")
 
 
+def _check_without_pipeline(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)}: only with --pipeline COMMAND")
+
+
 def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> list[FaultSource]:
     return faults or ([] if cluster is None else list(FaultSource))
 
@@ -250,8 +289,6 @@ def _pipeline(
 
     source, target = topics
     if command is None:
-        if source or target or sql or map_function:
-            raise typer.BadParameter("--input, --output, --sql and --map belong to --pipeline COMMAND")
         return None
     if not source or not target:
         raise typer.BadParameter("--pipeline needs --input TOPIC and --output TOPIC")
@@ -294,6 +331,7 @@ def _failures_reported() -> Iterator[None]:
     from einmal.verify.clients.processes import ClientMissing
     from einmal.verify.histories.files import HistoryUnreadable
     from einmal.verify.pipeline.mapping import MappingWrong
+    from einmal.verify.pipeline.table_input import TableFailed
 
     # Clients warn of what the history has: records without an acknowledgement, connections that broke.
     logging.disable(logging.WARNING)
@@ -306,7 +344,7 @@ def _failures_reported() -> Iterator[None]:
         print_error(error)
     except SecuritySettingError as error:
         print_error(ConfigError(meaning=error.meaning, what_to_do=error.hint))
-    except (BrokerFailed, HistoryUnreadable, KafkaMissing, MappingWrong, OSError) as error:
+    except (BrokerFailed, HistoryUnreadable, KafkaMissing, MappingWrong, TableFailed, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -148,6 +148,12 @@ def is_classic(spark: SparkSession) -> bool:
     return hasattr(spark, "_jvm")
 
 
+def make_active(spark: SparkSession) -> None:
+    """Make the session the active one of the calling thread, as ``createDataFrame`` does."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def require_classic_session(frame: DataFrame, why: str) -> None:
     """Raises PipelineRefused for a frame of Spark Connect. ``why``: what a driver elsewhere prevents."""
     if not is_classic(frame.sparkSession):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -12,7 +10,7 @@ from einmal.options.values import OptionError
 from einmal.pipeline.errors import PipelineError
 from einmal.spark.environment.plans.source_environment import share_environment
 from einmal.spark.environment.python_worker import answered
-from einmal.spark.environment.spark_session import is_classic
+from einmal.spark.environment.spark_session import is_classic, make_active
 from einmal.spark.source.source import KafkaDataSource
 from einmal.spark.writer.writer import KafkaBatchWriter, KafkaStreamWriter
 
@@ -44,6 +42,5 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(EinmalDataSource)
     # A Connect server has einmal installed, too; nobody reaches into its JVM from here.
     if is_classic(spark):
-        jvm: Any = spark._jvm
-        jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+        make_active(spark)
         share_environment(spark, EinmalDataSource.name())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from einmal.checker.history import Anomaly, Key
-from einmal.verify.pipeline.mapping import InputRecord, OutputMapping
+from einmal.verify.pipeline.mapping import InputRecord, InputRecords, OutputMapping
 
 Output = tuple[Key, int, str]
 """Partition, offset and value of an output record."""
@@ -17,16 +17,16 @@ class OutputComparison:
 
     def __init__(
         self,
-        topic: str,
-        inputs: Sequence[InputRecord],
+        locate: Callable[[InputRecord], str],
+        inputs: InputRecords,
         mapping: OutputMapping,
-        aborted: Sequence[InputRecord] = (),
     ) -> None:
-        """``aborted``: records of the input's aborted transactions, which become nothing."""
-        self._topic = topic
+        """``locate``: where an input record is, in words."""
+        self._locate = locate
         self._canonical = mapping.canonical
-        self._sources = self._by_value(inputs, mapping)
-        self._aborted = self._by_value(aborted, mapping)
+        self._sources = self._by_value(inputs.wanted, mapping)
+        self._aborted = self._by_value(inputs.aborted, mapping)
+        self._first = self._by_value(inputs.first, mapping)
 
     def _by_value(self, inputs: Sequence[InputRecord], mapping: OutputMapping) -> dict[str, list[InputRecord]]:
         sources: dict[str, list[InputRecord]] = defaultdict(list)
@@ -44,6 +44,8 @@ class OutputComparison:
             sources = self._sources.get(value, [])
             written = dict.fromkeys(text for _, _, text in records)
             at = ", ".join(f"{key} {offset}" for key, offset, _ in records)
+            if not sources and value in self._first:
+                continue
             if not sources and (aborted := self._aborted.get(value)):
                 detail = f"{value} is there, at {at}; it comes from an aborted transaction: {self._named(aborted)}"
                 yield Anomaly("aborted-output", detail, (*written, *(source.value for source in aborted)))
@@ -64,4 +66,4 @@ class OutputComparison:
         return not any(anomaly.kind == "lost-output" for anomaly in self.anomalies(outputs))
 
     def _named(self, records: Sequence[InputRecord]) -> str:
-        return ", ".join(f"{self._topic}-{record.partition} {record.offset}" for record in records)
+        return ", ".join(map(self._locate, records))

@@ -13,7 +13,7 @@ from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import KafkaError, RequestRefused
 from einmal.client.records import RecordMetadata
 from einmal.types import TopicPartition
-from einmal.verify.pipeline.mapping import InputRecord
+from einmal.verify.pipeline.mapping import InputRecord, InputRecords
 from einmal.workloads.endings import close_quietly
 from einmal.workloads.recorder import OngoingOp, Recorder, text_of
 
@@ -47,6 +47,15 @@ class PipelineInput:
         self._number = 0
         self._is_stopped = False
         self._pending: list[asyncio.Task[None]] = []
+
+    async def make(self) -> None:
+        """Topics are made with those of the output."""
+
+    async def remove(self) -> list[str]:
+        return []
+
+    def locate(self, record: InputRecord) -> str:
+        return f"{self._topic}-{record.partition} {record.offset}"
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -98,14 +107,11 @@ class PipelineInput:
         sent = producer.send(self._topic, value, key=str(self._number % _KEYS), partition=partition)
         return asyncio.create_task(_noted(entry, sent))
 
-    async def records(self) -> tuple[list[InputRecord], list[InputRecord]]:
-        """All that is in the input, whatever was acknowledged: what a pipeline has to read, and what was aborted.
-
-        Raises KafkaError.
-        """
+    async def records(self) -> InputRecords:
+        """All that is in the input, whatever was acknowledged. Raises KafkaError."""
         committed, written = [await self._read(isolation) for isolation in ("read_committed", "read_uncommitted")]
         there = {(record.partition, record.offset) for record in committed}
-        return committed, [record for record in written if (record.partition, record.offset) not in there]
+        return InputRecords(committed, [record for record in written if (record.partition, record.offset) not in there])
 
     async def _read(self, isolation: str) -> list[InputRecord]:
         keys = [TopicPartition(self._topic, partition) for partition in range(PARTITIONS)]

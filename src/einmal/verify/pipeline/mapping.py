@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +26,24 @@ class InputRecord(NamedTuple):
 
 
 Mapped = Callable[[Sequence[InputRecord]], list[list[str]]]
+
+
+class InputRecords(NamedTuple):
+    """``wanted``: become output. ``aborted``: of aborted transactions, become nothing. ``first``: from before the
+    pipeline was there, may become output or not."""
+
+    wanted: Sequence[InputRecord]
+    aborted: Sequence[InputRecord] = ()
+    first: Sequence[InputRecord] = ()
+
+
+class OutputRecord(NamedTuple):
+    """A record of the output topic, as text. ``key``, ``value``: None for null."""
+
+    partition: int
+    offset: int
+    key: str | None
+    value: str | None
 
 
 class MappingWrong(Exception):
@@ -73,41 +92,69 @@ def query(sql: str) -> OutputMapping:
 
     A single column is the value; several are a JSON object.
     """
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise MappingWrong(f"--sql needs DuckDB: {install_command('duckdb')}") from error
-    columns = ", ".join(f'r."{name}" AS "{name}"' for name in (*InputRecord._fields, *FIELDS))
-    body = sql.strip().removesuffix(";")
-    laterally = f"SELECT r.n, o.* FROM records r, LATERAL (WITH input AS (SELECT {columns}) SELECT * FROM ({body})) o"
-    lists = ", ".join(f'unnest($column_{index}::{kind}[]) AS "{name}"' for index, (name, kind) in enumerate(_COLUMNS))
+    _needs_duckdb("--sql")
+    columns = (*_COLUMNS, *((name, "BIGINT") for name in FIELDS))
 
     def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
-        rows = [(n, *record, *_fields(record.value)) for n, record in enumerate(records)]
-        values = {f"column_{index}": [row[index] for row in rows] for index in range(len(_COLUMNS))}
-        by_record: list[list[str]] = [[] for _ in records]
-        with duckdb.connect() as connection:
-            try:
-                connection.execute(f"CREATE TABLE records AS SELECT {lists}", values)
-                result = connection.execute(laterally)
-                names = [column[0] for column in result.description or ()][1:]
-                for n, *row in result.fetchall():
-                    by_record[n].append(_text(row[0]) if len(row) == 1 else _object(dict(zip(names, row, strict=True))))
-            except duckdb.Error as error:
-                raise MappingWrong(f"--sql: {error}") from error
-        return by_record
+        rows = [(*record, *_fields(record.value)) for record in records]
+        return _queried("--sql", sql, "input", columns, rows)
 
     outputs([InputRecord(0, 0, "0", json.dumps(dict.fromkeys(FIELDS, 0)))])
-    return OutputMapping(sql, outputs, _canonical)
+    return OutputMapping(sql, outputs, canonical)
+
+
+Projection = Callable[[Sequence[OutputRecord]], list[list[str]]]
+"""Makes of each output record the values that count: they are compared with those of the mapping."""
+
+
+def projection(sql: str) -> Projection:
+    """A query ``FROM output`` makes what counts of one output record. Raises MappingWrong."""
+    _needs_duckdb("--output-sql")
+
+    def counted(records: Sequence[OutputRecord]) -> list[list[str]]:
+        return _queried("--output-sql", sql, "output", _COLUMNS, records)
+
+    counted([])
+    return counted
+
+
+def _queried(
+    option: str, sql: str, table: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]
+) -> list[list[str]]:
+    """The rows of a query for each row of its table alone. Raises MappingWrong."""
+    import duckdb
+
+    typed = [("n", "BIGINT"), *columns]
+    numbered = [(n, *row) for n, row in enumerate(rows)]
+    named = ", ".join(f'r."{name}" AS "{name}"' for name, _ in columns)
+    body = sql.strip().removesuffix(";")
+    laterally = f"SELECT r.n, o.* FROM records r, LATERAL (WITH {table} AS (SELECT {named}) SELECT * FROM ({body})) o"
+    lists = ", ".join(f'unnest($column_{index}::{kind}[]) AS "{name}"' for index, (name, kind) in enumerate(typed))
+    values = {f"column_{index}": [row[index] for row in numbered] for index in range(len(typed))}
+    by_row: list[list[str]] = [[] for _ in rows]
+    with duckdb.connect() as connection:
+        try:
+            connection.execute(f"CREATE TABLE records AS SELECT {lists}", values)
+            result = connection.execute(laterally)
+            names = [column[0] for column in result.description or ()][1:]
+            for n, *row in result.fetchall():
+                by_row[n].append(_text(row[0]) if len(row) == 1 else _object(dict(zip(names, row, strict=True))))
+        except duckdb.Error as error:
+            raise MappingWrong(f"{option}: {error}") from error
+    return by_row
+
+
+def _needs_duckdb(option: str) -> None:
+    """Raises MappingWrong where it is not installed."""
+    if find_spec("duckdb") is None:
+        raise MappingWrong(f"{option} needs DuckDB: {install_command('duckdb')}")
 
 
 _COLUMNS: Final = (
-    ("n", "BIGINT"),
     ("partition", "INTEGER"),
     ("offset", "BIGINT"),
     ("key", "VARCHAR"),
     ("value", "VARCHAR"),
-    *((name, "BIGINT") for name in FIELDS),
 )
 
 
@@ -124,7 +171,7 @@ def _object(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
-def _canonical(text: str) -> str:
+def canonical(text: str) -> str:
     """A JSON object without the order of its fields and its spaces; another text as it is."""
     try:
         parsed = json.loads(text)

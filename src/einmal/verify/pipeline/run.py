@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from einmal.chaos.command import RestartedCommand
 from einmal.checker.history import Anomaly, History
@@ -19,11 +19,22 @@ from einmal.security.redaction import redacted_command
 from einmal.types import TopicPartition
 from einmal.verify.pipeline.comparison import Output, OutputComparison
 from einmal.verify.pipeline.input import PARTITIONS, PipelineInput
-from einmal.verify.pipeline.mapping import MappingWrong, OutputMapping
+from einmal.verify.pipeline.mapping import (
+    InputRecord,
+    InputRecords,
+    MappingWrong,
+    OutputMapping,
+    OutputRecord,
+    Projection,
+    canonical,
+)
+from einmal.verify.pipeline.table_input import TableFailed, TableInput
 from einmal.workloads.endings import close_quietly
 from einmal.workloads.recorder import Recorder, text_of
 
 BOOTSTRAP: Final = "BOOTSTRAP_SERVERS"
+DATABASE: Final = "INPUT_DATABASE"
+TABLE: Final = "INPUT_TABLE"
 OUTPUT_BOOTSTRAP: Final = "OUTPUT_BOOTSTRAP_SERVERS"
 INPUT: Final = "INPUT_TOPIC"
 OUTPUT: Final = "OUTPUT_TOPIC"
@@ -48,6 +59,27 @@ class PipelineOptions:
     quiet_s: float = QUIET_S
     output_config: Mapping[str, Any] | None = None
     """Settings of clients at the cluster that has the output; None: the input's."""
+    database: str | None = None
+    """URL of the PostgreSQL database that ``input`` is a table of; None: it is a topic."""
+    projection: Projection | None = None
+    """Makes of an output record the values that count; None: its value."""
+
+
+class PipelineSource(Protocol):
+    """Input of a pipeline. ``locate``: where a record of it is, in words."""
+
+    async def make(self) -> None: ...
+
+    async def write(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    async def records(self) -> InputRecords: ...
+
+    def locate(self, record: InputRecord) -> str: ...
+
+    async def remove(self) -> list[str]:
+        """Return whatever could not be removed."""
 
 
 class PipelineRun:
@@ -71,22 +103,42 @@ class PipelineRun:
             INPUT: options.input,
             OUTPUT: options.output,
         }
+        if options.database is not None:
+            environment |= {DATABASE: options.database, TABLE: options.input}
         self._command = RestartedCommand(["/bin/sh", "-c", options.command], environment, options.log)
         (command,) = redacted_command([options.command])
         self.client = f"pipeline: {command} (mapping: {options.mapping.text})"
         outputs = {options.output: PARTITIONS}
-        self.topics = {options.input: PARTITIONS} | (outputs if options.output_config is None else {})
+        inputs = {options.input: PARTITIONS} if options.database is None else {}
+        self.topics = inputs | (outputs if options.output_config is None else {})
         self.output_topics = {} if options.output_config is None else outputs
         """In the cluster of the output, where that is another one."""
         self.recorder = Recorder()
-        self._input = PipelineInput(config, options.input, f"{options.input}-writer", chance, self.recorder)
+        self._input: PipelineSource
+        if options.database is None:
+            self._input = PipelineInput(config, options.input, f"{options.input}-writer", chance, self.recorder)
+        else:
+            self._input = TableInput(
+                options.database, options.input, chance, self.recorder, lambda: bool(self._outputs)
+            )
         self.gaps: list[str] = []
         self.errors: Counter[str] = Counter()
-        self._outputs: list[Output] = []
+        self._outputs: list[tuple[TopicPartition, OutputRecord]] = []
+        self._counted: list[Output] = []
+        """Values of the first outputs, as far as they were asked for."""
+        self._counted_until = 0
         self._output_at = 0.0
         self._anomalies: list[Anomaly] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_wanted = True
+
+    async def make(self) -> None:
+        """Make the input, unless it is a topic. Raises TableFailed."""
+        await self._input.make()
+
+    async def remove(self) -> list[str]:
+        """Return whatever could not be removed."""
+        return await self._input.remove()
 
     def start(self) -> None:
         self._tasks = [
@@ -123,22 +175,22 @@ class PipelineRun:
         try:
             # Ended by an error, it may have left a transaction open.
             self._tasks[0].result()
-            committed, aborted = await self._input.records()
-            comparison = OutputComparison(self._options.input, committed, self._options.mapping, aborted)
+            comparison = OutputComparison(self._input.locate, await self._input.records(), self._mapping)
             self._output_at = asyncio.get_running_loop().time()
             while not self._is_quiet(comparison):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_S)
             held_back = await self._held_back()
-        except (KafkaError, MappingWrong, TimeoutError) as error:
+        except (KafkaError, MappingWrong, TableFailed, TimeoutError) as error:
             self.gaps.append(f"pipeline: its output could not be compared: {error}")
             return
         if not self._outputs:
             error_text = self.errors.most_common(1)[0][0] if self.errors else "it runs"
             self.gaps.append(f"pipeline: it wrote nothing to {self._options.output}; {error_text}")
         else:
-            if held_back and not comparison.is_met(self._outputs):
+            outputs = self._output_values()
+            if held_back and not comparison.is_met(outputs):
                 self.gaps.append(f"pipeline: an open transaction holds back {held_back}")
-            self._anomalies = list(comparison.anomalies(self._outputs, is_complete=not held_back))
+            self._anomalies = list(comparison.anomalies(outputs, is_complete=not held_back))
 
     @property
     def acknowledged(self) -> int:
@@ -154,7 +206,24 @@ class PipelineRun:
 
     def _is_quiet(self, comparison: OutputComparison) -> bool:
         quiet = asyncio.get_running_loop().time() - self._output_at
-        return quiet > self._options.quiet_s or (quiet > _SETTLED_S and comparison.is_met(self._outputs))
+        return quiet > self._options.quiet_s or (quiet > _SETTLED_S and comparison.is_met(self._output_values()))
+
+    @property
+    def _mapping(self) -> OutputMapping:
+        mapping = self._options.mapping
+        return mapping if self._options.projection is None else mapping._replace(canonical=canonical)
+
+    def _output_values(self) -> list[Output]:
+        """Values of the output so far. Raises MappingWrong."""
+        new = self._outputs[self._counted_until :]
+        self._counted_until += len(new)
+        project = self._options.projection
+        records = [record for _, record in new]
+        counted = [[record.value or ""] for record in records] if project is None else project(records)
+        self._counted += [
+            (key, record.offset, value) for (key, record), values in zip(new, counted, strict=True) for value in values
+        ]
+        return self._counted
 
     # --- output -------------------------------------------------------------------------------------------------------
 
@@ -178,7 +247,7 @@ class PipelineRun:
 
     def _seen(self, records: list[ConsumerRecord]) -> None:
         self.recorder.polled(_READER, records, read_committed=True)
-        self._outputs += [(record.topic_partition, record.offset, text_of(record.value)) for record in records]
+        self._outputs += [(record.topic_partition, _as_text(record)) for record in records]
         self._output_at = asyncio.get_running_loop().time()
 
     @property
@@ -204,3 +273,13 @@ class PipelineRun:
             if self._is_wanted and not self._command.is_running:
                 self._command.start()
             await asyncio.sleep(_LOOK_S)
+
+
+def _as_text(record: ConsumerRecord) -> OutputRecord:
+    key, value = record.key, record.value
+    return OutputRecord(
+        record.partition,
+        record.offset,
+        None if key is None else text_of(key),
+        None if value is None else text_of(value),
+    )

@@ -1,8 +1,8 @@
-"""Holds keepers and commit workers at moments of the protocol: on the path of a driver that is to die there.
+"""Holds keepers and Spark's workers at moments of the protocol: on the path of a driver that is to die there.
 
 Python imports this module at its start, in every process of the driver. ``EINMAL_HOLD`` names a directory; a file
-``<transactional.id>`` in it has the moment and the batch at which that query is held. ``<transactional.id>.reached``
-appears when it is there, and it waits for ever.
+``<transactional.id>`` in it has the moment and the batch at which that query is held, ``*`` for any. The file
+``<transactional.id>.reached`` has the id of the process that is there, which waits until the first file is gone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,27 @@ from typing import Any
 Call = Callable[[], Any]
 
 _DIRECTORY = Path(os.environ["EINMAL_HOLD"])
+_POLL_S = 0.02
 
 
 def _reach(name: str, moment: str, batch_id: int) -> None:
-    plan = _DIRECTORY / name
-    if plan.exists() and plan.read_text() == f"{moment} {batch_id}":
-        (_DIRECTORY / f"{name}.reached").touch()
-        while True:
-            time.sleep(3600)
+    plan, reached = _DIRECTORY / name, _DIRECTORY / f"{name}.reached"
+    asked = _asked(plan)
+    if asked not in (f"{moment} {batch_id}", f"{moment} *"):
+        return
+    # Whoever sees the file sees all of it.
+    written = _DIRECTORY / f"{name}.{os.getpid()}"
+    written.write_text(str(os.getpid()))
+    written.replace(reached)
+    while _asked(plan) == asked:
+        time.sleep(_POLL_S)
+
+
+def _asked(plan: Path) -> str | None:
+    try:
+        return plan.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def _hold_keeper() -> None:
@@ -71,19 +84,34 @@ def _wrap(owner: Any, method: str, around: Callable[..., Any]) -> None:
     setattr(owner, method, lambda *arguments: around(lambda: inner(*arguments), *arguments))
 
 
-def _hold_commit_worker() -> None:
-    from einmal.spark.writer.writer import KafkaStreamWriter
+def _hold_workers() -> None:
+    from einmal.spark.writer import writer as writers
 
-    def held(call: Call, writer: Any, _messages: Any, batch_id: int) -> None:
+    def planning(call: Call, writer: Any) -> Any:
+        is_first = writer._work is None
+        if is_first:
+            _reach(writer._given["transactional.id"], "planning", -1)
+        state = call()
+        if is_first:
+            _reach(writer._given["transactional.id"], "granted", state["_work"].batch_id)
+        return state
+
+    def task(call: Call, work: Any, grant: Any, *_: Any) -> Any:
+        _reach(grant.write_as.transactional_id, "in a task", work.batch_id)
+        return call()
+
+    def commit(call: Call, writer: Any, _messages: Any, batch_id: int) -> None:
         name = writer._given["transactional.id"]
         _reach(name, "committing", batch_id)
         call()
         _reach(name, "answered", batch_id)
 
-    _wrap(KafkaStreamWriter, "commit", held)
+    _wrap(writers.KafkaStreamWriter, "__getstate__", planning)
+    _wrap(writers, "_written", task)
+    _wrap(writers.KafkaStreamWriter, "commit", commit)
 
 
 if "einmal.spark.writer.keeper" in sys.orig_argv:
     _hold_keeper()
-elif any(each.endswith(".daemon") for each in sys.orig_argv):
-    _hold_commit_worker()
+elif any(each.endswith(".daemon") or each.startswith("pyspark.sql.worker.") for each in sys.orig_argv):
+    _hold_workers()
