@@ -105,6 +105,7 @@ exec {shlex.quote(sys.executable)} -m einmal mirror 'A->B' --file {tmp_path}/mir
     evidence = await verified(mirror, tmp_path, identity(), seconds=12.0, target=target.bootstrap)
     assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
     assert any(each.text == "kill -9 of the pipeline" for each in evidence.faults)
+    assert {"replication factor", "replication factor (output)"} <= evidence.durability.keys()
     with Admin({"bootstrap.servers": target.bootstrap}) as admin:
         assert [each for each in admin.list_topics() if each.startswith("A.pipeline")] == []
 

@@ -137,6 +137,8 @@ class VerifyRun:
             if pipeline is not None:
                 await pipeline.make()
             durability = await scratch.durability()
+            for one in scratches[1:]:
+                durability |= {f"{name} (output)": value for name, value in (await one.durability()).items()}
             self._began = asyncio.get_running_loop().time()
             await self._disturbed(runs, workloads, pipeline)
             await self._calm(runs)
