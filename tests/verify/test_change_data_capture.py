@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,14 +15,16 @@ from urllib.parse import quote
 import pytest
 
 from einmal.verify.evidence import Evidence
-from einmal.verify.pipeline.mapping import projection, query
+from einmal.verify.pipeline.mapping import MappingWrong, projection, query
 from einmal.verify.pipeline.run import PipelineOptions
-from einmal.verify.pipeline.table_input import TableFailed
+from einmal.verify.pipeline.table_input import TableFailed, TableInput
 from einmal.verify.run import VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
+from einmal.workloads.recorder import Recorder
 from tests.ingest.postgresql.conftest import SETTINGS
 from tests.interop.einmal_broker import EinmalBroker
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
+from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(180)]
@@ -96,7 +99,7 @@ async def test_every_change_of_a_table_is_captured_once(database: PostgresServer
 async def test_a_capture_that_only_looks_now_and_then_loses_changes(database: PostgresServer, tmp_path: Path) -> None:
     name = unique("orders").replace("-", "_")
     command = f"cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.polling"
-    evidence = await verified(options(database, name, command, tmp_path), 10.0)
+    evidence = await verified(options(database, name, command, tmp_path), patient(10.0))
     assert evidence.verdict is RunVerdict.ANOMALY, evidence.sentence
     (part,) = evidence.workloads
     lost = next(each for each in part.shown(evidence.began) if each.kind == "lost-output")
@@ -129,7 +132,8 @@ async def test_an_answer_to_commit_that_is_lost_is_looked_up(database: PostgresS
             ended += len(
                 await asyncio.to_thread(
                     database.rows,
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'einmal-verify'",
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'einmal-verify' "
+                    "AND query ~ '^(INSERT|UPDATE|DELETE|BEGIN|COMMIT|SELECT pg_current)'",
                 )
             )
 
@@ -140,3 +144,41 @@ async def test_an_answer_to_commit_that_is_lost_is_looked_up(database: PostgresS
         ending.cancel()
     assert ended >= 3, evidence.sentence
     assert evidence.verdict is RunVerdict.HOLDS, (evidence.sentence, evidence.workloads)
+
+
+async def test_a_locked_table_is_left_and_named(database: PostgresServer, tmp_path: Path) -> None:
+    name = unique("orders").replace("-", "_")
+    table = TableInput(
+        database.url_of("postgres").replace("@", f":{PASSWORD}@"), name, random.Random(1), Recorder(), lambda: True
+    )
+    await table.make()
+    with database.connect() as reader:
+        reader.execute("BEGIN")
+        reader.execute(f"SELECT * FROM {name}")
+        (left,) = await table.remove()
+        reader.execute("ROLLBACK")
+    assert name in left and "lock timeout" in left
+    assert await table.remove() == []
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:se@cret@h/d", "postgresql://u:se cret@h/d", "nonsense"])
+def test_a_url_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(MappingWrong, match="is no URL such as") as refused:
+        TableInput(url, "orders", random.Random(1), Recorder(), lambda: True)
+    assert "cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["Orders", "a b", "a.b.c", "", "orders; DROP TABLE x"])
+def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
+    with pytest.raises(MappingWrong, match="no name that SQL has without quotes"):
+        TableInput("postgresql://h/d", name, random.Random(1), Recorder(), lambda: True)
+
+
+async def test_a_pipeline_that_begins_at_the_end_is_not_enough_evidence(
+    database: PostgresServer, tmp_path: Path
+) -> None:
+    name = unique("orders").replace("-", "_")
+    command = f"sleep 3; cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.polling"
+    evidence = await verified(options(database, name, command, tmp_path), 2.0)
+    assert evidence.verdict is RunVerdict.UNKNOWN, evidence.sentence
+    assert "give it a longer --time" in evidence.sentence

@@ -106,8 +106,8 @@ def test_a_projection_makes_of_an_output_record_the_values_that_count() -> None:
         OutputRecord(0, 1, '{"id":5}', None),
         OutputRecord(1, 0, '{"id":6}', '{"op":"d"}'),
     ]
-    assert counted(records) == [['{"id":5,"op":"c"}'], [], ['{"id":6,"op":"d"}']]
-    assert counted([]) == []
+    assert counted.values(records) == [['{"id":5,"op":"c"}'], [], ['{"id":6,"op":"d"}']]
+    assert counted.values([]) == []
 
 
 @pytest.mark.parametrize("sql", ["SELECT", "SELECT nothing FROM output", "SELECT id FROM input"])
@@ -117,6 +117,16 @@ def test_a_projection_that_is_no_query_of_the_output_is_refused(sql: str) -> Non
 
 
 def test_a_record_from_before_the_pipeline_may_become_output_or_not() -> None:
-    comparison = OutputComparison(located, InputRecords(_RECORDS[:1], first=_RECORDS[1:2]), identity())
+    comparison = OutputComparison(located, InputRecords(_RECORDS[:1], first=[(_RECORDS[1],)]), identity())
     for outputs in (_RECORDS[:1], _RECORDS[:2]):
         assert list(comparison.anomalies([(_OUT, each.offset, each.value) for each in outputs])) == []
+    twice = [*_RECORDS[:2], _RECORDS[1]]
+    (anomaly,) = comparison.anomalies([(_OUT, at, each.value) for at, each in enumerate(twice)])
+    assert anomaly.kind == "duplicate-output"
+
+
+@pytest.mark.parametrize(("count", "kinds"), [(0, ["lost-output"]), (1, []), (2, []), (3, ["duplicate-output"])])
+def test_it_counts_once_where_several_records_become_one_value(count: int, kinds: list[str]) -> None:
+    same = query("SELECT 'changed' FROM input")
+    comparison = OutputComparison(located, InputRecords(_RECORDS[:1], first=[(_RECORDS[1], _RECORDS[2])]), same)
+    assert [each.kind for each in comparison.anomalies([(_OUT, at, "changed") for at in range(count)])] == kinds

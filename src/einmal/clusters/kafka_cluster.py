@@ -109,7 +109,8 @@ class _Asker(Admin):
             topic = metadata.topics.get(name)
             if topic is None or topic.error_code is not ErrorCode.none:
                 code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error_code
-                if not code.retriable:
+                # Of a name that no topic may have there is none, either.
+                if not code.retriable and code is not ErrorCode.invalid_topic_exception:
                     raise error_for(code, f"topic {name!r}")
                 continue
             partitions = tuple(TopicPartition(name, index) for index in sorted(topic.partitions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import subprocess
@@ -164,6 +165,11 @@ def test_a_client_that_cannot_be_made_leaves_no_thread_and_can_be_made_later() -
         with pytest.raises(ValueError, match="wrong settings"):
             thread.run(lambda twin: twin.double(1))
         assert "maker" not in [each.name for each in threading.enumerate()]
+    unused = LoopThread(make, "maker")
+    made.clear()
+    with pytest.raises(ValueError, match="wrong settings"), contextlib.closing(unused):
+        unused.run(lambda twin: twin.double(1))
+    made += [Twin()] * 2
     assert thread.run(lambda twin: twin.double(1)) == 2
     thread.close()
 

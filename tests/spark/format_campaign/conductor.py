@@ -21,6 +21,7 @@ from einmal.chaos.report import CampaignReport
 from einmal.chaos.reporting import ProcessEnded
 from einmal.chaos.waiting import holds_within
 from tests.campaigns.spark_driver import READY_S, REPOSITORY, SparkDriver, java_options, spark_config
+from tests.spark.campaign import verdict
 from tests.spark.campaign.cluster import Theatre
 from tests.spark.campaign.outcome import PROGRESS_S, Outcome
 from tests.spark.campaign.pipelines import NAMES, Place
@@ -49,6 +50,7 @@ WORKERS: Final = {
 }
 """Who is at a moment, which ``hold_writers`` explains, in the order of a batch."""
 MOMENTS: Final = (*WORKERS, ANY_TIME)
+WITHOUT_TRANSACTIONS: Final = ("planning", "granted", "in a task", "committing", "answered")
 BROKER: Final = "broker"
 VICTIMS: Final = (DRIVER, KEEPER, PLANNING_WORKER, TASK_WORKER, COMMIT_WORKER, EXECUTOR, BROKER)
 WHOEVER: Final = "whoever is there"
@@ -122,10 +124,8 @@ class FormatReport(CampaignReport):
         lines += [f"{topic:<17}{count} records" for topic, count in self.records.items()]
         lines.append(f"batches          {', '.join(f'{self.commits[name]} {name}' for name in NAMES)}")
         lines += [f"WRONG            {each}" for each in self.wrong]
-        verdict = f"{len(self.wrong)} wrong" if self.wrong else "0 wrong: output = f(input), positions = outputs"
-        lines.append(
-            f"verdict          {self.kills.total()} kills in {self.seconds:.0f} s, seed {self.seed}: {verdict}"
-        )
+        found = f"{len(self.wrong)} wrong" if self.wrong else "0 wrong: output = f(input), positions = outputs"
+        lines.append(f"verdict          {self.kills.total()} kills in {self.seconds:.0f} s, seed {self.seed}: {found}")
         return "\n".join(lines)
 
 
@@ -144,6 +144,9 @@ class FormatCampaign(Campaign[FormatReport]):
         self._holds = directory / "holds"
         self._holds.mkdir()
         self._place = Place(theatre.brokers.bootstrap, str(directory / "checkpoints"), guarantee)
+        self._guarantee = guarantee
+        self._number = 0
+        """Of the last hold."""
         self._drivers: list[FormatDriver] = []
         self._outcome = Outcome(self._place, self.report)
 
@@ -171,7 +174,11 @@ class FormatCampaign(Campaign[FormatReport]):
         for driver in self._drivers:
             self.report.ends += driver.ends
             self.report.commits += driver.commits
+        refused = [end for end in self.report.ends if "PipelineRefused" in end]
+        self.report.wrong += refused[:3]
         if not self.report.wrong:
+            came = [moment for moment, _ in self.report.cells]
+            self.report.wrong += verdict.moments_that_never_came(self.report.missed, came)
             assert self._driver.state is not None
             self._outcome.check(self._driver.state)
 
@@ -225,7 +232,8 @@ class FormatCampaign(Campaign[FormatReport]):
 
     def _strike(self, victim: str) -> None:
         """Every pipeline is at a moment, if it comes in time: there die the driver, whoever is there, or another."""
-        held = self._hold({name: self.chance.choice(tuple(WORKERS)) for name in NAMES})
+        moments = tuple(WORKERS) if self._guarantee == "exactly_once_v2" else WITHOUT_TRANSACTIONS
+        held = self._hold({name: self.chance.choice(moments) for name in NAMES})
         if not held:
             time.sleep(self.chance.uniform(0, _ANY_TIME_S))
         before, began = self._driver.commits.copy(), time.monotonic()
@@ -248,17 +256,34 @@ class FormatCampaign(Campaign[FormatReport]):
 
     def _hold(self, moments: Mapping[str, str]) -> dict[str, tuple[str, int]]:
         """By pipeline the moment, and the process that has come to it; those whose moment has not come are let go."""
-        for name, moment in moments.items():
-            (self._holds / name).write_text(f"{moment} *")
-            if moment == "acquired":
+        self._number += 1
+        plans = {name: f"{moment} *\n{self._number}" for name, moment in moments.items()}
+        for name, plan in plans.items():
+            (self._holds / name).write_text(plan)
+            if moments[name] == "acquired":
                 self._driver.order(restart=name)
-        reached = {name: self._holds / f"{name}.reached" for name in moments}
-        holds_within(_MOMENT_S, lambda: all(each.exists() for each in reached.values()), pause_s=_POLL_S)
-        held = {name: (moments[name], int(path.read_text())) for name, path in reached.items() if path.exists()}
+        held: dict[str, tuple[str, int]] = {}
+
+        def are_all_there() -> bool:
+            for name in moments.keys() - held.keys():
+                process = self._process_at(name, plans[name])
+                if process is not None:
+                    held[name] = moments[name], process
+            return held.keys() == moments.keys()
+
+        holds_within(_MOMENT_S, are_all_there, pause_s=_POLL_S)
         for name in moments.keys() - held.keys():
             self.report.missed[moments[name]] += 1
             (self._holds / name).unlink()
         return held
+
+    def _process_at(self, name: str, plan: str) -> int | None:
+        """None: none has come there for this plan, or it has died since."""
+        try:
+            process, _, asked = (self._holds / f"{name}.reached").read_text().partition(" ")
+        except FileNotFoundError:
+            return None
+        return int(process) if asked == plan and Path("/proc", process).exists() else None
 
     def _let_go(self) -> None:
         for path in self._holds.iterdir():

@@ -291,17 +291,18 @@ class KafkaProxy:
     async def _close(self) -> None:
         for server in self._servers:
             server.cancel()
-        await asyncio.gather(*self._servers, return_exceptions=True)
-        # asyncio's own tasks of accepted connections take the first step, without which they close nothing.
-        await asyncio.sleep(0)
+        # The servers close their ports, and asyncio's own tasks of accepted connections take the first step, without
+        # which they close nothing.
+        for _ in range(2):
+            await asyncio.sleep(0)
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-            clients = list(self._links.values())
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            # A link that was cancelled before its first step closes nothing.
-            for client in clients:
+            # A link that is cancelled before its first step closes nothing. From Python 3.12 on a server waits until
+            # all of its connections are closed.
+            for client in self._links.values():
                 client.writer.transport.abort()
+            await asyncio.gather(*tasks, return_exceptions=True)
         # Transports close in the next step.
         await asyncio.sleep(0)
         for listener in self._listeners:

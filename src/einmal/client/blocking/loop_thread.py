@@ -120,8 +120,11 @@ class LoopThread(Generic[ClientT]):
             self._end_thread()
 
     def _end_thread(self) -> None:
+        if self._process_id != os.getpid():
+            return
         loop, thread = self._loop, self._thread
-        if loop is None or self._process_id != os.getpid():
+        self._loop = self._thread = None
+        if loop is None:
             return
         if thread is not None and thread.ident is not None:
             loop.call_soon_threadsafe(loop.stop)

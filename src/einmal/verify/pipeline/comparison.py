@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from einmal.checker.history import Anomaly, Key
@@ -26,7 +26,20 @@ class OutputComparison:
         self._canonical = mapping.canonical
         self._sources = self._by_value(inputs.wanted, mapping)
         self._aborted = self._by_value(inputs.aborted, mapping)
-        self._first = self._by_value(inputs.first, mapping)
+        self._optional = self._optional_values(inputs.first, mapping)
+
+    @property
+    def wants_output(self) -> bool:
+        """Whether anything has to be there."""
+        return bool(self._sources)
+
+    def _optional_values(self, first: Sequence[tuple[InputRecord, ...]], mapping: OutputMapping) -> Counter[str]:
+        """How often a value may be there beside those of other records."""
+        counts: Counter[str] = Counter()
+        for alternatives in first:
+            values = (value for values in mapping.outputs(alternatives) for value in values)
+            counts.update({self._canonical(value) for value in values})
+        return counts
 
     def _by_value(self, inputs: Sequence[InputRecord], mapping: OutputMapping) -> dict[str, list[InputRecord]]:
         sources: dict[str, list[InputRecord]] = defaultdict(list)
@@ -44,15 +57,16 @@ class OutputComparison:
             sources = self._sources.get(value, [])
             written = dict.fromkeys(text for _, _, text in records)
             at = ", ".join(f"{key} {offset}" for key, offset, _ in records)
-            if not sources and value in self._first:
+            optional = self._optional[value]
+            if len(records) <= len(sources) + optional:
                 continue
-            if not sources and (aborted := self._aborted.get(value)):
+            if not sources and not optional and (aborted := self._aborted.get(value)):
                 detail = f"{value} is there, at {at}; it comes from an aborted transaction: {self._named(aborted)}"
                 yield Anomaly("aborted-output", detail, (*written, *(source.value for source in aborted)))
-            elif not sources:
+            elif not sources and not optional:
                 yield Anomaly("invented-output", f"no input record becomes {value}, at {at}", (*written,))
-            elif len(records) > len(sources):
-                times = f"{len(records)} times instead of {len(sources)}"
+            else:
+                times = f"{len(records)} times instead of {len(sources) + optional}"
                 detail = f"{value} is there {times}, at {at}; it comes from {self._named(sources)}"
                 yield Anomaly("duplicate-output", detail, (*written, *(source.value for source in sources)))
         for value, sources in self._sources.items() if is_complete else ():

@@ -54,6 +54,9 @@ class PipelineInput:
     async def remove(self) -> list[str]:
         return []
 
+    def without_secrets(self, text: str) -> str:
+        return text
+
     def locate(self, record: InputRecord) -> str:
         return f"{self._topic}-{record.partition} {record.offset}"
 

@@ -30,11 +30,11 @@ Mapped = Callable[[Sequence[InputRecord]], list[list[str]]]
 
 class InputRecords(NamedTuple):
     """``wanted``: become output. ``aborted``: of aborted transactions, become nothing. ``first``: from before the
-    pipeline was there, may become output or not."""
+    pipeline was there: one of each tuple may become output or not."""
 
     wanted: Sequence[InputRecord]
     aborted: Sequence[InputRecord] = ()
-    first: Sequence[InputRecord] = ()
+    first: Sequence[tuple[InputRecord, ...]] = ()
 
 
 class OutputRecord(NamedTuple):
@@ -103,8 +103,11 @@ def query(sql: str) -> OutputMapping:
     return OutputMapping(sql, outputs, canonical)
 
 
-Projection = Callable[[Sequence[OutputRecord]], list[list[str]]]
-"""Makes of each output record the values that count: they are compared with those of the mapping."""
+class Projection(NamedTuple):
+    """``values``: makes of each output record those that count; they are compared with those of the mapping."""
+
+    text: str
+    values: Callable[[Sequence[OutputRecord]], list[list[str]]]
 
 
 def projection(sql: str) -> Projection:
@@ -115,7 +118,7 @@ def projection(sql: str) -> Projection:
         return _queried("--output-sql", sql, "output", _COLUMNS, records)
 
     counted([])
-    return counted
+    return Projection(sql, counted)
 
 
 def _queried(

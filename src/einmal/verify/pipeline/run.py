@@ -78,6 +78,9 @@ class PipelineSource(Protocol):
 
     def locate(self, record: InputRecord) -> str: ...
 
+    def without_secrets(self, text: str) -> str:
+        """The command's words without those that only it may know."""
+
     async def remove(self) -> list[str]:
         """Return whatever could not be removed."""
 
@@ -107,7 +110,8 @@ class PipelineRun:
             environment |= {DATABASE: options.database, TABLE: options.input}
         self._command = RestartedCommand(["/bin/sh", "-c", options.command], environment, options.log)
         (command,) = redacted_command([options.command])
-        self.client = f"pipeline: {command} (mapping: {options.mapping.text})"
+        counted = "" if options.projection is None else f"; of the output counts: {options.projection.text}"
+        self.client = f"pipeline: {command} (mapping: {options.mapping.text}{counted})"
         outputs = {options.output: PARTITIONS}
         inputs = {options.input: PARTITIONS} if options.database is None else {}
         self.topics = inputs | (outputs if options.output_config is None else {})
@@ -176,6 +180,8 @@ class PipelineRun:
             # Ended by an error, it may have left a transaction open.
             self._tasks[0].result()
             comparison = OutputComparison(self._input.locate, await self._input.records(), self._mapping)
+            if not comparison.wants_output:
+                self.gaps.append("pipeline: nothing was written that it had to make output of; give it a longer --time")
             self._output_at = asyncio.get_running_loop().time()
             while not self._is_quiet(comparison):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_S)
@@ -219,7 +225,7 @@ class PipelineRun:
         self._counted_until += len(new)
         project = self._options.projection
         records = [record for _, record in new]
-        counted = [[record.value or ""] for record in records] if project is None else project(records)
+        counted = [[record.value or ""] for record in records] if project is None else project.values(records)
         self._counted += [
             (key, record.offset, value) for (key, record), values in zip(new, counted, strict=True) for value in values
         ]
@@ -268,7 +274,8 @@ class PipelineRun:
         while True:
             status = self._command.ended()
             if status is not None:
-                self.errors[f"the command ended with status {status}: {self._command.tail()}"] += 1
+                tail = self._input.without_secrets(self._command.tail())
+                self.errors[f"the command ended with status {status}: {tail}"] += 1
                 await asyncio.sleep(_RESTART_S)
             if self._is_wanted and not self._command.is_running:
                 self._command.start()

@@ -1,8 +1,9 @@
 """Holds keepers and Spark's workers at moments of the protocol: on the path of a driver that is to die there.
 
 Python imports this module at its start, in every process of the driver. ``EINMAL_HOLD`` names a directory; a file
-``<transactional.id>`` in it has the moment and the batch at which that query is held, ``*`` for any. The file
-``<transactional.id>.reached`` has the id of the process that is there, which waits until the first file is gone.
+``<transactional.id>`` in it has the moment and the batch at which that query is held, ``*`` for any, and a second
+line that makes it unique. The file ``<transactional.id>.reached`` has the id of the process that is there, which waits
+until the first file is another one, and that file's text.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _POLL_S = 0.02
 def _reach(name: str, moment: str, batch_id: int) -> None:
     plan, reached = _DIRECTORY / name, _DIRECTORY / f"{name}.reached"
     asked = _asked(plan)
-    if asked not in (f"{moment} {batch_id}", f"{moment} *"):
+    if asked is None or asked.partition("\n")[0] not in (f"{moment} {batch_id}", f"{moment} *"):
         return
     # Whoever sees the file sees all of it.
     written = _DIRECTORY / f"{name}.{os.getpid()}"
-    written.write_text(str(os.getpid()))
+    written.write_text(f"{os.getpid()} {asked}")
     written.replace(reached)
     while _asked(plan) == asked:
         time.sleep(_POLL_S)
@@ -65,7 +66,8 @@ def _hold_keeper() -> None:
         return result
 
     def claimed(call: Call, _service: Any, question: Any, _connection: Any) -> Any:
-        ((name, batch_id),) = current.items()
+        # Without transactions there is no run, which knows the batch.
+        ((name, batch_id),) = current.items() or [("", -1)]
         if isinstance(question, ClaimPartitions):
             _reach(name, "claiming", batch_id)
         result = call()
