@@ -23,7 +23,7 @@ _POLL_S = 0.02
 
 def _reach(name: str, moment: str, batch_id: int) -> None:
     plan, reached = _DIRECTORY / name, _DIRECTORY / f"{name}.reached"
-    asked = _asked(plan)
+    asked = _asked(plan) if name else None
     if asked is None or asked.partition("\n")[0] not in (f"{moment} {batch_id}", f"{moment} *"):
         return
     # Whoever sees the file sees all of it.
@@ -99,7 +99,9 @@ def _hold_workers() -> None:
         return state
 
     def task(call: Call, work: Any, grant: Any, *_: Any) -> Any:
-        _reach(grant.write_as.transactional_id, "in a task", work.batch_id)
+        # Without transactions the name is only in what the task's client calls itself.
+        name = grant.write_as.transactional_id or work.client["client.id"]
+        _reach(name, "in a task", work.batch_id)
         return call()
 
     def commit(call: Call, writer: Any, _messages: Any, batch_id: int) -> None:
