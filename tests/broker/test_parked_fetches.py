@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from einmal.broker.resources.parked_fetches import ParkedFetches
 from tests.broker.nodes import until
 
 
+@pytest.mark.slow
 async def test_the_largest_end_early_until_the_others_fit() -> None:
     draw = random.Random(20264)
     parked = ParkedFetches(limit=1_000_000)

@@ -33,7 +33,7 @@ async def error_of_fetch(client: Client) -> ErrorCode:
     return (await client.fetch("plans", 0)).error_code
 
 
-@pytest.mark.parametrize("ends_by", ["records", "time"])
+@pytest.mark.parametrize("ends_by", ["records", pytest.param("time", marks=pytest.mark.slow)])
 async def test_a_fetch_that_waits_while_its_acl_is_removed_returns_nothing(tmp_path: Path, ends_by: str) -> None:
     async with (
         secured_node(tmp_path) as node,

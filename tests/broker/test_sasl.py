@@ -271,6 +271,7 @@ async def test_a_truncated_frame_holds_up_nobody_else(tmp_path: Path) -> None:
         assert (await authenticate(client, "PLAIN", plain("carol", "carols-password"))).error is OK
 
 
+@pytest.mark.slow
 async def test_the_answer_to_a_failure_is_delayed_and_nobody_else_waits(tmp_path: Path) -> None:
     settings = {"connection.failed.authentication.delay.ms": 15_000}
     async with sasl_node(tmp_path, settings) as node, Client.connect(node) as guessing, Client.connect(node) as client:

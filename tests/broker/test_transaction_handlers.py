@@ -397,6 +397,7 @@ async def test_no_marker_can_be_written_to_the_transaction_log(tmp_path: Path) -
         assert errors == [ErrorCode.topic_authorization_failed] * 3
 
 
+@pytest.mark.slow
 async def test_a_transaction_log_that_could_not_be_opened_at_first_ends_its_transactions_later(tmp_path: Path) -> None:
     async with running_node(tmp_path, SMALL) as node, Client.connect(node) as connection:
         await connection.create_topic("t")

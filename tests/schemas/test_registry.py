@@ -117,7 +117,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
         (_HEAD + b"Content-Length: 1000\r\n\r\n{", b" ", 0.4, "no complete answer in time|timed out"),
         (_HEAD + b"\r\n{", b" ", 0.4, "no complete answer in time|timed out"),
         # On a busy machine the status must have come within this time, and the first bytes.
-        (b"HTTP/1.1 404 Not Found\r\n\r\n{", b" ", 15.0, "answered 404"),
+        pytest.param(b"HTTP/1.1 404 Not Found\r\n\r\n{", b" ", 15.0, "answered 404", marks=pytest.mark.slow),
         (_HEAD + b"\r\n{", b" " * 65_536, 60.0, "more than 1,048,576 bytes"),
     ],
     ids=["status", "header", "body", "body without a length", "error", "endless"],
