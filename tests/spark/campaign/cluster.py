@@ -141,6 +141,13 @@ class Theatre:
         self._drivers += 1
         directory = self._directory / f"driver-{self._drivers}"
         spark = None if local else self.spark
+        return Driver(directory, self.settings(directory, spark, place), spark)
+
+    def settings(
+        self, directory: Path, spark: StandaloneCluster | None, place: dict[str, Any], **others: str
+    ) -> dict[str, Any]:
+        """Of a driver with four queries. ``spark``: None where it runs by itself; ``others``: of its executors'
+        environment."""
         config = spark_config(directory, spark, executor_cores=3) | {
             # Four queries at once; one that is held in a task keeps its slot.
             "spark.scheduler.mode": "FAIR",
@@ -150,8 +157,8 @@ class Theatre:
         if spark is not None:
             # An executor that was killed is asked three times more for its shuffle files.
             config |= {"spark.driver.extraJavaOptions": java_options(), "spark.shuffle.io.retryWait": "200ms"}
-        master = "local[6]" if spark is None else spark.master
-        return Driver(directory, {"master": master, "config": config, "place": place}, spark)
+        config |= {f"spark.executorEnv.{name}": value for name, value in others.items()}
+        return {"master": "local[6]" if spark is None else spark.master, "config": config, "place": place}
 
     # --- brokers by their part ------------------------------------------------------------------------------------
 

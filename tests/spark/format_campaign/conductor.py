@@ -20,7 +20,7 @@ from einmal.chaos.processes import command_of, kill
 from einmal.chaos.report import CampaignReport
 from einmal.chaos.reporting import ProcessEnded
 from einmal.chaos.waiting import holds_within
-from tests.campaigns.spark_driver import READY_S, REPOSITORY, SparkDriver, java_options, spark_config
+from tests.campaigns.spark_driver import READY_S, REPOSITORY, SparkDriver
 from tests.spark.campaign import verdict
 from tests.spark.campaign.cluster import Theatre
 from tests.spark.campaign.outcome import PROGRESS_S, Outcome
@@ -84,7 +84,7 @@ class FormatDriver(SparkDriver):
         if "ready" in message:
             self.jvm, self._application = message["ready"], message["application"]
         elif "committed" in message:
-            self.commits[message["committed"]] += message["batches"]
+            self.commits[message["committed"]] += 1
         elif "ended" in message:
             self.ends.append(f"{message['ended']}: {message['why']}")
         elif "state" in message:
@@ -144,7 +144,6 @@ class FormatCampaign(Campaign[FormatReport]):
         self._holds = directory / "holds"
         self._holds.mkdir()
         self._place = Place(theatre.brokers.bootstrap, str(directory / "checkpoints"), guarantee)
-        self._guarantee = guarantee
         self._number = 0
         """Of the last hold."""
         self._drivers: list[FormatDriver] = []
@@ -196,17 +195,10 @@ class FormatCampaign(Campaign[FormatReport]):
     def _launch(self) -> FormatDriver:
         directory = self._directory / f"driver-{len(self._drivers) + 1}"
         spark = self._theatre.spark if self.chance.random() >= _LOCAL_SHARE else None
-        config = spark_config(directory, spark, executor_cores=3) | {
-            # Four queries at once; one that is held in a task keeps its slot.
-            "spark.scheduler.mode": "FAIR",
-            "spark.sql.streaming.minBatchesToRetain": "10",
-            "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (_HOOKS, REPOSITORY / "src", REPOSITORY))),
-            "spark.executorEnv.EINMAL_HOLD": str(self._holds),
-        }
-        if spark is not None:
-            config |= {"spark.driver.extraJavaOptions": java_options(), "spark.shuffle.io.retryWait": "200ms"}
-        master = "local[6]" if spark is None else spark.master
-        settings = {"master": master, "config": config, "place": asdict(self._place)}
+        hooked = os.pathsep.join(map(str, (_HOOKS, REPOSITORY / "src", REPOSITORY)))
+        settings = self._theatre.settings(
+            directory, spark, asdict(self._place), PYTHONPATH=hooked, EINMAL_HOLD=str(self._holds)
+        )
         path = os.pathsep.join(filter(None, (str(_HOOKS), os.environ.get("PYTHONPATH"))))
         env = {**os.environ, "EINMAL_HOLD": str(self._holds), "PYTHONPATH": path}
         return FormatDriver(directory, settings, env, spark)
@@ -232,7 +224,7 @@ class FormatCampaign(Campaign[FormatReport]):
 
     def _strike(self, victim: str) -> None:
         """Every pipeline is at a moment, if it comes in time: there die the driver, whoever is there, or another."""
-        moments = tuple(WORKERS) if self._guarantee == "exactly_once_v2" else WITHOUT_TRANSACTIONS
+        moments = tuple(WORKERS) if self._place.guarantee == "exactly_once_v2" else WITHOUT_TRANSACTIONS
         held = self._hold({name: self.chance.choice(moments) for name in NAMES})
         if not held:
             time.sleep(self.chance.uniform(0, _ANY_TIME_S))

@@ -3,7 +3,7 @@
 Run as ``python -m tests.spark.format_campaign.driver <settings.json>``. Its processes are held by ``hold_writers``.
 
     out   {"ready": pid of the JVM, "application": id}    the session is there; it waits to begin
-          {"committed": name, "batches": n}               a query has so many batches more than before
+          {"committed": name}                             a query has one batch more
           {"ended": name, "why": text}                    a query ended with an error; it is started again
           {"state": {...}}, {"finished": true}            the last words
     in    {"begin": true}, {"restart": name}, {"stop": true}
@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from einmal.spark import register, session
 from tests.campaigns.reporter import Reporter
 from tests.spark.campaign.driver import state_of
-from tests.spark.campaign.pipelines import NAMES, TRIGGER, Place, join, state, windows
+from tests.spark.campaign.pipelines import NAMES, TRIGGER, Place, join, output_topic, state, windows
 from tests.spark.campaign.pipelines import copy as copied
 
 _POLL_S: Final = 0.1
@@ -46,7 +46,7 @@ _QUERIES: Final[dict[str, Callable[[Callable[[str], DataFrame]], DataFrame]]] = 
 def started(spark: SparkSession, place: Place, name: str) -> StreamingQuery:
     """The pipeline as a user of the format writes it. Its state is no draw: the format keeps no state for Spark."""
     writer = _QUERIES[name](lambda topic: place.source(spark, topic)).writeStream.format("einmal")
-    writer = writer.option("kafka.bootstrap.servers", place.bootstrap).option("topic", f"{name}-out")
+    writer = writer.option("kafka.bootstrap.servers", place.bootstrap).option("topic", output_topic(name))
     writer = writer.option("transactional.id", name).option("checkpointLocation", str(place.checkpoint(name)))
     writer = writer.option("processing.guarantee", place.guarantee)
     return writer.trigger(processingTime=TRIGGER).start()
@@ -89,7 +89,7 @@ class Supervised:
             while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]
                 progress = query.lastProgress
                 if progress is not None and progress["batchId"] != last and progress["numInputRows"]:
-                    self._reporter.report(committed=self._name, batches=1)
+                    self._reporter.report(committed=self._name)
                     last = progress["batchId"]
                 if self._reporter.stop.is_set():
                     return

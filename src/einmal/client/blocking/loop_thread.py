@@ -157,7 +157,7 @@ def _begin(start: Callable[[], Coroutine[Any, Any, T]], outcome: Future[T]) -> N
         outcome.set_exception(error)
         return
     task.add_done_callback(lambda _: _hand_over(task, outcome))
-    outcome.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
+    outcome.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel) if outcome.cancelled() else None)
 
 
 def _hand_over(task: asyncio.Task[T], outcome: Future[T]) -> None:

@@ -50,10 +50,10 @@ class DescribeProducersHandler:
         return DescribeProducersResponse(topics=topics)
 
     async def _partition(self, context: RequestContext, topic: str, index: int) -> PartitionResponse:
-        topic_partition = TopicPartition(topic, index)
-        partition = self.partitions.get(topic_partition)
         if not is_legal_name(topic):
             return PartitionResponse(index, ErrorCode.invalid_topic_exception)
+        topic_partition = TopicPartition(topic, index)
+        partition = self.partitions.get(topic_partition)
         if partition is None or not partition.is_leader:
             return PartitionResponse(index, self.partitions.error_of_missing(topic_partition))
         return PartitionResponse(
