@@ -25,6 +25,7 @@ KILLS ?= 300
 SOURCE ?= einmal
 TARGET ?= einmal
 NODES ?= 1
+CLUSTER ?= einmal
 CLUSTERS ?= einmal
 TARGETS ?=
 ROWS ?= 1000000
@@ -141,11 +142,11 @@ kills: $(COMPILED)  ## 200 kill -9, then 80 stops and pauses, of three brokers u
 standalone: $(COMPILED)  ## the pipelines on a Spark cluster of processes: every fault for each of them, on both brokers
 	EINMAL_STANDALONE=all $(BIN)/python -m pytest -q -p no:randomly tests/spark/test_standalone.py
 
-pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and brokers under four pipelines
-	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED)
+pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors, Spark workers and CLUSTER's (einmal, apache) brokers under four pipelines
+	$(BIN)/python -W ignore -m tests.spark.campaign --kills $(KILLS) --seed $(SEED) --cluster $(CLUSTER)
 
-format-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, keepers, workers, executors and brokers under four queries of format("einmal")
-	$(BIN)/python -W ignore -m tests.spark.format_campaign --kills $(KILLS) --seed $(SEED)
+format-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, keepers, workers, executors and CLUSTER's brokers under four queries of format("einmal")
+	$(BIN)/python -W ignore -m tests.spark.format_campaign --kills $(KILLS) --seed $(SEED) --cluster $(CLUSTER)
 
 yarn-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers in containers of YARN, which Maven fetches
 	$(BIN)/python -W ignore -m tests.spark.yarn.campaign --kills $(KILLS) --seed $(SEED)

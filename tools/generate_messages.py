@@ -81,6 +81,7 @@ SUPPORTED: Final = {
     "describe_transactions": (0, 0),
     "list_transactions": (0, 2),
     "allocate_producer_ids": (0, 0),
+    "consumer_group_describe": (0, 1),
     "describe_topic_partitions": (0, 0),
 }
 """First and last version of each API. Produce and Fetch have types of their own: ``wire/produce.py``, ``fetch.py``."""

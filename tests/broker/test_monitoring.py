@@ -13,9 +13,11 @@ import pytest
 from einmal.broker.config import ConfigError, broker_config
 from einmal.broker.monitoring import monitoring
 from einmal.broker.monitoring.families import FAMILIES
+from einmal.broker.monitoring.groups import _add_offsets
 from einmal.broker.monitoring.health import why_not_ready
+from einmal.broker.monitoring.page import Page
 from einmal.broker.node import Node
-from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch
+from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.frames import frame
 from tests.broker.cluster import Cluster, running_cluster
 from tests.broker.nodes import Client, batch, new_node, running_node, until
@@ -184,6 +186,20 @@ async def test_lag_is_exported_by_the_coordinator_also_for_partitions_that_other
     active = [each.value("kafka_controller_kafkacontroller_activecontrollercount") for each in every]
     assert sorted(active, key=str) == [0, 0, 1]
     assert [each.value("kafka_brokers") for each in every] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("known", "lag_sum"), [((0, 1), 5.0), ((0,), None), ((), None)])
+def test_the_lag_of_a_topic_is_left_out_where_a_leader_does_not_answer(
+    known: tuple[int, ...], lag_sum: float | None
+) -> None:
+    page = Page()
+    offsets = {TopicPartition("t", 0): 3, TopicPartition("t", 1): 2}
+    ends = {TopicPartition("t", index): (5, 5) for index in known}
+    for _ in _add_offsets(page, GROUP, offsets, ends):
+        pass
+    lines = b"".join(page.parts()).decode().splitlines()
+    sums = [float(line.rpartition(" ")[2]) for line in lines if line.startswith("kafka_consumergroup_lag_sum{")]
+    assert sums == ([] if lag_sum is None else [lag_sum])
 
 
 async def _commit(client: Client, group: str, partitions: Iterable[int]) -> None:

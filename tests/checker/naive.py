@@ -155,7 +155,11 @@ def _intermediate_reads(index: NaiveIndex) -> Iterator[Anomaly]:
 
 def _views(index: NaiveIndex) -> dict[Key, dict[int, dict[int, None]]]:
     """Return what each reader that never changed its position has read: key, process, offsets."""
-    moved = {op.process: None for op in index.history.ops if op.starts_anew or not op.read_committed}
+    moved = {
+        op.process: None
+        for op in index.history.ops
+        if op.starts_anew or op.subscribed or op.rebalanced or not op.read_committed
+    }
     views: dict[Key, dict[int, dict[int, None]]] = defaultdict(lambda: defaultdict(dict))
     for op in index.history.ops:
         if op.process not in moved:

@@ -167,6 +167,13 @@ INNOCENT = {
         read(X, (0, "a"), (1, "b")),
     ],
     "a reader is in the middle of a transaction": [transaction(_A, _B), read(X, (0, "a")), read(X, (1, "b"))],
+    "members of a group read parts of a transaction": [
+        transaction(*(Send(X, value, offset) for offset, value in enumerate("abcd"))),
+        read(X, (0, "a"), process=7, subscribed=True),
+        read(X, (1, "b"), (2, "c"), process=8, subscribed=True, rebalanced=True),
+        read(X, (3, "d"), process=7, subscribed=True, rebalanced=True),
+        read(X, (0, "a"), (1, "b"), (2, "c"), (3, "d")),
+    ],
 }
 
 

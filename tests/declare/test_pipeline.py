@@ -16,7 +16,7 @@ from einmal.declare.pipeline import (
     declare,
     parse,
 )
-from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
 from einmal.schemas.settings import NAMES
 
 HEAD = """
@@ -291,3 +291,12 @@ def test_a_file_without_tables_of_ingesters_is_read_as_a_pipeline() -> None:
         "there is no source",
         "there is no sink",
     ]
+
+
+def test_a_two_phase_commit_may_be_a_boolean_of_toml() -> None:
+    two_phase = f"kafka.{TWO_PHASE_COMMIT} = true\n"
+    database = '[sinks.rows]\nfrom = "orders"\ntype = "sqlite"\npath = "/d"\ntable = "t"\n'
+    options = declared(HEAD + two_phase + SOURCE + SINK + database).options
+    assert isinstance(options, SinkOptions)
+    assert options.client[TWO_PHASE_COMMIT] == "true"
+    assert any("0 databases" in problem for problem in problems(HEAD + two_phase + SOURCE + SINK))

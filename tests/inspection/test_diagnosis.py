@@ -38,6 +38,8 @@ BY_OFFSET = "einmal txn abort --topic t --partition 0 --start-offset 5"
         (Open(AT, WRITER, [REFUSED]), Cause.UNKNOWN, "einmal txn doctor"),
         (Open(AT, WRITER, [], "a coordinator is missing"), Cause.UNKNOWN, "einmal txn doctor"),
         (Open(AT, None, []), Cause.SETTLING, "einmal topic describe t"),
+        # Who may not ask the leader must not learn that there is none.
+        (Open(AT, None, [], "TOPIC_AUTHORIZATION_FAILED: no permission"), Cause.UNKNOWN, "einmal txn doctor"),
     ],
 )
 def test_each_cause_has_its_way_out(found: Open, cause: Cause, command: str | None) -> None:

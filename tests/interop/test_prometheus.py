@@ -30,6 +30,8 @@ GROUP: Final = "readers"
 ONE: Final = 'instance="a",job="einmal"'
 PROVOKED: Final[Mapping[str, Mapping[str, str]]] = {
     "EinmalBrokerDown": {f"up{{{ONE}}}": "0x30"},
+    "EinmalNothingScraped": {},
+    "EinmalBrokersFewer": {f"kafka_brokers{{{ONE}}}": "3x15 2x14"},
     "EinmalNoActiveController": {f"kafka_controller_kafkacontroller_activecontrollercount{{{ONE}}}": "0x30"},
     "EinmalPartitionsOffline": {f"kafka_controller_kafkacontroller_offlinepartitionscount{{{ONE}}}": "1x30"},
     "EinmalPartitionsBelowMinIsr": {f"kafka_server_replicamanager_underminisrpartitioncount{{{ONE}}}": "2x30"},
@@ -69,7 +71,10 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 def test_each_alert_fires_where_it_is_provoked_and_no_other_does(tmp_path: Path) -> None:
-    def one(series: Mapping[str, str], expected: list[str]) -> dict[str, Any]:
+    scraped = f"kafka_controller_kafkacontroller_activecontrollercount{{{ONE}}}"
+
+    def one(given: Mapping[str, str], expected: list[str]) -> dict[str, Any]:
+        series = {scraped: "1x30", **given} if given else {}
         return {
             "interval": "1m",
             "input_series": [{"series": name, "values": values} for name, values in series.items()],

@@ -67,6 +67,16 @@ def test_index_files_and_snapshots_are_listed(disk: Disk) -> None:
     ]
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_zeros_behind_an_index_are_no_entries(disk: Disk, suffix: str) -> None:
+    """Apache Kafka makes the index of the segment that it writes as large as it may become."""
+    path = BASE.with_suffix(suffix)
+    entries = list(dump(disk, path))
+    for data, expected in ((bytes(disk.read_file(path)), entries), (b"", [])):
+        disk.write_file(path, bytearray(data + bytes(12 * 8 * 100)))
+        assert list(dump(disk, path)) == expected
+
+
 @pytest.mark.parametrize("size", [10, 61, 98])
 def test_a_torn_batch_is_listed_last_and_marked(disk: Disk, size: int) -> None:
     whole = list(dump(disk, BASE))

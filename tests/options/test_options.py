@@ -3,7 +3,14 @@ import dataclasses
 import pytest
 
 from einmal.client.config import ConsumerSettings, ProducerSettings, dotted
-from einmal.options.sink import AT_LEAST_ONCE, EXACTLY_ONCE, query_without_effect, sink_options, write_options
+from einmal.options.sink import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    TWO_PHASE_COMMIT,
+    query_without_effect,
+    sink_options,
+    write_options,
+)
 from einmal.options.source import MAX_OFFSETS_PER_TRIGGER, Times, source_options
 from einmal.options.values import OptionError
 from einmal.types import TopicPartition
@@ -73,6 +80,9 @@ def test_kafka_settings_are_passed_on_without_their_prefix() -> None:
         (SOURCE | {"failOnDataLoss": "maybe"}, "true or false"),
         ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, "regular expression"),
         ({"kafka.bootstrap.servers": "h:1", "assign": "[1]"}, "JSON such as"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": "{}"}, '"assign" selects nothing'),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t":[]}'}, '"assign" selects nothing'),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, '"subscribe" selects nothing'),
     ],
 )
 def test_a_source_option_that_cannot_be_is_refused_by_name(given: dict[str, str], complaint: str) -> None:
@@ -193,6 +203,32 @@ def test_a_sink_is_exactly_once_by_default() -> None:
     assert options.transactional_id == "t"
     assert options.group_id == "t"
     assert options.client["compression.type"] == "zstd"
+
+
+@pytest.mark.parametrize("text", ["READ_COMMITTED", " read_committed ", "Read_Committed"])
+def test_a_choice_is_one_value_however_it_is_written(text: str) -> None:
+    assert source_options(SOURCE | {"kafka.isolation.level": text}, streaming=True).isolation == "read_committed"
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE", "1", "yes"])
+def test_a_two_phase_commit_needs_one_database_however_it_is_asked_for(text: str) -> None:
+    two_phase = {f"kafka.{TWO_PHASE_COMMIT}": text, "kafka.compression.type": " ZSTD "}
+    client = sink_options(SINK | two_phase, others=1).client
+    assert (client[TWO_PHASE_COMMIT], client["compression.type"]) == ("true", "zstd")
+    for databases in (0, 2):
+        with pytest.raises(OptionError, match=f"{databases} databases"):
+            sink_options(SINK | two_phase, others=databases)
+    with pytest.raises(OptionError, match="0 databases"):
+        write_options(
+            {"kafka.bootstrap.servers": "h:1", "transactional.id": "t", "txnVersion": "1", **two_phase}, lambda: "new"
+        )
+
+
+def test_a_secret_stays_as_it_is() -> None:
+    secret = {"kafka.security.protocol": "sasl_plaintext", "kafka.sasl.mechanism": "plain"}
+    secret |= {"kafka.sasl.username": "u", "kafka.sasl.password": " True "}
+    client = source_options(SOURCE | secret, streaming=True).client
+    assert (client["security.protocol"], client["sasl.password"]) == ("SASL_PLAINTEXT", " True ")
 
 
 def test_a_sinks_own_options_may_have_underscores() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,13 +28,17 @@ _ANSWER_S = 60.0
 class Query:
     """A query that keeps state, as its keeper sees it."""
 
-    def __init__(self, bootstrap: str, directory: Path, guarantee: str = "exactly_once_v2") -> None:
-        self.name = unique("kept")
+    def __init__(
+        self, bootstrap: str, directory: Path, guarantee: str = "exactly_once_v2", *, name: str | None = None
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.name = name or unique("kept")
         self.checkpoint = directory
-        create(bootstrap, self.name)
-        (directory / "state").mkdir()
+        if name is None:
+            create(bootstrap, self.name)
+        (directory / "state").mkdir(parents=True)
         (directory / "offsets").mkdir()
-        (directory / "metadata").write_text('{"id":"q"}')
+        (directory / "metadata").write_text(json.dumps({"id": unique("query")}))
         keeper = keeper_of(
             {
                 "kafka.bootstrap.servers": bootstrap,
@@ -44,9 +51,15 @@ class Query:
         assert isinstance(keeper, StreamKeeper)
         self.keeper = keeper
 
-    def plan(self, batch_id: int) -> Callable[[], Answer]:
+    @classmethod
+    def again(cls, query: Query) -> Query:
+        """Another query under the same name, whose new checkpoint is where that of ``query`` was."""
+        return cls(query.bootstrap, query.checkpoint, name=query.name)
+
+    def plan(self, batch_id: int, end: dict[str, Any] | None = None) -> Callable[[], Answer]:
         """Ask as a planning worker does; the answer."""
-        (self.checkpoint / "offsets" / str(batch_id)).write_text(f'v1\n{{}}\n{{"in":{{"0":{batch_id}}}}}')
+        text = json.dumps({"in": {"0": batch_id}} if end is None else end)
+        (self.checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{{}}\n{text}")
         answers: list[Answer] = []
         threading.Thread(target=self.keeper.answer, args=(PlanBatch(), answers.append), daemon=True).start()
 
@@ -120,6 +133,31 @@ def test_a_batch_after_one_that_was_not_committed_is_refused(query: Query) -> No
     assert isinstance(refused, Refusal)
     assert refused.kind == "PipelineRefused"
     assert "the last committed batch is 0" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("first", "is_written"),
+    [
+        ({"in": {"0": 0}, "@cluster=c": {}}, True),
+        ({"in": {"0": 3}, "@cluster=c": {}}, False),
+        # Of a source whose first batch may have rows: where they begin is not known.
+        ({"in": {"0": 0}}, False),
+    ],
+    ids=["at the record", "elsewhere", "of another source"],
+)
+def test_a_new_checkpoint_continues_a_name_where_its_empty_first_batch_is_at_the_commit_record(
+    query: Query, first: dict[str, Any], is_written: bool
+) -> None:
+    assert committed(query, 0) == Settled()
+    shutil.rmtree(query.checkpoint)
+    after = Query.again(query)
+    answer = after.plan(0, first)()
+    if is_written:
+        assert isinstance(answer, Work)
+        assert answer.grant is not None
+    else:
+        assert isinstance(answer, Refusal)
+        assert answer.kind == "PipelineRefused"
 
 
 @pytest.mark.representatives(1)

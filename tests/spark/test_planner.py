@@ -12,7 +12,7 @@ from einmal.client import Admin
 from einmal.client.errors import UnknownTopic
 from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.options.source import source_options
-from einmal.spark.source.data_loss import DataLoss
+from einmal.spark.source.data_loss import DataLoss, PositionRefused
 from einmal.spark.source.planner import SourcePlanner
 from einmal.types import Offset, TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
@@ -50,6 +50,18 @@ def test_only_the_partitions_that_are_assigned_are_planned(bootstrap: str) -> No
         assert {number for _, number in of(end)} == {0, 2}
         assert end.offsets == planner.ends()
         assert planner.next(end, None, None) is end
+
+
+def test_a_partition_that_is_assigned_and_does_not_exist_is_an_error(bootstrap: str) -> None:
+    topic = unique("assigned")
+    create(bootstrap, topic, partitions=2)
+    with planning(bootstrap, assign=json.dumps({topic: [0, 7]})) as planner:
+        for ask in (planner.starting, planner.ending):
+            with pytest.raises(UnknownTopic, match="partition .*-7 of a topic with 2"):
+                ask()
+        position = SourcePosition({TopicPartition(topic, 0): Offset(0)})
+        with pytest.raises(PositionRefused, match='"assign" selects partition .*-7 of a topic with 2, which does not'):
+            planner.next(position, None, None)
 
 
 def test_a_limited_batch_reads_of_each_partition_in_proportion_and_never_beyond_the_target(bootstrap: str) -> None:

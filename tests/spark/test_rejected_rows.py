@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from einmal.client import Admin, Producer
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.pipeline import events
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.spark import OptionError, PipelineError, PreflightFailed, write, write_stream
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.program import load, writer

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.declare.document import DeclarationError
 from einmal.declare.pipeline import parse
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.options.values import Options
 from einmal.pipeline import events
 from einmal.sinks.commit_point import RowCommitPoint
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening
 from einmal.sinks.sqlite import SQLiteSink
 from einmal.spark import PipelineRefused

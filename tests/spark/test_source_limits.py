@@ -1,4 +1,4 @@
-"""``minOffsetsPerTrigger`` and ``startingOffsetsByTimestampStrategy``, asked of the stream reader without Spark."""
+"""What a batch of the source begins with and ends at, asked of the readers without Spark."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from contextlib import contextmanager
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
+from einmal.client import Admin
+from einmal.commit_protocol.source_offsets import Positions
 from einmal.options.source import source_options
 from einmal.spark import OptionError
-from einmal.spark.source.source import KafkaStreamReader
+from einmal.spark.source.data_loss import PositionRefused
+from einmal.spark.source.planner import SourcePlanner
+from einmal.spark.source.source import KafkaDataSource, KafkaStreamReader, Piece
+from tests.interop.topics import at_last
 from tests.spark.topics import create, fill
 from tests.suite.shared import unique
 
@@ -76,3 +82,43 @@ def test_a_time_without_a_record_begins_at_the_end_or_is_an_error(bootstrap: str
     strict = reader_of(bootstrap, topic, **late, startingOffsetsByTimestampStrategy="error")
     with strict as reader, pytest.raises(OptionError, match=complaint):
         reader.initialOffset()
+
+
+def test_a_batch_0_that_another_source_has_planned_and_not_finished_is_not_left_out(bootstrap: str) -> None:
+    topic = unique("moved")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(3))
+    with reader_of(bootstrap, topic) as reader:
+        start = reader.initialOffset()
+        with pytest.raises(PositionRefused, match="start the query once more with its former source"):
+            reader.partitions(start, {topic: {"0": 3}})
+
+
+def test_one_batch_of_a_new_query_is_reported_as_empty(bootstrap: str, caplog: pytest.LogCaptureFixture) -> None:
+    topic = unique("once")
+    create(bootstrap, topic, partitions=1)
+    for limit, expected in ((ReadMaxRows(10), 0), (ReadAllAvailable(), 1)):
+        with reader_of(bootstrap, topic) as reader:
+            start = reader.initialOffset()
+            assert reader.latestOffset(start, limit) == start
+        assert caplog.text.count("use trigger(availableNow=True)") == expected
+
+
+def test_a_partition_that_comes_while_a_range_is_looked_up_is_not_part_of_it(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = unique("grows")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(3))
+    ending = SourcePlanner.ending
+
+    def later(planner: SourcePlanner) -> Positions:
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_partitions({topic: 2})
+        return at_last(lambda: ending(planner), lambda ends: len(ends) == 2)
+
+    monkeypatch.setattr(SourcePlanner, "ending", later)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    pieces = KafkaDataSource(options).reader(StructType()).partitions()
+    read = [str(bounds.topic_partition) for piece in pieces if isinstance(piece, Piece) for bounds in piece.ranges]
+    assert read == [f"{topic}-0"]

@@ -19,9 +19,11 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from einmal.pipeline import events
 from einmal.spark import PipelineError, PipelineRefused
 from einmal.spark.declare.preflight import SINK_NAMES_SETTING
-from einmal.spark.environment.plans.source_nodes import SOURCE_NAMES_SETTING
+from einmal.spark.decoding.decode import decode
+from einmal.spark.environment.plans.source_nodes import SOURCE_NAMES_SETTING, source_names
 from einmal.spark.protocol.checkpoint import CheckpointError, OffsetLogEntry, parse_offset_log
 from einmal.spark.protocol.local_checkpoint import standing_of
+from tests.spark.bad_rows import PAYMENT
 from tests.spark.conftest import long
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted, random_state
 from tests.spark.topics import commit_record, create, fill, numbers, pairs
@@ -269,3 +271,13 @@ def test_a_format_of_the_future_is_refused_before_anything_is_acquired(
     assert heard == []
     with pytest.raises(CheckpointError, match="has format v9"):
         standing_of(str(pipeline.checkpoint))
+
+
+def test_a_source_whose_bad_rows_become_dead_letters_keeps_its_name(named: Named) -> None:
+    """``decode`` loads the source anew, with one option more."""
+    with settings(named.spark, names="true"):
+        reader = named.spark.readStream.format("einmal").options(**named.pipeline.client_options)
+        frame = reader.option("subscribe", named.pipeline.source_topic).name("orders").load()
+        tolerant = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": f"{named.pipeline.name}-bad"}
+        decoded = decode(frame, {"value.format": "json", "value.schema": PAYMENT, **tolerant})
+        assert source_names(decoded) == source_names(frame) == ("orders",)

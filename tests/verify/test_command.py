@@ -7,18 +7,22 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from einmal.client import Admin
 from einmal.local.ports import free_ports
 from einmal.verify.clients.processes import CLIENTS, JAVA
+from einmal.verify.pipeline import mapping
 from einmal.verify.run import PREFIX, WORKLOADS
 from einmal.workloads.controls import CONTROLS
 from tests.cli.running import invoke
 from tests.interop.einmal_broker import EinmalBroker
 from tests.suite.patience import patient
 from tests.suite.shared import shared
+
+_PIPELINE: Final = ("--pipeline", "true", "--input", "a", "--output", "b")
 
 
 def test_the_options_are_those_of_the_package() -> None:
@@ -58,12 +62,30 @@ def test_the_options_are_those_of_the_package() -> None:
             "--input-database is no URL",
         ),
         (["-b", "127.0.0.1:1", "--faults", "brokers"], "nothing of an existing cluster is killed"),
+        (["-b", "127.0.0.1:1", "--nodes", "3"], "--nodes is of --cluster"),
+        (["-b", "127.0.0.1:1", "--report", "evidence.json"], "FILE.json is written beside it"),
+        (["-b", "127.0.0.1:1", "--report", "/proc/none/evidence.html"], "--report: /proc/none/evidence.html cannot"),
+        (["-b", "127.0.0.1:1", *_PIPELINE, "--client", "java"], "--client is of workloads"),
+        (["-b", "127.0.0.1:1", "--pipeline", "true", "--input", "a", "--output", "a"], "the output is compared with"),
+        (["-b", "127.0.0.1:1", *_PIPELINE, "--map", "json:loads"], "error: --map: json:loads returns text"),
+        (["-b", "127.0.0.1:1", *_PIPELINE, "--map", "json:loadz"], "error: --map: 'json:loadz' is not module:function"),
+        (["-b", "127.0.0.1:1", "--client", "aiokafka", "-X", "client.id=a"], "warning: client.id: without effect"),
     ],
 )
 def test_wrong_usage_is_status_2(arguments: list[str], named: str) -> None:
     result = invoke(["verify", *arguments])
     assert result.exit_code == 2
     assert named in result.output
+
+
+def test_a_fault_of_verify_itself_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_sql: str) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(mapping, "query", fail)
+    result = invoke(["verify", "-b", "127.0.0.1:1", *_PIPELINE, "--sql", "SELECT 1"])
+    assert result.exit_code == 2
+    assert "error: ZeroDivisionError in test_command.py" in result.output and "no verdict" in result.output
 
 
 def test_a_cluster_that_cannot_be_reached_is_status_2_with_a_hint() -> None:

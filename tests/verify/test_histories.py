@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -239,6 +240,21 @@ def test_edn_is_written_as_it_is_read() -> None:
     assert parse(text) == value
 
 
+_JSONL: Final = '{{"einmal_history": 1}}\n{}\n'
+
+
+def _op(**fields: object) -> str:
+    right = {"process": 1, "outcome": "ok", "began": 0.0, "ended": 1.0, "actions": [["send", "x", 0, "a", 0]]}
+    return _JSONL.format(json.dumps(right | fields))
+
+
+def test_numbers_of_other_programs_are_values(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(_op(actions=[["send", "x", 0, 7, 0]]))
+    (op,) = read_history(path).ops
+    assert [send.value for send in op.sends] == ["7"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [
@@ -246,6 +262,16 @@ def test_edn_is_written_as_it_is_read() -> None:
         ("history.jsonl", "", "einmal_history"),
         ("history.jsonl", '{"einmal_history": 1}\n{"process": 1}\n', ":2: not an operation"),
         ("history.jsonl", '{"einmal_history": 1}\n{', ":2: not an operation"),
+        ("history.jsonl", _JSONL.format("[]"), ":2: not an operation"),
+        ("history.jsonl", _JSONL.format("null"), ":2: not an operation"),
+        ("history.jsonl", _op(began="0"), "'began' cannot be '0'"),
+        ("history.jsonl", _op(process=True), "'process' cannot be True"),
+        ("history.jsonl", _op(actions=7), "'actions' cannot be 7"),
+        ("history.jsonl", _op(actions=[["send", "x", 0, "a", "5"]]), "an offset is a whole number, not '5'"),
+        ("history.jsonl", _op(actions=[["send", "x", 0, "a", -1]]), "an offset is a whole number, not -1"),
+        ("history.jsonl", _op(actions=[["send", 7, 0, "a", 1]]), "a topic is text, not 7"),
+        ("history.jsonl", _op(actions=[["poll", "x", 0, [[1, ["a"]]]]]), "a value is text or a whole number"),
+        ("history.edn", "{:type :ok, :f :poll, :process 1, :value [[:poll {1 [[-1 2]]}]]}", "Jepsen"),
         ("history.edn", "{:type :ok", ":1: not an operation"),
         ("history.edn", "{:type :ok, :f :txn, :process 1, :value [[:append 1 2]]}", "Jepsen"),
     ],

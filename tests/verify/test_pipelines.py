@@ -124,6 +124,32 @@ async def test_a_command_that_writes_nothing_is_not_enough_evidence_and_its_word
     assert "status 3" in evidence.sentence and "there is no such pipeline" in evidence.sentence
 
 
+async def test_a_pipeline_that_was_never_killed_shows_nothing(tmp_path: Path) -> None:
+    late = f"sleep 5; {own('right')}"
+    evidence = await verified(late, tmp_path, query(_DOUBLED), seconds=2.0)
+    assert evidence.verdict is RunVerdict.UNKNOWN, evidence.sentence
+    assert "it was never killed" in evidence.sentence
+
+
+_LEAVES_OPEN = """
+import os, time
+from einmal.client import Producer
+with Producer(bootstrap_servers=os.environ["BOOTSTRAP_SERVERS"], transactional_id=os.environ["OUTPUT_TOPIC"]) as p:
+    p.init_transactions()
+    p.begin_transaction()
+    p.send(os.environ["OUTPUT_TOPIC"], "who knows").result()
+    time.sleep(1000)
+"""
+
+
+async def test_an_output_with_an_open_transaction_at_its_end_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "open.py").write_text(_LEAVES_OPEN)
+    both = f"{shlex.quote(sys.executable)} {tmp_path}/open.py & {own('right')}"
+    evidence = await verified(both, tmp_path, query(_DOUBLED), seconds=8.0, quiet_s=5.0)
+    assert evidence.verdict is RunVerdict.UNKNOWN, evidence.sentence
+    assert "an open transaction holds back" in evidence.sentence
+
+
 def test_topics_that_exist_are_neither_used_nor_removed() -> None:
     broker: EinmalBroker = shared("einmal")
     topic = unique("topic")

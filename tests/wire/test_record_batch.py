@@ -95,6 +95,14 @@ def test_we_read_another_implementations_batches(records: list[NewRecord], compr
     assert _decode(batch) == records
 
 
+def test_a_header_name_that_is_not_utf_8_is_read_as_java_s_client_reads_it() -> None:
+    """librdkafka writes any bytes, and Apache Kafka stores them."""
+    batch = bytearray(encode_batch([NewRecord(None, b"v", 5, (Header("name", b"x"), Header("two", None)))]))
+    batch[batch.index(b"name") : batch.index(b"name") + 4] = b"na\xefe"
+    (record,) = decode_records(bytes(batch), 0, read_header(bytes(batch)))
+    assert record.headers == (Header("na\ufffde", b"x"), Header("two", None))
+
+
 @given(st.integers(min_value=-(2**63), max_value=2**63 - 1))
 def test_varints_of_all_sizes_survive(value: int) -> None:
     encoded = encode_varint(value)

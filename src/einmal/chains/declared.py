@@ -111,7 +111,7 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
         inputs += [Location(system, topic) for topic in topics_of(settings)]
         if "subscribepattern" in settings:
             patterns.append((system, settings["subscribepattern"]))
-        isolation = source.get("isolation.level", _DEFAULT_ISOLATION[declared_source.format])
+        isolation = source.get("isolation.level", _DEFAULT_ISOLATION[declared_source.format]).strip().lower()
         reads_uncommitted |= isolation == "read_uncommitted"
     link = Link(
         name=declaration.name,

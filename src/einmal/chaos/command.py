@@ -16,6 +16,7 @@ from einmal.chaos.processes import kill_group, kill_session, launch, session_of
 
 _TAIL: Final = 3
 """Lines of its output that a message has."""
+_TAIL_BYTES: Final = 4_096
 _LOOK_S: Final = 0.05
 _DOWN_S: Final = (0.0, 1.0)
 _PAUSE_S: Final = (0.3, 12.0)
@@ -64,7 +65,11 @@ class RestartedCommand:
 
     def tail(self) -> str:
         """The last lines of its output, in one."""
-        lines = self._log.read_text(errors="replace").splitlines() if self._log and self._log.exists() else []
+        lines = []
+        if self._log is not None and self._log.exists():
+            with self._log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = log.read().decode(errors="replace").splitlines()
         return " / ".join(line.strip() for line in lines[-_TAIL:])
 
 

@@ -175,7 +175,8 @@ class Index:
     def _add(self, op_id: int, op: Op) -> bool:
         """Return whether the outcome is unknown, and offsets are known."""
         has_polls = has_offsets = False
-        if op.starts_anew or not op.read_committed:
+        if op.starts_anew or op.subscribed or op.rebalanced or not op.read_committed:
+            # Members of a group pass on what others read.
             self._moved[op.process] = None
         for action in op.actions:
             key = self.keys.get(action.key)

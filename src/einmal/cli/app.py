@@ -22,7 +22,7 @@ from typer.main import get_group
 import einmal
 from einmal.cli.common_options import with_common_options
 from einmal.cli.printing.formats import Format, LogFormat
-from einmal.cli.printing.output import TerminalText
+from einmal.cli.printing.output import OutputFailed, TerminalText, discard_output
 from einmal.compiled import execution
 from einmal.extras import missing
 
@@ -188,6 +188,15 @@ def start(
     )
 
 
+def _flush_stdout() -> None:
+    """At the interpreter's own end a failure would be a traceback. Raises OutputFailed."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has seen enough.
+        discard_output()
+
+
 def main() -> None:
     # A terminal or a pipe that is not UTF-8 gets escapes instead of ending the command; so do names that are not, and
     # names that would command a terminal.
@@ -196,9 +205,16 @@ def main() -> None:
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr = TerminalText(sys.stderr)
     try:
-        app()
+        try:
+            app()
+        finally:
+            _flush_stdout()
     except ModuleNotFoundError as error:
         if (text := missing(error)) is None:
             raise
         print(f"error: {text}", file=sys.stderr)
+        sys.exit(1)
+    except OutputFailed as error:
+        discard_output()
+        print(f"error: stdout cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from einmal.cli.printing.formats import Format
-from einmal.cli.printing.output import print_rows, printable
+from einmal.cli.printing.output import discard_output, print_rows, printable
 from einmal.cli.profiles import chosen
 
 if TYPE_CHECKING:
@@ -330,6 +330,6 @@ def failures_reported() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Without this the interpreter complains at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        discard_output()
         raise typer.Exit(0) from None

@@ -61,7 +61,11 @@ def _holds(held: HeldPartition, now: int) -> str:
     what = "readers stop" if held.is_first else "an open transaction begins, behind the first,"
     if since is None:
         return f"{what} at offset {offset}"
-    begun = datetime.fromtimestamp(since / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
+    try:
+        begun = datetime.fromtimestamp(since / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
+    except (OverflowError, ValueError, OSError):
+        # The timestamp of a record is its producer's, which may have taken microseconds.
+        return f"{what} at offset {offset}; its first record has the timestamp {since}"
     return f"{what} at offset {offset} since {begun}, {max(0, now - since) / 1000:,.0f} s"
 
 

@@ -17,7 +17,7 @@ from einmal.cli.printing.messages import note
 if TYPE_CHECKING:
     from einmal.chaos.own_cluster import OwnCluster
 
-Nodes = Annotated[int, typer.Option(min=1, max=9, help="Brokers of --cluster.")]
+Nodes = Annotated[int | None, typer.Option(min=1, max=9, help="Brokers of --cluster. Default: 3.")]
 
 
 class ClusterKind(StrEnum):
@@ -25,8 +25,12 @@ class ClusterKind(StrEnum):
     KAFKA = "kafka"
 
 
-def check_target(bootstrap_server: str | None, cluster: ClusterKind | None, *, disturbs_brokers: bool) -> None:
+def check_target(
+    bootstrap_server: str | None, cluster: ClusterKind | None, nodes: int | None, *, disturbs_brokers: bool
+) -> None:
     """Raises typer.BadParameter."""
+    if nodes is not None and cluster is None:
+        raise typer.BadParameter("--nodes is of --cluster, which starts them")
     if bootstrap_server is not None and cluster is not None:
         raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
     if disturbs_brokers and cluster is None:
@@ -50,12 +54,14 @@ def config_at(
 
 @contextmanager
 def own_cluster(
-    kind: ClusterKind | None, nodes: int, kafka_home: Path | None, folder: Path
+    kind: ClusterKind | None, wanted: int | None, kafka_home: Path | None, folder: Path
 ) -> Iterator[OwnCluster | None]:
-    """A running cluster of this kind; None for no kind. Raises KafkaMissing, BrokerFailed."""
+    """A running cluster of this kind; None for no kind. ``wanted``: brokers, 3 where nobody asks for a number. Raises
+    KafkaMissing, BrokerFailed."""
     if kind is None:
         yield None
         return
+    nodes = wanted or 3
     own = (
         _apache_kafka(folder, nodes, kafka_home) if kind is ClusterKind.KAFKA and kafka_home else _einmal(folder, nodes)
     )

@@ -30,12 +30,19 @@ def planned(
 ) -> SeekPlan:
     """The move of each partition; one that has no leader, or does not exist, keeps no other from being moved. Raises
     KafkaError where nothing can be asked."""
-    from einmal.client import EARLIEST, LATEST, IsolationLevel
-    from einmal.client.errors import KafkaError
+    from einmal.client import EARLIEST, LATEST, IsolationLevel, TopicPartition
+    from einmal.client.errors import KafkaError, error_for
+    from einmal.types import ErrorCode
 
     committed = admin.list_group_offsets_each(group)
     candidates, left = _candidates(admin, topics, committed)
     wanted = [candidate for candidate in candidates if partitions is None or candidate.partition in partitions]
+    if topics is None and (lacking := set(partitions or ()) - {candidate.partition for candidate in candidates}):
+        what = f"the group has no position in a partition {', '.join(map(str, sorted(lacking)))}"
+        raise error_for(ErrorCode.unknown_topic_or_partition, what)
+    asked_for = {TopicPartition(name, index) for name in topics or () if name not in left for index in partitions or ()}
+    for at in sorted(asked_for - set(candidates)):
+        left[at] = error_for(ErrorCode.unknown_topic_or_partition, str(at))
     current: dict[TopicPartition, int | None] = {}
     for partition in wanted:
         position = committed.get(partition)

@@ -215,6 +215,21 @@ def _unknown(kind: type[ClientSettings], given: str) -> ConfigError:
     return ConfigError(meaning=f"unknown setting {name!r}", what_to_do=f"known are: {', '.join(names)}")
 
 
+def normalised(kind: type[ClientSettings], given: Mapping[str, str]) -> dict[str, str]:
+    """Settings in the one form in which they are compared: ``true``, a choice as it is documented, text without blanks
+    around it. Secrets and names that are no settings of this kind stay. Raises ConfigError."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    annotations = get_type_hints(kind)
+    texts = dict(given)
+    for name, text in given.items():
+        if (field := fields.get(name.replace(".", "_"))) is None:
+            continue
+        value = _convert(field, annotations[field.name], text)
+        if isinstance(value, bool | int | str):
+            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
 _TRUE_AND_FALSE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 

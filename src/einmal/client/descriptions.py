@@ -13,6 +13,8 @@ from einmal.types import ErrorCode, TopicPartition
 BROKER_DEFAULT: Final = -1
 
 
+OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""States of a transaction that has begun and is not ended everywhere."""
 _NO_TIMEOUT_MS: Final = 2**31 - 1
 
 
@@ -95,6 +97,12 @@ class TransactionDescription:
     partitions: tuple[TopicPartition, ...]
     coordinator_id: int
     error_code: ErrorCode = ErrorCode.none
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun and is not ended everywhere. Partitions do not show it: topics that may not be described
+        are left out of them."""
+        return self.state in OPEN_STATES and self.start_time >= 0
 
     @property
     def is_two_phase(self) -> bool:

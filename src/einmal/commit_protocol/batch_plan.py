@@ -200,7 +200,8 @@ def plan_batch(record: CommitRecord | None, batch: Batch, *, adopt: bool) -> Pla
     if record.query_id == NOBODY:
         return Refuse(
             f"the pipeline was reset to {short(record.end)}, but this checkpoint resumes at {short(batch.start)}",
-            "delete the checkpoint: a new one begins where the pipeline was reset to",
+            "delete the checkpoint: a new one of write_stream begins where the pipeline was reset to; one of "
+            'writeStream.format("einmal") begins at startingOffsets: set it to that position',
         )
     return Refuse(
         f"this query begins at {short(batch.start)}, but batch {record.batch_id} of the query before it was "

@@ -69,6 +69,11 @@ def offsets_of(end: tuple[Any, ...]) -> dict[str, int] | None:
     return offsets
 
 
+def is_identified(position: object) -> bool:
+    """Whether it names the cluster, or topics by their ids, as those of einmal's own source do."""
+    return isinstance(position, dict) and bool(cluster_id(position) is not None or topic_ids(position))
+
+
 def are_same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
     """Whether two positions have the same offsets, in what may be the same topics: an unknown identity fits any."""
     if one is None or other is None or len(one) != len(other):

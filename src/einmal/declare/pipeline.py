@@ -29,7 +29,6 @@ from einmal.options.source import source_options
 from einmal.options.values import OptionError, Options, dotted
 from einmal.schemas import settings as decoding_settings
 from einmal.security.redaction import RedactedDict
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT, check_two_phase
 from einmal.sinks.kinds import KAFKA, sink_class
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
@@ -174,7 +173,7 @@ def _declare(
     others = {name: value for name, value in document.items() if name not in (*_TABLES, _INGESTERS)}
     top = _overridden(_top(others, problems), dotted(overrides))
     refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
-    common = {name: str(value) for name, value in top.items() if name.startswith("kafka.")}
+    common = {name: as_text(value) for name, value in top.items() if name.startswith("kafka.")}
     sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
     if not sources:
         problems.append('there is no source\nhint: [sources.orders] with subscribe = "orders"')
@@ -319,8 +318,6 @@ def _writer(
     if any(sink.is_topic for sink in sinks) or not sinks:
         # The source's cluster may be another one; where it is not, one line at the top serves both.
         writer = RedactedDict(common) | writer
-    if writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true":
-        _note("", problems, lambda: check_two_phase(sum(not sink.is_topic for sink in sinks)))
     _note("", problems, lambda: _options(sinks, writer))
     return writer
 

@@ -10,7 +10,7 @@ from einmal.client.errors import KafkaError
 from einmal.inspection.cluster import look
 from einmal.inspection.lag import GroupLag, lag_of
 from einmal.inspection.model import ClusterView, GroupView, PartitionView, TransactionView
-from einmal.inspection.reading import reason
+from einmal.inspection.reading import partition_of, reason
 
 if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
@@ -76,7 +76,8 @@ def watch(admin: AdminCalls, reader: RangeReader, before: ClusterView | None, no
     lags: dict[str, GroupLag | str] = {}
     for group in view.groups or ():
         try:
-            lags[group.group_id] = lag_of(admin, reader, group.group_id, COUNTED_EACH_LOOK)
+            assigned = [partition_of(name) for member in group.members or () for name in member.partitions]
+            lags[group.group_id] = lag_of(admin, reader, group.group_id, assigned, COUNTED_EACH_LOOK)
         except KafkaError as error:
             lags[group.group_id] = reason(error)
     return activity(view, lags, before), view
@@ -110,9 +111,7 @@ def activity(view: ClusterView, lags: Mapping[str, GroupLag | str], before: Clus
         ),
         tuple(_topic(name, partitions, ends, seconds) for name, partitions in topics.items()),
         None if view.groups is None else tuple(_group(group, lags[group.group_id]) for group in view.groups),
-        None
-        if transactions is None
-        else tuple(transaction for transaction in transactions if transaction.age_ms is not None),
+        None if transactions is None else tuple(transaction for transaction in transactions if transaction.is_open),
         {_FIELDS.get(name, name): why for name, why in view.unknown.items()},
     )
 

@@ -154,7 +154,8 @@ def _member(member: MemberDescription) -> MemberView:
 
 def _offset(at: TopicPartition, offset: int, partition: PartitionView | None) -> GroupOffsetView:
     stable, high = (partition.last_stable_offset, partition.high_watermark) if partition else (None, None)
-    unread = None if stable is None else max(0, stable - offset)
+    # Behind a position after the end nothing is known: records were lost, or the topic is another one.
+    unread = None if stable is None or (high is not None and offset > high) else max(0, stable - offset)
     return GroupOffsetView(
         at.topic, at.partition, offset, unread, None if stable is None or high is None else high - stable
     )

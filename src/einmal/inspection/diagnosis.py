@@ -36,7 +36,7 @@ MEANINGS: Final[Mapping[Cause, str]] = {
     Cause.ENDING: "prepared, and the marker of this partition is missing: its coordinator has decided its end",
     Cause.HANGING: "hanging: no coordinator knows it in this partition, so nobody will end it",
     Cause.SETTLING: "no transaction is open: the last marker is not replicated yet",
-    Cause.UNKNOWN: "open; whether its coordinator will end it is not known now",
+    Cause.UNKNOWN: "whose transaction holds it, or whether its coordinator will end it, is not known now",
 }
 
 
@@ -44,8 +44,8 @@ MEANINGS: Final[Mapping[Cause, str]] = {
 class Open:
     """An open transaction in a partition, as its leader and coordinators report it.
 
-    ``producer`` None: the leader reports none that is open. ``owners``: what coordinators have under its producer id.
-    ``unclear``: why they could not all be asked.
+    ``producer`` None: the leader reports none that is open, or could not be asked. ``owners``: what coordinators have
+    under its producer id. ``unclear``: why they, or the leader, could not all be asked.
     """
 
     partition: TopicPartition
@@ -129,19 +129,19 @@ class Diagnosis:
 def owner_of(open_transaction: Open) -> TransactionView | None:
     """The transaction of the coordinators that this is, or the transactional id that it was written under."""
     at = str(open_transaction.partition)
-    managed = [owner for owner in open_transaction.owners if owner.state in ("Ongoing", *_ENDING)]
+    managed = [owner for owner in open_transaction.owners if owner.is_open]
     having = [owner for owner in managed if owner.partitions is None or at in owner.partitions]
     return next(iter([*having, *managed, *open_transaction.owners]), None)
 
 
 def cause_of(open_transaction: Open) -> Cause:
     """Why the partition is held back by this."""
-    if open_transaction.producer is None:
-        return Cause.SETTLING
     if open_transaction.unclear is not None:
         return Cause.UNKNOWN
+    if open_transaction.producer is None:
+        return Cause.SETTLING
     owner = owner_of(open_transaction)
-    if owner is None or owner.state not in ("Ongoing", *_ENDING):
+    if owner is None or not owner.is_open:
         return Cause.HANGING
     if owner.partitions is None:
         return Cause.UNKNOWN
@@ -159,7 +159,7 @@ def way_out(open_transaction: Open, cause: Cause) -> WayOut:
     owner, producer = owner_of(open_transaction), open_transaction.producer
     by_id = None if owner is None else f"einmal txn abort {shlex.quote(owner.transactional_id)}"
     if cause is Cause.HANGING and producer is not None:
-        if owner is not None and owner.state in ("Ongoing", *_ENDING):
+        if owner is not None and owner.is_open:
             return WayOut("end what its producer has open elsewhere, then ask again", by_id)
         at = (
             f"--topic {shlex.quote(open_transaction.partition.topic)} "
@@ -182,8 +182,9 @@ def way_out(open_transaction: Open, cause: Cause) -> WayOut:
         return WayOut(
             "wait until its replicas have the marker, or look which of them is missing", _describe(open_transaction)
         )
+    why = open_transaction.unclear or NOT_REPORTED
     return WayOut(
-        f"wait until its coordinator can be asked: {open_transaction.unclear or NOT_REPORTED}", "einmal txn doctor"
+        f"ask again once leader and coordinator answer, and with every permission: {why}", "einmal txn doctor"
     )
 
 

@@ -65,7 +65,8 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
     producers, unclear = producers_of(admin, candidates)
     transactions, why = _transactions(admin, producers, now)
     # What ended since the first look has its marker now.
-    again, _ = producers_of(admin, producers)
+    again, unclear_again = producers_of(admin, producers)
+    unclear |= unclear_again
     after, gone = bounds_of(admin, candidates)
     unseen |= gone
     if why is not None:
@@ -74,8 +75,9 @@ def examine(admin: AdminCalls, reader: RangeReader, topics: Iterable[str] | None
     groups = _positions(admin) if holding else _Positions(None)
     held: list[HeldPartition] = []
     for at, bounds in holding.items():
-        open_transactions = _open_in(at, producers.get(at, ()), again.get(at, ()), transactions, unclear.get(at))
-        if open_transactions or bounds.stable == before[at].stable:
+        seen = producers.get(at, ())
+        open_transactions = _open_in(at, seen, again.get(at, seen), transactions, unclear.get(at))
+        if open_transactions or bounds.stable == before[at].stable or at in unclear:
             held += _findings(
                 open_transactions or [Open(at, None, (), unclear.get(at))], _waiting(reader, at, bounds, groups)
             )
@@ -197,14 +199,16 @@ def _holder(open_transaction: Open, producer: ProducerView, content: RangeConten
     ranges = content.open_ranges if content is not None else ()
     first = next((open_range for open_range in ranges if open_range.producer_id == producer.producer_id), None)
     begun = None if owner is None or cause_of(open_transaction) is Cause.HANGING else owner.start_time
-    since = begun if begun is not None or first is None else first.first_timestamp
+    since = begun
+    if begun is None and first is not None and first.first_timestamp >= 0:
+        since = first.first_timestamp
     unknown = {"client_id": NOT_REPORTED, "client_host": NOT_REPORTED}
     if owner is None:
         unknown |= dict.fromkeys(
             ("transactional_id", "state"), open_transaction.unclear or "no coordinator has this producer id"
         )
     if since is None:
-        unknown["since"] = "not counted: too many offsets"
+        unknown["since"] = "not counted: too many offsets" if first is None else "its first record has no timestamp"
     start = producer.transaction_start_offset
     assert start is not None, "only producers with an open transaction are found"
     return Holder(

@@ -5,13 +5,13 @@ What others report as lag counts offsets, and stays above zero where the last of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from einmal.client.errors import KafkaError
 from einmal.inspection.content import RangeContent
-from einmal.inspection.reading import COUNTED_OFFSETS_MAX, Bounds, bounds_of, content_of, reason
+from einmal.inspection.reading import AFTER_THE_END, COUNTED_OFFSETS_MAX, Bounds, bounds_of, content_of, reason
 
 if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
@@ -24,12 +24,13 @@ class PartitionLag:
     """From a group's position on: ``unread`` committed records, ``aborted`` ones and ``markers`` up to the last stable
     offset; ``behind``: records after it, which an open transaction holds back.
 
-    ``is_upper_bound``: too far to be counted: ``unread`` and ``behind`` are numbers of offsets.
+    ``current_offset`` None: a member reads the partition, and no offset is committed. ``is_upper_bound``: too far to be
+    counted: ``unread`` and ``behind`` are numbers of offsets.
     """
 
     topic: str
     partition: int
-    current_offset: int
+    current_offset: int | None
     last_stable_offset: int | None
     high_watermark: int | None
     unread: int | None
@@ -51,16 +52,31 @@ class GroupLag:
     partitions: tuple[PartitionLag, ...]
 
 
-def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str, most: int = COUNTED_OFFSETS_MAX) -> GroupLag:
-    """Count what each partition that the group has an offset of has for it. ``reader``: one that reads uncommitted
-    records. ``most``: offsets of a partition that are read. Raises KafkaError where the group cannot be asked."""
+def lag_of(
+    admin: AdminCalls,
+    reader: RangeReader,
+    group_id: str,
+    assigned: Iterable[TopicPartition] = (),
+    most: int = COUNTED_OFFSETS_MAX,
+) -> GroupLag:
+    """Count what each partition has for the group that it has an offset of, or that is ``assigned`` to a member.
+
+    ``reader``: one that reads uncommitted records. ``most``: offsets of a partition that are read. Raises KafkaError
+    where the group cannot be asked.
+    """
     committed = admin.list_group_offsets(group_id, require_stable=False)
-    positions = {partition: committed[partition].offset for partition in sorted(committed)}
-    bounds, unknown = bounds_of(admin, positions)
-    partitions = []
-    for at, offset in positions.items():
+    unread = sorted({*assigned} - committed.keys())
+    bounds, unknown = bounds_of(admin, [*committed, *unread])
+    partitions = [_uncommitted(at, bounds.get(at), unknown.get(at)) for at in unread]
+    for at in sorted(committed):
+        offset = committed[at].offset
+        if at in bounds and offset > bounds[at].high:
+            unknown[at] = f"the position is after the end, {bounds[at].high}: {AFTER_THE_END}"
+        if at in unknown:
+            partitions.append(_lag(at, offset, bounds.get(at), None, unknown[at], most))
+            continue
         try:
-            content = content_of(reader, at, offset, bounds[at], most) if at in bounds else None
+            content = content_of(reader, at, offset, bounds[at], most)
         except KafkaError as error:
             unknown[at] = reason(error)
             content = None
@@ -74,11 +90,23 @@ def lag_of(admin: AdminCalls, reader: RangeReader, group_id: str, most: int = CO
     )
 
 
+def _uncommitted(at: TopicPartition, bounds: Bounds | None, why: str | None) -> PartitionLag:
+    """Lag of a partition that a member reads without a position: known only where there are no records."""
+    if bounds is not None and bounds.start == bounds.high:
+        return PartitionLag(*at, None, bounds.stable, bounds.high, 0, 0, 0, 0)
+    return _lag(at, None, bounds, None, why or "a member reads it, and the group has committed no offset", 0)
+
+
 def _lag(
-    at: TopicPartition, offset: int, bounds: Bounds | None, content: RangeContent | None, why: str | None, most: int
+    at: TopicPartition,
+    offset: int | None,
+    bounds: Bounds | None,
+    content: RangeContent | None,
+    why: str | None,
+    most: int,
 ) -> PartitionLag:
     counts = ("unread", "aborted", "markers", "behind")
-    if bounds is None or why is not None:
+    if offset is None or bounds is None or why is not None:
         fields = counts if bounds is not None else (*counts, "last_stable_offset", "high_watermark")
         unknown = dict.fromkeys(fields, why or "")
         stable, high = (bounds.stable, bounds.high) if bounds else (None, None)

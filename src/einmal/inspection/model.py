@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from einmal.client.descriptions import OPEN_STATES
+
 NOT_REPORTED: Final = "not reported by this broker"
 
 
@@ -70,6 +72,10 @@ class TransactionView:
     client_id: str | None = None
     client_host: str | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_STATES
 
     @property
     def is_overdue(self) -> bool:

@@ -12,7 +12,7 @@ from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.commit_protocol.positions import offsets_of
 from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.inspection.model import ClusterView, CommittedPipelineView, PartitionView, SourcePositionView
-from einmal.inspection.reading import reason
+from einmal.inspection.reading import AFTER_THE_END, reason
 from einmal.sinks.kafka.committed import committed
 from einmal.types import TopicPartition
 
@@ -142,6 +142,9 @@ def _position(at: TopicPartition, offset: int, position: SourcePosition, here: _
     why = _why_elsewhere(at.topic, position, here)
     if not why and end is None:
         why = "there is no such partition" if partition is None else partition.unknown.get("last_stable_offset", "")
+    high = None if partition is None else partition.high_watermark
+    if high is not None and offset > high:
+        why = why or f"the position is after the end, {high}: {AFTER_THE_END}"
     if why or end is None:
         return SourcePositionView(at.topic, at.partition, offset, None, {"unread_offsets": why})
     return SourcePositionView(at.topic, at.partition, offset, max(0, end - offset))

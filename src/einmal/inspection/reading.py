@@ -22,6 +22,10 @@ COUNTED_OFFSETS_MAX: Final = 100_000
 """How many offsets of a partition are read to count what they have."""
 
 
+AFTER_THE_END: Final = "records were lost there, or the topic was deleted and created again"
+"""Why a position is after the end of its partition."""
+
+
 def reason(error: KafkaError) -> str:
     """Why a field is None. Raises NoBrokerReachable: then nothing is known at all."""
     if isinstance(error, NoBrokerReachable):
@@ -78,6 +82,12 @@ def bounds_of(
             else:
                 offsets[partition].append(answer.offset)
     return {partition: Bounds(*offsets[partition]) for partition in asked if partition not in unknown}, unknown
+
+
+def partition_of(name: str) -> TopicPartition:
+    """The partition that the views name so."""
+    topic, _, index = name.rpartition("-")
+    return TopicPartition(topic, int(index))
 
 
 def log_ends_of(
@@ -154,10 +164,12 @@ def transactions_of(admin: AdminCalls, listed: Iterable[TransactionListing], now
 
 _CLIENT: Final = {"client_id": NOT_REPORTED, "client_host": NOT_REPORTED}
 """No version of DescribeTransactions has them."""
+_HIDDEN: Final = "it has none that may be described (DESCRIBE on their topics), or the markers of all are written"
 
 
 def _described(description: TransactionDescription, now: int) -> TransactionView:
-    start = description.start_time if description.start_time >= 0 and description.partitions else None
+    start = description.start_time if description.is_open else None
+    hidden = description.is_open and not description.partitions
     return TransactionView(
         description.transactional_id,
         description.state,
@@ -168,8 +180,8 @@ def _described(description: TransactionDescription, now: int) -> TransactionView
         None if description.is_two_phase else description.timeout_ms,
         start,
         None if start is None else max(0, now - start),
-        tuple(map(str, description.partitions)),
-        unknown=_CLIENT,
+        None if hidden else tuple(map(str, description.partitions)),
+        unknown=_CLIENT | ({"partitions": _HIDDEN} if hidden else {}),
     )
 
 

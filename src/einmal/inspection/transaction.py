@@ -13,6 +13,7 @@ from einmal.inspection.reading import (
     Bounds,
     bounds_of,
     content_of,
+    partition_of,
     producers_of,
     reason,
     transaction_of,
@@ -46,7 +47,7 @@ def show(admin: AdminCalls, reader: RangeReader, transactional_id: str, now: int
     """``now`` in ms since 1970; ``reader``: one that reads uncommitted records. Raises RequestRefused for an id that no
     coordinator knows."""
     transaction = transaction_of(admin, transactional_id, now)
-    partitions = [_partition(partition) for partition in transaction.partitions or ()]
+    partitions = [partition_of(partition) for partition in transaction.partitions or ()]
     bounds, unknown = bounds_of(admin, partitions)
     producers, no_producers = producers_of(admin, bounds)
     unknown |= no_producers
@@ -80,8 +81,3 @@ def _part(
         max((open_range.last_offset for open_range in mine), default=None),
         sum(open_range.records for open_range in mine),
     )
-
-
-def _partition(name: str) -> TopicPartition:
-    topic, _, index = name.rpartition("-")
-    return TopicPartition(topic, int(index))

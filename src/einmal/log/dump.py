@@ -12,9 +12,11 @@ from typing import Any
 
 from einmal.log.aborted_index import AbortedIndex
 from einmal.log.disk import Disk
+from einmal.log.offset_index import ENTRY_SIZE as OFFSET_ENTRY_SIZE
 from einmal.log.offset_index import OffsetIndex
 from einmal.log.producer_state import ProducerStates
 from einmal.log.segment_files import ABORTED_INDEX, LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX
+from einmal.log.time_index import ENTRY_SIZE as TIME_ENTRY_SIZE
 from einmal.log.time_index import TimeIndex
 from einmal.types import Instant, Offset
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
@@ -43,13 +45,25 @@ def dump(disk: Disk, path: PurePosixPath) -> Iterator[dict[str, Any]]:
     data = disk.read_file(path)
     base_offset = Offset(int(path.stem))
     if path.suffix == OFFSET_INDEX:
-        return ({"offset": offset, "position": position} for offset, position in OffsetIndex.decode(base_offset, data))
+        entries = OffsetIndex.decode(base_offset, _written(data, OFFSET_ENTRY_SIZE))
+        return ({"offset": offset, "position": position} for offset, position in entries)
     if path.suffix == TIME_INDEX:
-        return ({"timestamp": time, "offset": offset} for time, offset in TimeIndex.decode(base_offset, data))
+        times = TimeIndex.decode(base_offset, _written(data, TIME_ENTRY_SIZE))
+        return ({"timestamp": time, "offset": offset} for time, offset in times)
     if path.suffix == ABORTED_INDEX:
         return (entry._asdict() for entry in AbortedIndex.decode(data))
     states = ProducerStates.decode_snapshot(data, Instant(0, 0), _FOR_EVER_MS)
     return (producer._asdict() for producer in states.describe())
+
+
+def _written(data: bytes, entry_size: int) -> bytes:
+    """Without the zeros at the end: Apache Kafka makes the index of an active segment as large as it may become.
+
+    An entry of zeros can only be the first one: the base offset, at the segment's beginning.
+    """
+    if len(data) <= entry_size or len(data) % entry_size:
+        return data
+    return data[: -(-len(data.rstrip(b"\0")) // entry_size) * entry_size]
 
 
 def dump_batches(disk: Disk, path: PurePosixPath) -> Iterator[dict[str, Any]]:

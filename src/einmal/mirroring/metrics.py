@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.metrics import Naming
-from einmal.mirror_protocol.flow import MirrorNotice
+from einmal.mirror_protocol.flow import MirrorNotice, NoticeKind
 
 _NAMING: Final = Naming("mirror", "flow")
 
@@ -26,6 +26,9 @@ class MirrorMetrics:
             full("last_commit_timestamp_seconds"), "When the last one was committed.", labels, registry=registry
         )
         self._notices = Counter(full("notices"), "Warnings, by kind.", _NAMING.labels("kind"), registry=registry)
+        for kind in NoticeKind:
+            # A rate does not see the first value of a series.
+            self._notices.labels(flow, kind.value)
 
     def commit(self, record: CommitRecord) -> None:
         """A transaction was committed."""

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from einmal.client.config import ConsumerSettings, ProducerSettings, dotted, parse
+from einmal.client.config import ConsumerSettings, ProducerSettings, dotted, normalised, parse
 from einmal.client.errors import ConfigError
 from einmal.security.redaction import RedactedDict
 
@@ -118,6 +118,7 @@ def client_options(kind: Kind, given: Mapping[str, str]) -> ClientOptions:
         raise ClientOptionError(reason, hint)
     try:
         parse(kind, settings, {})
+        settings = RedactedDict(normalised(kind, settings))
     except ConfigError as error:
         raise ClientOptionError(f"kafka.* options: {error.meaning}", error.what_to_do) from error
     return ClientOptions(settings, tuple(f"kafka.{name}" for name in without_effect))

@@ -23,6 +23,9 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Kafka's default for ``transaction.max.timeout.ms``: a batch may take as long as the broker allows."""
 
 
+TWO_PHASE_COMMIT: Final = "transaction.two.phase.commit.enable"
+"""The producer's setting of a query whose topics and database are one commit (KIP-939)."""
+
 CLAIMS_PORT: Final = "spark.einmal.claims.port"
 """The first port for claim services of this application, by default any that is free: a setting of Spark, and an option
 of Spark's own writers, which cannot see the settings."""
@@ -105,7 +108,7 @@ _CHECKPOINT: Final = "/data/checkpoints/wordcount"
 
 
 def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
-    """Return the options of a stream to topics, and to so many other sinks. Raises OptionError."""
+    """Return the options of a stream to topics, and to so many databases. Raises OptionError."""
     options = Options(given)
     options.refuse_unknown(("topic", *QUERY_OPTIONS, *_SINK_WITHOUT_EFFECT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
@@ -115,6 +118,7 @@ def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
         _need_transactions(guarantee)
     settings = options.client(ProducerSettings)
     client = settings.settings
+    _check_two_phase(client, others)
     transactional_id = client.pop("transactional.id", None)
     if guarantee == EXACTLY_ONCE:
         _stable_name(transactional_id)
@@ -129,6 +133,15 @@ def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
         adopt=options.flag("einmal.adopt", False),
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )
+
+
+def _check_two_phase(client: Mapping[str, str], databases: int) -> None:
+    """Raises OptionError where what writes to topics in a two-phase commit has not one database beside them."""
+    if databases != 1 and client.get(TWO_PHASE_COMMIT) == "true":
+        raise OptionError(
+            f'option "kafka.{TWO_PHASE_COMMIT}" is for a query that writes to topics and to one database, in one '
+            f"commit; here are {databases} databases\nhint: leave it out, or add a sink of another type"
+        )
 
 
 def without_claims_port(given: Mapping[str, str]) -> tuple[dict[str, str], int]:
@@ -215,6 +228,7 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     settings = options.client(ProducerSettings)
     client = settings.settings
+    _check_two_phase(client, 0)
     name, version = _version(options, client.pop("transactional.id", None))
     transactional_id = name or new_name()
     client.setdefault("client.id", transactional_id)

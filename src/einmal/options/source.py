@@ -124,6 +124,11 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
             raise OptionError(f'option "{name}" ends a batch query (spark.read); a stream has no end')
     topics = tuple(name.strip() for name in (options.text("subscribe") or "").split(",") if name.strip())
     assigned = _assigned(options.text("assign"))
+    if chosen != ["subscribePattern"] and not (topics or assigned):
+        raise OptionError(
+            f'option "{chosen[0]}" selects nothing: {options.text(chosen[0])!r}\n'
+            'hint: .option("subscribe", "topic1,topic2"), or .option("assign", \'{"topic1":[0,1]}\')'
+        )
     if COMMIT_TOPIC in topics or any(partition.topic == COMMIT_TOPIC for partition in assigned):
         raise OptionError(
             f"topic {COMMIT_TOPIC!r} holds the commit records of pipelines and cannot be read as a source: every batch "

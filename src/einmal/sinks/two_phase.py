@@ -41,6 +41,7 @@ from einmal.client import PreparedTxnState
 from einmal.commit_protocol.batch_plan import BATCH_WRITES, NOBODY
 from einmal.commit_protocol.claims import Output
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.pipeline.dead_letters import RejectedRow
 from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.settings import ErrorSettings
@@ -48,7 +49,6 @@ from einmal.sinks.batch_rows import BatchRows
 from einmal.sinks.commit_point import Committed, Identity, OutcomeUnknown, RowCommitPoint, SinkError, SinkFailed
 from einmal.sinks.kafka.commit_point import KafkaRowCommitPoint
 from einmal.sinks.kafka.sink import KafkaRowSink
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening, RowSink
 
 Divided = Callable[[BatchRows], AbstractContextManager[tuple[BatchRows, BatchRows]]]

@@ -1,6 +1,7 @@
-"""``KafkaContainer`` with the methods of testcontainers' class of this name, and a broker process in place of Docker.
+"""``KafkaContainer`` in the shape of testcontainers' class of this name, and a broker process in place of Docker.
 
-A test that uses it changes one import.
+A test that starts it, configures it by variables and asks for its address changes one import. What is about images and
+networks of Docker is accepted and changes nothing; what needs a container, such as its logs, is not there.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from einmal.testing.own_brokers import OwnBrokers
 class KafkaContainer:
     """A broker of einmal from entering to leaving, or from ``start`` to ``stop``.
 
-    ``image`` and ``port`` are accepted and not used: there is no image, and the broker listens on a free port.
+    ``image``, ``port`` and settings of Docker are accepted and not used: the broker listens on a free port.
     """
 
-    def __init__(self, image: str = "", port: int = 9093) -> None:
+    def __init__(self, image: str = "", port: int = 9093, **docker: object) -> None:
         self._settings: dict[str, str] = {}
         self._brokers: OwnBrokers | None = None
 
@@ -37,14 +38,35 @@ class KafkaContainer:
             self._settings[key_of_variable(key)] = value
         return self
 
-    def start(self) -> Self:
-        """Start the broker, and wait until it serves. Raises BrokerFailed."""
-        self._brokers = OwnBrokers(1, self._settings)
-        self._brokers.wait_until_ready()
+    def with_kwargs(self, **docker: object) -> Self:
+        """Change nothing, as all that is about Docker."""
         return self
 
-    def stop(self) -> None:
-        """End the broker and remove its data."""
+    def with_name(self, name: str) -> Self:
+        """Change nothing."""
+        return self
+
+    def with_network(self, network: object) -> Self:
+        """Change nothing."""
+        return self
+
+    def with_network_aliases(self, *aliases: str) -> Self:
+        """Change nothing."""
+        return self
+
+    def with_exposed_ports(self, *ports: object) -> Self:
+        """Change nothing: the broker listens on a free port."""
+        return self
+
+    def start(self, timeout: float = 30) -> Self:
+        """Start the broker unless it runs, and wait until it serves, however long. Raises BrokerFailed."""
+        if self._brokers is None:
+            self._brokers = OwnBrokers(1, self._settings)
+            self._brokers.wait_until_ready()
+        return self
+
+    def stop(self, force: bool = True, delete_volume: bool = True) -> None:
+        """End the broker and remove its data, whatever is asked for."""
         if self._brokers is not None:
             self._brokers.close()
             self._brokers = None

@@ -132,9 +132,9 @@ def _size(anomaly: Anomaly) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """``began``: on the clock of the histories. ``has_broker_faults``: the cluster was our own.
+    """``began``: on the clock of the histories. ``has_broker_faults``: a broker was killed, paused or restarted.
 
-    ``has_network_faults``: the connections of the run's clients were disturbed.
+    ``has_network_faults``: connections of the run's clients were disturbed.
     """
 
     verdict: RunVerdict

@@ -17,6 +17,7 @@ from einmal.verify.verdict import RunVerdict, definition
 HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
 _LISTED_MAX: Final = 30
 """Maximum number of faults that are read one by one."""
+_ERRORS_MAX: Final = 5
 _OF_ONE: Final = re.compile(r", broker \d+$| by [\d.]+ s\b")
 """Which broker, and how long: of one fault, not of its kind."""
 _BROKER: Final = re.compile(r"\bbroker \d+")
@@ -42,6 +43,7 @@ def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -
 <p class="soft">{escape(evidence.definition)}</p>
 {table(HEADS, rows(evidence.workloads), numbers=5)}
 {_anomalies(evidence)}
+{_client_errors(evidence)}
 <h2>Timeline</h2>
 <div class="desktop">{draw(seconds, evidence.faults)}</div>
 <div class="phone">{draw(seconds, evidence.faults, NARROW_WIDTH)}</div>
@@ -93,6 +95,15 @@ def _anomalies(evidence: Evidence) -> str:
             parts.append(f"<p>{escape(anomaly.detail)}</p>")
             parts.append("<ul>" + "".join(f"<li><code>{escape(op)}</code></li>" for op in anomaly.operations) + "</ul>")
     return "<h2>Counter-examples</h2>" + "\n".join(parts) if parts else ""
+
+
+def _client_errors(evidence: Evidence) -> str:
+    lines = [
+        f"{workload.name}: {count:,} × {text}"
+        for workload in evidence.workloads
+        for text, count in Counter(workload.client_errors).most_common(_ERRORS_MAX)
+    ]
+    return f"<h2>Errors of clients</h2>{_list(lines)}" if lines else ""
 
 
 def _facts(facts: Mapping[str, str]) -> str:

@@ -91,6 +91,8 @@ class VerifyOptions:
     seconds: float
     seed: int
     config: Mapping[str, Any]
+    software: str = ""
+    """Name and version of the brokers, where the run has started them."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ class VerifyRun:
     network: ConnectionFaults | None
     say: Callable[[str], None]
     faults: list[NotedFault] = field(default_factory=list)
+    _injected: Counter[str] = field(default_factory=Counter)
+    """Notes of faults, by their source."""
     _began: float = 0.0
 
     async def run(self) -> tuple[Evidence, list[str]]:
@@ -126,11 +130,12 @@ class VerifyRun:
         scratch = Scratch(self.options.config, topics, groups)
         scratches = [scratch, *self._output_scratch(pipeline)]
         facts = await scratch.cluster()
-        if self.cluster is not None:
-            facts = {"software": self.cluster.software, **facts}
+        if self.options.software:
+            facts = {"software": self.options.software, **facts}
         for one in scratches:
             await one.check()
         left: list[str] = []
+        is_over = False
         try:
             for one in scratches:
                 await one.make()
@@ -142,11 +147,14 @@ class VerifyRun:
             self._began = asyncio.get_running_loop().time()
             await self._disturbed(runs, workloads, pipeline)
             await self._calm(runs)
+            is_over = True
         finally:
-            for run in runs:
-                await run.cancel()
+            await asyncio.gather(*(run.cancel() for run in runs), return_exceptions=True)
             left = [name for one in scratches for name in await self._remove(one)]
             left += [] if pipeline is None else await pipeline.remove()
+            for name in () if is_over else left:
+                # Nobody gets the list any more.
+                self.say(f"warning: not removed: {name}")
         with _collector_paused():
             return self._evidence(runs, facts, durability), left
 
@@ -191,7 +199,7 @@ class VerifyRun:
         for name, source in (("faults", self.cluster), ("network", self.network), ("pipeline", pipeline)):
             if source is not None:
                 chance = random.Random(f"{self.options.seed}/{name}")
-                disturbing.append(self._disturb(source, chance, runs))
+                disturbing.append(self._disturb(name, source, chance, runs))
         tasks = [asyncio.ensure_future(coroutine) for coroutine in disturbing]
         try:
             # A fault that fails ends the run.
@@ -203,9 +211,16 @@ class VerifyRun:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _disturb(self, source: FaultInjector, chance: random.Random, runs: Sequence[TestedRun]) -> None:
+    async def _disturb(
+        self, name: str, source: FaultInjector, chance: random.Random, runs: Sequence[TestedRun]
+    ) -> None:
         """One fault after another until cancelled, each after progress and a calm."""
-        await inject_faults(source, chance, self._note, lambda: _progress(runs))
+
+        def note(text: str) -> None:
+            self._injected[name] += 1
+            self._note(text)
+
+        await inject_faults(source, chance, note, lambda: _progress(runs))
 
     async def _calm(self, runs: Sequence[TestedRun]) -> None:
         self._note("calm")
@@ -266,8 +281,8 @@ class VerifyRun:
             began=self._began,
             cluster=dict(facts),
             durability=dict(durability),
-            has_broker_faults=self.cluster is not None,
-            has_network_faults=self.network is not None,
+            has_broker_faults=self._injected["faults"] > 0,
+            has_network_faults=self._injected["network"] > 0,
         )
 
 

@@ -34,6 +34,7 @@ class WorkloadRun:
     seed: str
     gaps: list[str] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    _is_read_to_the_end: bool = False
     _tasks: dict[Role[ClientProcess], list[asyncio.Task[None]]] = field(default_factory=dict)
     _count: int = 0
     _is_stopped: bool = False
@@ -93,8 +94,11 @@ class WorkloadRun:
         if not self.acknowledged:
             self.gaps.append(f"{self.name}: nothing was acknowledged{self._most_frequent_error()}")
             return
+        if not self.mistake and not self._has_committed():
+            self.gaps.append(f"{self.name}: no transaction was committed{self._most_frequent_error()}")
         try:
             await asyncio.wait_for(self.workload.finish(self._process("last")), FINISH_S)
+            self._is_read_to_the_end = True
         except NotFinished as error:
             self.gaps.append(f"{self.name}: the end could not be read {error}")
         except TimeoutError:
@@ -108,7 +112,12 @@ class WorkloadRun:
 
     @property
     def history(self) -> History:
-        return self.recorder.history(is_read_to_the_end=not self.gaps)
+        return self.recorder.history(is_read_to_the_end=self._is_read_to_the_end)
+
+    def _has_committed(self) -> bool:
+        """Whether the verdict is about transactions at all: a cluster without a coordinator takes plain records."""
+        ops = self.recorder.history(is_read_to_the_end=False).ops
+        return any(op.transactional and op.sends and op.outcome is OpOutcome.OK for op in ops)
 
     def anomalies(self) -> list[Anomaly]:
         return self.workload.anomalies()

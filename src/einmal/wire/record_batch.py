@@ -491,8 +491,8 @@ def decode_records(
     append_time = header.max_timestamp if header.has_log_append_time else None
     try:
         return _decode_section(section, header.record_count, header.base_offset, header.base_timestamp, append_time)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise CorruptBatch("a record ends after its batch, or a header key is not UTF-8") from error
+    except IndexError as error:
+        raise CorruptBatch("a record ends after its batch") from error
 
 
 def _decode_section(  # noqa: C901 - varints are read in place: a call for each would halve the speed
@@ -588,7 +588,10 @@ def _decode_section(  # noqa: C901 - varints are read in place: a call for each 
 
 
 def decode_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]:
-    """A record's headers, and the position after them. Raises IndexError, UnicodeDecodeError or CorruptBatch."""
+    """A record's headers, and the position after them. Raises IndexError or CorruptBatch.
+
+    The bytes of a name that are not UTF-8, which librdkafka lets pass, are U+FFFD, as for Java's client.
+    """
     count, position = read_varint(data, position)
     if not 0 <= count <= len(data) - position:
         raise CorruptBatch(f"{count} headers")
@@ -597,7 +600,7 @@ def decode_headers(data: bytes, position: int) -> tuple[tuple[Header, ...], int]
         size, position = read_varint(data, position)
         if not 0 <= size <= len(data) - position:
             raise CorruptBatch("header key size")
-        key = data[position : position + size].decode()
+        key = data[position : position + size].decode("utf-8", "replace")
         position += size
         size, position = read_varint(data, position)
         if size == -1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import confluent_kafka
 import jsonschema_rs
 import pytest
 
@@ -126,6 +127,88 @@ def test_lag_counts_aborted_records_and_those_behind_an_open_transaction_apart(b
 
 def test_lag_of_a_missing_group_is_an_error(cli: Cli) -> None:
     assert cli("group", "lag", "nobody", status=1).errors[0].startswith("error: GROUP_ID_NOT_FOUND (69)")
+
+
+def test_lag_is_not_known_where_a_member_reads_and_nothing_is_committed(both: Cli) -> None:
+    topic, group = unique("lag"), unique("lag-group")
+    both("topic", "create", topic, "-p", "2")
+    both("topic", "produce", topic, "-p", "0", stdin="0\n1\n")
+    with Consumer(bootstrap_servers=both.bootstrap, group_id=group, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic])
+        while len(consumer.assignment()) < 2:
+            consumer.poll(100)
+        found = lag(both, group)
+        rows = {each["partition"]: each for each in found["partitions"]}
+        assert (rows[0]["current_offset"], rows[0]["unread"], rows[0]["high_watermark"]) == (None, None, 2)
+        assert "committed no offset" in rows[0]["unknown"]["unread"]
+        # Whatever the member's position is, there is nothing to read.
+        assert (rows[1]["current_offset"], rows[1]["unread"]) == (None, 0)
+        assert (found["unread"], found["behind"]) == (None, None)
+        consumer.commit({TopicPartition(topic, 0): 1})
+        assert lag(both, group)["unread"] == 1
+
+
+def test_a_position_after_the_end_is_no_lag_of_0(both: Cli) -> None:
+    topic, group = unique("lag"), unique("lag-group")
+    both("topic", "create", topic, "-p", "1")
+    both("topic", "produce", topic, stdin="0\n")
+    with Consumer(bootstrap_servers=both.bootstrap, group_id=group) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.commit({TopicPartition(topic, 0): 7})
+    found = lag(both, group)
+    assert found["unread"] is None
+    assert "after the end, 1" in found["partitions"][0]["unknown"]["unread"]
+    described = both("group", "describe", group, "--format", "json")
+    assert described.document["partitions"][0]["lag"] is None
+    assert [line for line in described.errors if "the position 7 is after the end, 1" in line]
+
+
+@pytest.mark.interop
+def test_a_group_of_the_consumer_protocol_is_described_as_any_other() -> None:
+    apache = Cli(shared("apache").bootstrap)
+    topic, group = unique("next-generation"), unique("next-generation-group")
+    apache("topic", "create", topic, "-p", "2")
+    apache("topic", "produce", topic, "-p", "0", stdin="0\n1\n")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": apache.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        while len(consumer.assignment()) < 2:
+            consumer.poll(0.1)
+        consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 1)], asynchronous=False)
+        described = apache("group", "describe", group, "--format", "json").document
+        assert (described["summary"][0]["state"], described["summary"][0]["members"]) == ("Stable", 1)
+        assert {each["partition"] for each in described["partitions"] if each["member_id"]} == {0, 1}
+        assert lag(apache, group)["unread"] == 1
+        refused = apache("group", "seek", group, "--to", "earliest", "--yes", status=1)
+        assert refused.errors[0].startswith("error: NON_EMPTY_GROUP (68)")
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["no-such-group", "--to", "latest"], 1, "GROUP_ID_NOT_FOUND"),
+        (["{group}", "--to", "latest", "-p", "7"], 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["{group}", "--to", "latest", "-p", "0", "-p", "7"], 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (["{group}", "--to", "latest", "--topic", "{topic}", "-p", "0", "-p", "7"], 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_what_does_not_exist_is_not_moved_in_silence(cli: Cli, words: list[str], status: int, expected: str) -> None:
+    topic, group = unique("moved"), unique("moved-group")
+    cli("topic", "create", topic)
+    cli("topic", "produce", topic, stdin="0\n")
+    cli("topic", "consume", topic, "-g", group, "-n", "1")
+    done = cli("group", "seek", *(word.format(topic=topic, group=group) for word in words), "--yes", status=status)
+    assert expected in " ".join(done.errors)
 
 
 def test_a_group_is_moved_only_on_request(both: Cli) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.cli.running import Cli
 from tests.interop.topics import at_last
+from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
 
 pytestmark = pytest.mark.system
@@ -43,3 +47,18 @@ def test_what_is_no_file_of_a_log_is_an_error_with_a_hint(name: str, tmp_path: P
     (tmp_path / "server.properties").write_text("x=1\n")
     failed = Cli("127.0.0.1:1")("log", "dump", str(tmp_path / name), status=1)
     assert failed.errors[0].startswith("error: ") and failed.errors[1].startswith("hint: ")
+
+
+def test_whoever_has_seen_enough_of_a_segment_gets_no_error(tmp_path: Path) -> None:
+    records = [NewRecord(None, bytes([number % 256]) * 100, number, ()) for number in range(20_000)]
+    (tmp_path / NAME).write_bytes(encode_batch(records))
+    with subprocess.Popen(
+        [sys.executable, "-m", "einmal", "log", "dump", str(tmp_path / NAME)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(patient(20)) == 0

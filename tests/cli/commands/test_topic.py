@@ -13,7 +13,8 @@ from contextlib import contextmanager
 import pytest
 
 from einmal.cli.commands.topic import _FOLLOW, _Range, _range_of
-from einmal.client import Admin, Consumer, Producer, TopicPartition
+from einmal.client import Admin, Consumer, OffsetRange, Producer, RangeReader, TopicPartition
+from einmal.wire.compression import Compression
 from tests.cli.running import Cli, invoke
 from tests.interop.topics import at_last
 from tests.suite.patience import patient
@@ -376,6 +377,16 @@ def test_letters_show_the_producer_the_epochs_and_the_ends_of_the_partition(cli:
     assert rest == ["2", "2", "value", "3", "5", "0", "5"]
 
 
+def test_braces_are_letters_and_modifiers_are_wrong_usage(cli: Cli) -> None:
+    cli("topic", "create", "braces")
+    cli("topic", "produce", "braces", stdin="value\n")
+    words = ("topic", "consume", "braces", "-o", "start:end", "-f")
+    assert cli(*words, r"{%{%v%}}\n").lines == ["{{value}}"]
+    assert any("no modifiers" in line for line in cli(*words, "%v{hex}", status=2).errors)
+    # A template that JSON would pass over.
+    assert any("--format json" in line for line in cli(*words, "%v", "--format", "json", status=2).errors)
+
+
 @pytest.mark.parametrize("template", ["%q", "%v %", "%N"])
 def test_an_unknown_letter_is_wrong_usage(cli: Cli, template: str) -> None:
     failed = cli("topic", "consume", "letters", "-f", template, status=2)
@@ -424,6 +435,18 @@ def test_settings_are_changed_and_taken_back_and_partitions_are_added(both: Cli)
         lambda configs: "retention.ms" not in [each["key"] for each in configs],
     )
     assert "INVALID_PARTITIONS" in both(*words, "-p", "2", status=1).errors[0]
+
+
+def test_an_alteration_that_is_refused_in_part_changes_nothing(both: Cli) -> None:
+    name = unique("whole")
+    both("topic", "create", name, "-p", "2")
+    for words in (["-c", "retention.ms=5000", "-p", "1"], ["-c", "retention.ms=never", "-p", "3"]):
+        assert both("topic", "alter", name, *words, status=1).errors[0].startswith("error: INVALID_")
+    described = both("topic", "describe", name, "--format", "json").document
+    assert "retention.ms" not in [each["key"] for each in described["configs"]]
+    assert len(described["partitions"]) == 2
+    failed = both("topic", "alter", name, "-c", "retention.ms=1", "-d", "retention.ms", status=2)
+    assert any("retention.ms: set by -c and taken back by -d" in line for line in failed.errors)
 
 
 def test_content_is_counted_and_ranges_of_transactions_are_named(both: Cli) -> None:
@@ -512,3 +535,114 @@ def test_offsets_in_the_words_of_other_tools_are_understood(both: Cli) -> None:
     assert both(*words, "-o", "-2", "-n", "1").lines == ["2"]
     for offset in ("earliest:end", "beginning:latest", "s@0:end"):
         assert both(*words, "-o", offset).lines == ["0", "1", "2", "3"]
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["-o", "start:end"], ["-n", "2"], ["-o", "-1:end"]], ids=" ".join)
+def test_a_look_moves_no_group_that_the_settings_name(cli: Cli, cluster: str, words: list[str]) -> None:
+    topic, group = unique("looked-at"), unique("application")
+    cli("topic", "create", topic)
+    cli("topic", "produce", topic, stdin="0\n1\n2\n")
+    with Consumer(bootstrap_servers=cluster, group_id=group) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.commit({TopicPartition(topic, 0): 1})
+    done = cli("topic", "consume", topic, *words, "-X", f"group.id={group}", "-X", "auto.commit.interval.ms=0")
+    assert done.errors == ["note: group.id: not used without --group; the group's position stays"]
+    with Admin(bootstrap_servers=cluster) as admin:
+        assert admin.list_group_offsets(group)[TopicPartition(topic, 0)].offset == 1
+
+
+def test_settings_hold_where_no_option_overrides_them(cli: Cli, cluster: str) -> None:
+    topic = unique("given")
+    cli("topic", "create", topic)
+    cli("topic", "produce", topic, "-X", "compression.type=zstd", stdin="committed\n")
+    cli("topic", "produce", topic, "-X", "compression.type=zstd", "-z", "lz4", stdin="committed\n")
+    with Producer(bootstrap_servers=cluster, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "open").result()
+        words = ("topic", "consume", topic, "-o", "start:2")
+        assert cli(*words).lines == ["committed"] * 2
+        uncommitted = ("-n", "3", "-X", "isolation.level=read_uncommitted")
+        assert cli("topic", "consume", topic, *uncommitted).lines == ["committed", "committed", "open"]
+        producer.abort_transaction()
+    with RangeReader({"bootstrap.servers": cluster}) as reader:
+        batches = list(reader.read({TopicPartition(topic, 0): OffsetRange(0, 2)}))
+    assert [batch.header.compression for batch in batches] == [Compression.ZSTD, Compression.LZ4]
+
+
+def test_a_group_without_a_position_begins_where_the_setting_has_it(cli: Cli, cluster: str) -> None:
+    topic, group = unique("latest"), unique("latest-group")
+    cli("topic", "create", topic)
+    cli("topic", "produce", topic, stdin="before\n")
+    with running(cluster, "consume", topic, "-g", group, "-n", "1", "-X", "auto.offset.reset=latest") as process:
+        with Admin(bootstrap_servers=cluster) as admin:
+            at_last(lambda: admin.describe_groups([group])[group].state, lambda state: state == "Stable")
+        while process.poll() is None:
+            cli("topic", "produce", topic, stdin="after\n")
+        assert read_lines(process, 1) == [b"after\n"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topic", "create", "large", "-p", "99999999999"],
+        ["topic", "alter", "lines", "-p", "99999999999"],
+        ["topic", "consume", "lines", "-o", "@99999999999999999999"],
+        ["topic", "consume", "lines", "-o", "99999999999999999999"],
+        ["group", "seek", "nobody", "--topic", "lines", "--to", "@99999999999999999999"],
+        ["txn", "list", "--duration-filter", "99999999999999999999"],
+        ["txn", "describe-producers", "--topic", "lines", "--partition", "99999999999"],
+        ["topic", "describe", "x" * 40_000],
+    ],
+    ids=lambda words: " ".join(words)[:60],
+)
+def test_a_number_or_a_name_that_the_protocol_has_no_room_for_is_an_error(cli: Cli, words: list[str]) -> None:
+    result = invoke(words, env={"KAFKA_BROKERS": cli.bootstrap})
+    assert result.exit_code in (1, 2), result.output
+    assert "rror: " in result.stderr or result.stderr.startswith("warning: "), result.stderr
+    assert "Traceback" not in result.output
+
+
+# --- stdout --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_written_to_their_end_although_nobody_reads_what_is_printed(cli: Cli, cluster: str) -> None:
+    topic, count = unique("unread"), 20_000
+    cli("topic", "create", topic)
+    with running(cluster, "produce", topic, "-X", "linger.ms=0") as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(b"line\n" * count)
+        process.stdin.close()
+        assert process.wait(patient(60)) == 0
+        assert process.stderr.read().decode().splitlines() == [
+            "warning: nobody reads stdout any more; the work continues, and prints nothing there"
+        ]
+    with Admin(bootstrap_servers=cluster) as admin:
+        assert admin.list_offsets({TopicPartition(topic, 0): -1})[TopicPartition(topic, 0)].offset == count
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["produce", "full"], ["consume", "full", "-o", "start:end"], ["list"], ["describe", "full", "--format", "json"]],
+    ids=lambda words: words[0],
+)
+def test_a_disk_that_is_full_is_an_error_without_a_traceback(cli: Cli, cluster: str, words: list[str]) -> None:
+    cli("topic", "create", "full", "--if-not-exists")
+    cli("topic", "produce", "full", stdin="x\n" * 10)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "einmal", "topic", *words],
+            stdin=subprocess.DEVNULL if words[0] != "produce" else None,
+            input=b"y\n" if words[0] == "produce" else None,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "KAFKA_BROKERS": cluster},
+            check=False,
+        )
+    assert done.returncode == 1, done.stderr
+    assert b"error: stdout cannot be written: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr and b"Exception ignored" not in done.stderr

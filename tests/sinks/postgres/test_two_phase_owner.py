@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from einmal.client.descriptions import TransactionDescription
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Identity, OutcomeUnknown, SinkFailed, SinkFenced
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening
 from einmal.sinks.two_phase import TwoPhaseCommitPoint
 from einmal.spark.operate.ownership import KafkaOwnership

@@ -119,11 +119,13 @@ def _add_offsets(
 ) -> Iterator[None]:
     for topic, partitions in groupby(sorted(offsets), key=lambda partition: partition.topic):
         current_sum = lag_sum = 0
+        is_known = True
         for partition in partitions:
             committed = offsets[partition]
             own = labels(consumergroup=group_id, topic=topic, partition=partition.partition)
             page.add("kafka_consumergroup_current_offset", committed, own)
             current_sum += committed
+            is_known = is_known and partition in ends
             if partition in ends:
                 high_watermark, stable = ends[partition]
                 lag = max(0, high_watermark - committed)
@@ -134,4 +136,6 @@ def _add_offsets(
             yield
         of_topic = labels(consumergroup=group_id, topic=topic)
         page.add("kafka_consumergroup_current_offset_sum", current_sum, of_topic)
-        page.add("kafka_consumergroup_lag_sum", lag_sum, of_topic)
+        if is_known:
+            # A part of it would be least where a leader is lost, and readers are behind.
+            page.add("kafka_consumergroup_lag_sum", lag_sum, of_topic)

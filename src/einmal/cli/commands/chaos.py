@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import signal
 import sys
@@ -36,6 +35,7 @@ from einmal.cli.durations import seconds_of
 from einmal.cli.own_cluster import ClusterKind, Nodes, check_target, config_at, own_cluster
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
+from einmal.cli.printing.output import discard_output
 
 if TYPE_CHECKING:
     from einmal.chaos.command import CommandFaults
@@ -67,7 +67,7 @@ def chaos(
         ClusterKind | None,
         typer.Option(help="Start a cluster, whose brokers can be disturbed, too. It ends with the command."),
     ] = None,
-    nodes: Nodes = 3,
+    nodes: Nodes = None,
     kafka_home: Annotated[
         Path | None,
         typer.Option(
@@ -109,7 +109,8 @@ def chaos(
     """
     from einmal.evidence.environment import run_environment
 
-    _check(brokers, cluster, kafka_home, command, faults, rules, port)
+    check_target(brokers, cluster, nodes, disturbs_brokers=DisturbedPart.BROKERS in (faults or ()))
+    _check(cluster, kafka_home, command, faults, rules, port)
     parsed = _rules(rules or ())
     seconds = None if time is None else seconds_of("--time", time)
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
@@ -205,7 +206,6 @@ def _running(command: Sequence[str], config: Mapping[str, Any]) -> Iterator[Comm
 
 
 def _check(
-    brokers: str | None,
     cluster: ClusterKind | None,
     kafka_home: Path | None,
     command: list[str] | None,
@@ -213,7 +213,6 @@ def _check(
     rules: list[str] | None,
     port: int,
 ) -> None:
-    check_target(brokers, cluster, disturbs_brokers=DisturbedPart.BROKERS in (faults or ()))
     if (cluster is ClusterKind.KAFKA) != (kafka_home is not None):
         raise typer.BadParameter("--kafka-home FOLDER belongs to --cluster kafka, which needs it")
     if faults and DisturbedPart.COMMAND in faults and not command:
@@ -253,8 +252,8 @@ def _failures_reported() -> Iterator[None]:
         print_error(error)
         raise typer.Exit(_FAILED) from error
     except BrokenPipeError:
-        # Whoever read the faults has seen enough. Without this the interpreter complains at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the faults has seen enough.
+        discard_output()
         raise typer.Exit(128 + signal.SIGPIPE) from None
     except (BrokerFailed, KafkaMissing, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import Row, print_rows, print_sections, printable
 from einmal.cli.seeking import commit, planned
+
+if TYPE_CHECKING:
+    from einmal.types import TopicPartition
 
 group = typer.Typer(cls=WithAliases, help="Consumer groups: list, describe, lag, seek, delete.", no_args_is_help=True)
 
@@ -83,7 +86,7 @@ def describe(
                 "current_offset": offset,
                 "last_stable_offset": stable_end,
                 "log_end_offset": end,
-                "lag": None if offset is None or stable_end is None else max(0, stable_end - offset),
+                "lag": _lag(partition, offset, stable_end, end),
                 "held_back": None if end is None or stable_end is None else end - stable_end,
                 "member_id": owner.member_id if owner else None,
                 "client_id": owner.client_id if owner else None,
@@ -107,6 +110,16 @@ def describe(
     )
 
 
+def _lag(partition: TopicPartition, offset: int | None, stable: int | None, high: int | None) -> int | None:
+    """Unread offsets up to the last stable offset, where the position is one in this partition."""
+    from einmal.inspection.reading import AFTER_THE_END
+
+    if offset is not None and high is not None and offset > high:
+        print(f"warning: {partition}: the position {offset} is after the end, {high}: {AFTER_THE_END}", file=sys.stderr)
+        return None
+    return None if offset is None or stable is None else max(0, stable - offset)
+
+
 @group.command()
 def lag(
     name: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=group_names)],
@@ -126,9 +139,10 @@ def lag(
     from einmal.types import ErrorCode
 
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
-        if admin.describe_groups([name])[name].state == "Dead":
+        described = admin.describe_groups([name])[name]
+        if described.state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
-        group_lag = lag_of(admin, reader, name)
+        group_lag = lag_of(admin, reader, name, [at for member in described.members for at in member.partitions])
     if output is Format.JSON:
         print(json.dumps(document(group_lag)))
         return
@@ -172,8 +186,8 @@ def seek(
     """Move the positions of a group without members; without --yes only show them.
 
     latest is the last stable offset: what an open transaction holds back is read later, not left out. Offsets outside
-    of a partition become its first or last one. A partition that cannot be moved now keeps no other from being moved;
-    then the status is 1.
+    of a partition become its first or last one. A partition that cannot be moved now, or that does not exist, keeps no
+    other from being moved; then the status is 1.
     """
     if re.fullmatch(r"earliest|start|latest|end|@?\d+", to) is None:
         raise typer.BadParameter(f"--to {to!r} is not earliest, latest, an offset or @ms")
@@ -184,8 +198,12 @@ def seek(
     config = config_of(brokers, settings, command_config, "ConsumerSettings")
     with failures_reported():
         with Admin(config_of(brokers, settings, command_config)) as admin:
-            if admin.describe_groups([name])[name].members:
+            described = admin.describe_groups([name])[name]
+            if described.members:
                 raise error_for(ErrorCode.non_empty_group, f"group {name!r} has members; stop them first")
+            if topics is None and described.state == "Dead":
+                # With topics it is made: a program may begin there.
+                raise error_for(ErrorCode.group_id_not_found, f"group {name!r}; to make it, name its topics (--topic)")
             plan = planned(admin, name, to, topics, partitions)
         if yes and plan.moves:
             with Consumer({**config, "group.id": name}) as consumer:

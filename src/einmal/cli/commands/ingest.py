@@ -20,6 +20,7 @@ from einmal.cli.clients import failures_reported
 from einmal.cli.commands.spark_option import spark_session
 from einmal.cli.declarations import read_declaration
 from einmal.cli.printing.formats import Format
+from einmal.cli.printing.output import ServiceOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,15 +51,16 @@ def ingest(
     from einmal.ingest.machine import recorded_window
 
     declaration = _declared(file, name)
+    lines = ServiceOutput()
 
     def committed(record: CommitRecord) -> None:
         if output is Format.JSON:
             fields = {"ingest": name, "batch_id": record.batch_id, "records": record.records}
             window = recorded_window(record)
             counts = {} if window is None else {"deduplication": {"batch": window["batch"], "total": window["total"]}}
-            typer.echo(json.dumps(fields | counts))
+            lines.print(json.dumps(fields | counts))
         else:
-            typer.echo(f"{name}: batch {record.batch_id}, {record.records} records")
+            lines.print(f"{name}: batch {record.batch_id}, {record.records} records")
 
     def notify(notice: SourceNotice) -> None:
         if output is Format.JSON:

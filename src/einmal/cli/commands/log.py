@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from einmal.cli.aliases import WithAliases
+from einmal.cli.clients import failures_reported
 from einmal.cli.printing.formats import Format, Output
-from einmal.cli.printing.output import printable
+from einmal.cli.printing.output import OutputFailed, printable
 
 log = typer.Typer(cls=WithAliases, help="Files of partitions: dump.", no_args_is_help=True)
 
@@ -38,9 +39,12 @@ def dump(
 
     is_damaged = False
     try:
-        for entry in entries(OsDisk(), PurePosixPath(file)):
-            print(json.dumps(entry, default=_plain) if output is Format.JSON else "\n".join(_lines(entry)))
-            is_damaged = is_damaged or bool(entry.get("error"))
+        with failures_reported():
+            for entry in entries(OsDisk(), PurePosixPath(file)):
+                print(json.dumps(entry, default=_plain) if output is Format.JSON else "\n".join(_lines(entry)))
+                is_damaged = is_damaged or bool(entry.get("error"))
+    except OutputFailed:
+        raise
     except (OSError, ValueError, WireError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         print(f"error: {file} cannot be read: {reason}", file=sys.stderr)

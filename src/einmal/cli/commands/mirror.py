@@ -10,7 +10,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,7 +22,7 @@ from einmal.cli.clients import failures_reported, key_and_value
 from einmal.cli.commands.spark_option import spark_session
 from einmal.cli.declarations import read_declaration
 from einmal.cli.printing.formats import Format, Output
-from einmal.cli.printing.output import Row, print_rows, print_sections
+from einmal.cli.printing.output import Row, ServiceOutput, print_rows, print_sections
 
 if TYPE_CHECKING:
     from einmal.commit_protocol.commit_record import CommitRecord
@@ -229,14 +229,19 @@ class _Listener:
     output: Format
     err: bool = False
     figures: MirrorMetrics | None = None
+    lines: ServiceOutput = field(default_factory=ServiceOutput)
 
     def committed(self, record: CommitRecord) -> None:
         if self.figures is not None:
             self.figures.commit(record)
         if self.output is Format.JSON and not self.err:
-            typer.echo(json.dumps({"flow": self.flow, "batch_id": record.batch_id, "records": record.records}))
+            self.lines.print(json.dumps({"flow": self.flow, "batch_id": record.batch_id, "records": record.records}))
+            return
+        line = f"{self.flow}: batch {record.batch_id}, {record.records} records"
+        if self.err:
+            typer.echo(line, err=True)
         else:
-            typer.echo(f"{self.flow}: batch {record.batch_id}, {record.records} records", err=self.err)
+            self.lines.print(line)
 
     def notify(self, notice: MirrorNotice) -> None:
         if self.figures is not None:

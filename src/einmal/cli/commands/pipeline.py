@@ -365,7 +365,7 @@ def _row(status: PipelineStatus) -> dict[str, Any]:
         "query_id": None if record is None or is_set else record.query_id,
         "records": None if record is None else record.records,
         "positions": None if record is None else _positions(record.end),
-        "problem": status.committed.problem,
+        "problem": status.problem,
     }
 
 

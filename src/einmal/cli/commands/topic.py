@@ -8,7 +8,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -30,13 +30,13 @@ from einmal.cli.completion import group_names, topic_names
 from einmal.cli.printing.counted_output import CountedOutput
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
-from einmal.cli.printing.output import Row, print_rows, print_sections, printable
+from einmal.cli.printing.output import Row, Section, ServiceOutput, print_rows, print_sections, printable
 from einmal.cli.printing.record_output import LETTERS_HELP, Shown, shower
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from einmal.client import Consumer, ConsumerRecord, Producer, RecordMetadata, TopicPartition
+    from einmal.client import Admin, Consumer, ConsumerRecord, Producer, RecordMetadata, TopicPartition
     from einmal.inspection.topic import PartitionContent
 
 topic = typer.Typer(
@@ -135,7 +135,7 @@ def describe(
         starts, ends = log.of(wanted, EARLIEST), log.of(wanted, LATEST)
         stable = log.of(wanted, LATEST, IsolationLevel.READ_COMMITTED)
         log_ends, _ = log_ends_of(admin, wanted) if output.has_all else ({}, {})
-        configs = admin.describe_configs([name])[name]
+        configs = _configs_of(admin, name)
         contents = contents_of(admin, reader, name) if content else ()
     partitions = [
         {
@@ -151,14 +151,13 @@ def describe(
         }
         for at, partition in zip(wanted, described.partitions.values(), strict=True)
     ]
-    changed = [{"key": config.name, "value": config.value} for config in configs.values() if not config.is_default]
     summary = [{"name": name, "topic_id": str(described.topic_id), "internal": described.is_internal}]
     columns = ("partition", "leader", "epoch", "replicas", "isr")
     offsets = ("log_start_offset", "last_stable_offset", "high_watermark")
     more = ("log_end_offset",) if output.has_all else ()
-    sections: dict[str, tuple[Sequence[Row], Sequence[str]]] = {
+    sections: dict[str, Section] = {
         "summary": (summary, ("name", "topic_id", "internal")),
-        "configs": (changed, ("key", "value")),
+        "configs": (configs, ("key", "value")),
         "partitions": (partitions, (*columns, *offsets, *more)),
     }
     if content:
@@ -167,6 +166,18 @@ def describe(
             _content_columns(output),
         )
     print_sections(sections, output)
+
+
+def _configs_of(admin: Admin, name: str) -> list[Row] | None:
+    """The topic's own settings; None, after a warning, where a permission lacks that its records do not need."""
+    from einmal.client.errors import NotAuthorized
+
+    try:
+        configs = admin.describe_configs([name])[name].values()
+    except NotAuthorized as error:
+        print(f"warning: settings are not known: {printable(str(error))}", file=sys.stderr)
+        return None
+    return [{"key": config.name, "value": config.value} for config in configs if not config.is_default]
 
 
 def _content_columns(output: Format) -> tuple[str, ...]:
@@ -200,15 +211,22 @@ def alter(
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Change settings or add partitions of topics, and report the outcome for each."""
+    """Change settings or add partitions of topics, and report the outcome for each: all of it, or nothing where one
+    change is refused."""
     from einmal.client import Admin
 
-    configs: dict[str, str | None] = {**dict(map(key_and_value, changed or ())), **dict.fromkeys(unset or ())}
+    wanted = dict(map(key_and_value, changed or ()))
+    if both := sorted(wanted.keys() & set(unset or ())):
+        raise typer.BadParameter(f"{', '.join(both)}: set by -c and taken back by -d; give one of them")
+    configs: dict[str, str | None] = {**wanted, **dict.fromkeys(unset or ())}
     if not configs and partitions is None:
         raise typer.BadParameter("nothing to change: give -c KEY=VALUE, -d KEY or -p NUMBER")
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def alter_one(name: str) -> str:
+            if configs and partitions is not None:
+                # What is refused afterwards would leave half of it done.
+                admin.create_partitions({name: partitions}, validate_only=True)
             if configs:
                 admin.alter_configs(name, configs)
             if partitions is not None:
@@ -262,8 +280,9 @@ def produce(
         list[str] | None, typer.Option("-H", "--header", metavar="KEY=VALUE", help="Header of all records.")
     ] = None,
     compression: Annotated[
-        str, typer.Option("-z", "--compression", help="Codec: none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
+        str | None,
+        typer.Option("-z", "--compression", help="Codec: none, gzip, snappy, lz4 or zstd; else compression.type."),
+    ] = None,
     tombstone: Annotated[bool, typer.Option("-Z", "--tombstone", help="Write an empty value as null.")] = False,
     one_transaction: Annotated[
         str | None,
@@ -283,7 +302,9 @@ def produce(
     lines = _lines(key_delimiter, fixed, tombstone)
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = config_of(brokers, settings, command_config, "ProducerSettings")
-    config = {"max.block.ms": 10_000, **config, "compression.type": compression}
+    config = {"max.block.ms": 10_000, **config}
+    if compression is not None:
+        config["compression.type"] = compression
     if one_transaction is not None:
         config["transactional.id"] = one_transaction
     with failures_reported(), Producer(config) as producer:
@@ -294,40 +315,45 @@ def produce(
         with producer.transaction() as transaction:
             sent = [transaction.send(name, **fields) for fields in lines]
         for future in sent:
-            _print_written(future.result(), output)
+            print(_written_line(future.result(), output))
 
 
 def _produce_each(producer: Producer, name: str, lines: Iterator[dict[str, Any]], output: Format) -> None:
-    """Whatever ends the input, an error or a signal: each line that is written is printed. Raises the first error."""
+    """Whatever ends the input, an error or a signal: each line that is written is printed. Raises the first error.
+
+    Where nobody reads what is printed, the input is still written to its end.
+    """
     sent: deque[Future[RecordMetadata]] = deque()
+    printed = ServiceOutput()
     try:
         for fields in lines:
             sent.append(producer.send(name, **fields))
             while len(sent) > 1 and _is_written(sent[0]):
-                _print_written(sent.popleft().result(), output)
+                printed.print(_written_line(sent.popleft().result(), output), flush=False)
             if sent[0].done() and not _is_written(sent[0]):
                 break
     finally:
         producer.flush()
         errors = [error for future in sent if (error := future.exception()) is not None]
         for future in filter(_is_written, sent):
-            _print_written(future.result(), output)
-        sys.stdout.flush()
+            printed.print(_written_line(future.result(), output), flush=False)
+        printed.flush()
         if len(errors) > 1:
             print(f"warning: {len(errors):,} of the lines that were read are not written", file=sys.stderr)
     if errors:
         raise errors[0]
+    if printed.failure is not None:
+        raise printed.failure
 
 
 def _is_written(sent: Future[RecordMetadata]) -> bool:
     return sent.done() and sent.exception() is None
 
 
-def _print_written(written: RecordMetadata, output: Format) -> None:
+def _written_line(written: RecordMetadata, output: Format) -> str:
     if output is Format.JSON:
-        print(json.dumps(written._asdict()))
-    else:
-        print(f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}")
+        return json.dumps(written._asdict())
+    return f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}"
 
 
 def _lines(delimiter: str | None, fixed: dict[str, Any], tombstone: bool) -> Iterator[dict[str, Any]]:
@@ -349,7 +375,8 @@ def _header(text: str) -> tuple[str, bytes]:
 
 _OFFSET: Final = re.compile(r"^(?P<at>start|end|-?\d+|@\d+)(?::(?P<until>end|\d+))?$")
 _OTHER_WORDS: Final = {"earliest": "start", "beginning": "start", "latest": "end"}
-_FOLLOW: Final = 9_223_372_036_854_775_807
+_OFFSET_MAX: Final = 9_223_372_036_854_775_807
+_FOLLOW: Final = _OFFSET_MAX
 """The end of what is read where there is none."""
 
 
@@ -357,14 +384,15 @@ _FOLLOW: Final = 9_223_372_036_854_775_807
 def consume(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=topic_names)],
     offset: Annotated[
-        str,
+        str | None,
         typer.Option(
             "-o",
             "--offset",
             help="First offset: start, end, an offset, -N for the last N, or @ms. With an end, as in 'start:end' or "
-            "'5:9', stop there. earliest, latest and s@ms are accepted, too.",
+            "'5:9', stop there. earliest, latest and s@ms are accepted, too. Default: that of auto.offset.reset, else "
+            "start.",
         ),
-    ] = "start",
+    ] = None,
     number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="Maximum number of records.")] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("-p", "--partition", min=0, help="Only these partitions.")
@@ -397,17 +425,24 @@ def consume(
     """
     from einmal.client import Consumer
 
-    range_ = _OFFSET.match(_in_our_words(offset))
-    if range_ is None:
+    config = config_of(brokers, settings, command_config, "ConsumerSettings")
+    reset = config.get("auto.offset.reset")
+    range_ = _OFFSET.match(_in_our_words(offset or ("end" if reset == "latest" else "start")))
+    if range_ is None or any(int(number) > _OFFSET_MAX for number in re.findall(r"\d+", range_[0])):
         raise typer.BadParameter(f"{offset!r} is not start, end, an offset, -N or @ms, alone or with :end or :OFFSET")
     if group is not None and (partitions or range_["until"] or range_["at"] not in ("start", "end")):
         raise typer.BadParameter("a group has its own partitions and position: with --group, only -o start or -o end")
-    config = config_of(brokers, settings, command_config, "ConsumerSettings")
-    config["isolation.level"] = "read_uncommitted" if read_uncommitted else "read_committed"
-    # A position that was asked for is never replaced by another one without a word.
-    config["auto.offset.reset"] = {"start": "earliest", "end": "latest"}.get(range_["at"], "none")
+    if read_uncommitted:
+        config["isolation.level"] = "read_uncommitted"
+    config.setdefault("isolation.level", "read_committed")
+    if offset is not None or reset is None:
+        # A position that was asked for is never replaced by another one without a word.
+        config["auto.offset.reset"] = {"start": "earliest", "end": "latest"}.get(range_["at"], "none")
     if group is not None:
         config["group.id"] = group
+    elif unused := [name for name in ("group.id", "group.instance.id") if config.pop(name, None)]:
+        # It would commit where this command was, and the group's own program would continue there.
+        note(f"note: {' and '.join(unused)}: not used without --group; the group's position stays")
     show = shower(template, output)
     if control_records and (group is not None or range_["until"] is None):
         raise typer.BadParameter("--print-control-records needs an end, as in -o start:end, and no --group")

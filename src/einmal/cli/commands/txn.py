@@ -104,8 +104,10 @@ def show(
         },
         output,
     )
-    if not shown.parts:
+    if not shown.transaction.is_open:
         note("note: no transaction is open; coordinators forget the partitions of one that is ended")
+    elif "partitions" in shown.transaction.unknown:
+        note(f"note: partitions: {printable(shown.transaction.unknown['partitions'])}")
     for partition in shown.parts:
         for why in dict.fromkeys(partition.unknown.values()):
             note(f"note: {partition.topic}-{partition.partition}: {printable(why)}")
@@ -168,9 +170,7 @@ def describe(
             "two_phase_commit": transaction.is_two_phase,
             "timeout_ms": None if transaction.is_two_phase else transaction.timeout_ms,
             "start_timestamp": transaction.start_time if transaction.start_time >= 0 else None,
-            "duration_ms": max(0, now - transaction.start_time)
-            if transaction.start_time >= 0 and transaction.partitions
-            else None,
+            "duration_ms": max(0, now - transaction.start_time) if transaction.is_open else None,
             "topic_partitions": [str(partition) for partition in transaction.partitions],
         }
         for transaction in outcomes.done.values()

@@ -10,6 +10,8 @@ import json
 import logging
 import secrets
 import sys
+import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,13 +28,14 @@ from einmal.cli.clients import (
     Settings,
     config_of_other,
     ended_by_sigterm,
+    key_and_value,
     print_error,
 )
 from einmal.cli.durations import seconds_of
 from einmal.cli.own_cluster import ClusterKind, Nodes, check_target, config_at, java_program, own_cluster
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
-from einmal.cli.printing.output import print_rows
+from einmal.cli.printing.output import OutputFailed, discard_output, print_rows
 
 if TYPE_CHECKING:
     from einmal.chaos.connection_faults import ConnectionFaults
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 _NO_VERDICT: Final = 2
 _SEEDS: Final = 2**31
+_ERRORS_SHOWN: Final = 3
 
 
 class ClientName(StrEnum):
@@ -79,7 +83,7 @@ def verify(
             "and the run's own topics and groups are removed afterwards."
         ),
     ] = None,
-    nodes: Nodes = 3,
+    nodes: Nodes = None,
     kafka_home: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +93,7 @@ def verify(
     ] = None,
     settings: Settings = None,
     command_config: CommandConfig = None,
-    client: Annotated[ClientName, typer.Option(help="Library of all clients.")] = ClientName.EINMAL,
+    client: Annotated[ClientName | None, typer.Option(help="Library of all clients. Default: einmal.")] = None,
     workloads: Annotated[
         list[WorkloadName] | None, typer.Option("--workload", help="Workload; may be repeated. Default: all.")
     ] = None,
@@ -156,7 +160,9 @@ def verify(
             "drop answers, break and delay connections of this run's clients. Default: both with --cluster, else none."
         ),
     ] = None,
-    time: Annotated[str, typer.Option("--time", metavar="TIME", help="Duration, such as 30s, 5m or 1h.")] = "60s",
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="TIME", help="Duration, such as 30s, 5m or 1h. Default: 60s.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of values, faults and pauses. Default: random.")] = None,
     report: Annotated[
         Path | None,
@@ -180,27 +186,33 @@ def verify(
     from einmal.verify.pipeline.mapping import projection
     from einmal.verify.run import VerifyOptions, VerifyRun
 
+    of_pipelines = {
+        "--input": input_topic,
+        "--input-database": input_database,
+        "--output": output_topic,
+        "--output-bootstrap-server": output_bootstrap_server,
+        "--output-command-config": output_command_config,
+        "--output-sql": output_sql,
+        "--sql": sql,
+        "--map": map_function,
+    }
     if history is not None:
-        if bootstrap_server or cluster or control or workloads or pipeline or faults or report:
+        of_clusters = (bootstrap_server, cluster, nodes, kafka_home, settings, command_config, client, faults)
+        of_runs = (workloads, control, pipeline, time, seed, report)
+        if any(value not in (None, []) for value in (*of_clusters, *of_runs, *of_pipelines.values())):
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
-    check_target(bootstrap_server, cluster, disturbs_brokers=FaultSource.BROKERS in (faults or ()))
+    check_target(bootstrap_server, cluster, nodes, disturbs_brokers=FaultSource.BROKERS in (faults or ()))
     _check(control, workloads, pipeline)
     if pipeline is None:
-        _check_without_pipeline(
-            {
-                "--input": input_topic,
-                "--input-database": input_database,
-                "--output": output_topic,
-                "--output-bootstrap-server": output_bootstrap_server,
-                "--output-command-config": output_command_config,
-                "--output-sql": output_sql,
-                "--sql": sql,
-                "--map": map_function,
-            }
-        )
+        _check_without_pipeline(of_pipelines)
+    else:
+        _check_pipeline(client, one_cluster=not (input_database or output_bootstrap_server), **_topics(of_pipelines))
+    _check_report(report)
+    _check_client_settings(client, settings)
     if output_command_config and not output_bootstrap_server:
         raise typer.BadParameter("--output-command-config needs --output-bootstrap-server")
+    seconds = seconds_of("--time", time or "60s")
     needs_kafka = cluster is ClusterKind.KAFKA or client is ClientName.JAVA
     if needs_kafka != (kafka_home is not None):
         raise typer.BadParameter("--kafka-home FOLDER belongs to --cluster kafka and --client java, which need it")
@@ -220,14 +232,15 @@ def verify(
             )
         with own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
             options = VerifyOptions(
-                client=client.value,
+                client=(client or ClientName.EINMAL).value,
                 java=_java_library(kafka_home) if kafka_home and client is ClientName.JAVA else None,
                 workloads=[workload.value for workload in workloads or WorkloadName],
                 control=None if control is None else control.value,
                 pipeline=tested,
-                seconds=seconds_of("--time", time),
+                seconds=seconds,
                 seed=drawn,
                 config=config_at(own, bootstrap_server, settings, command_config),
+                software="" if own is None else own.software,
             )
             with _network(kinds, options.config) as network:
                 disturbed = own if FaultSource.BROKERS in kinds else None
@@ -236,14 +249,18 @@ def verify(
     for leftover in left:
         print(f"warning: not removed: {leftover}", file=sys.stderr)
     fields = evidence.fields(environment, left)
+    with _verdict_printed():
+        if output is Format.JSON:
+            print(json.dumps(fields))
+        else:
+            _print(evidence, environment)
+    status = evidence.verdict.exit_status
     if report is not None:
         # A pipeline's writes are its input, and its reads the output: no history of one log.
-        _write(report, evidence, environment, left, fields, evidence.workloads if tested is None else ())
-    if output is Format.JSON:
-        typer.echo(json.dumps(fields))
-    else:
-        _print(evidence, environment)
-    raise typer.Exit(evidence.verdict.exit_status)
+        status = status or _write(
+            report, evidence, environment, left, fields, evidence.workloads if tested is None else ()
+        )
+    raise typer.Exit(status)
 
 
 def _check_history(path: Path, output: Format) -> NoReturn:
@@ -251,12 +268,26 @@ def _check_history(path: Path, output: Format) -> NoReturn:
 
     with _failures_reported():
         checked = check_history(path)
-    if output is Format.JSON:
-        typer.echo(json.dumps(checked.fields()))
-    else:
-        _print_workloads([checked.workload], checked.began)
-        print(f"verdict: {checked.verdict.value}. {checked.sentence}")
+    with _verdict_printed():
+        if output is Format.JSON:
+            print(json.dumps(checked.fields()))
+        else:
+            _print_workloads([checked.workload], checked.began)
+            print(f"verdict: {checked.verdict.value}. {checked.sentence}")
     raise typer.Exit(checked.verdict.exit_status)
+
+
+@contextmanager
+def _verdict_printed() -> Iterator[None]:
+    """The exit status is the verdict's, whoever reads what is printed."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    except OutputFailed as error:
+        discard_output()
+        print(f"error: stdout cannot be written: {error.strerror}", file=sys.stderr)
 
 
 def _check(control: ControlName | None, workloads: list[WorkloadName] | None, pipeline: str | None) -> None:
@@ -270,6 +301,40 @@ def _check_without_pipeline(options: Mapping[str, object]) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise typer.BadParameter(f"{', '.join(given)}: only with --pipeline COMMAND")
+
+
+def _topics(options: Mapping[str, object]) -> dict[str, object]:
+    return {"source": options["--input"], "target": options["--output"]}
+
+
+def _check_pipeline(client: ClientName | None, source: object, target: object, *, one_cluster: bool) -> None:
+    if client is not None:
+        raise typer.BadParameter("--client is of workloads: --pipeline has clients of its own")
+    if one_cluster and source is not None and source == target:
+        raise typer.BadParameter("--input and --output are two topics: of one, the output is compared with itself")
+
+
+def _check_report(path: Path | None) -> None:
+    """Before the run: its verdict must not be lost for a file that cannot be written."""
+    if path is None:
+        return
+    if path.suffix in (".json", ".jsonl", ".edn"):
+        raise typer.BadParameter(f"--report {path}: name the page, FILE.html; FILE.json is written beside it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise typer.BadParameter(f"--report: {path} cannot be written: {error.strerror}") from error
+
+
+def _check_client_settings(client: ClientName | None, settings: list[str] | None) -> None:
+    """A warning of settings that another library does not get from us."""
+    if client not in (ClientName.AIOKAFKA, ClientName.KAFKA_PYTHON, ClientName.JAVA):
+        return
+    names = [key_and_value(setting)[0].strip() for setting in settings or ()]
+    unused = [name for name in names if not name.startswith(("bootstrap.", "sasl.", "ssl.", "security."))]
+    if unused:
+        print(f"warning: {', '.join(unused)}: without effect with --client {client.value}", file=sys.stderr)
 
 
 def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> list[FaultSource]:
@@ -348,6 +413,13 @@ def _failures_reported() -> Iterator[None]:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except Exception as error:  # noqa: BLE001 - a traceback has the status of an anomaly.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        print(f"error: {type(error).__name__} in {where}: {error}", file=sys.stderr)
+        print("hint: this is a fault of einmal verify, and no verdict; please report it", file=sys.stderr)
     else:
         return
     finally:
@@ -362,26 +434,34 @@ def _write(
     left: list[str],
     fields: dict[str, object],
     with_histories: Sequence[WorkloadEvidence],
-) -> None:
+) -> int:
+    """The exit status: 0 where everything is written."""
     from einmal.verify.histories.files import write_edn, write_json
     from einmal.verify.page import page
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(evidence, environment, left))
-        path.with_suffix(".json").write_text(json.dumps(fields, indent=2) + "\n")
+        path.write_text(page(evidence, environment, left), encoding="utf-8")
+        path.with_suffix(".json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
         for workload in with_histories:
             write_json(workload.history, path.with_name(f"{path.stem}-{workload.name}.jsonl"))
-            write_edn(workload.history, path.with_name(f"{path.stem}-{workload.name}.edn"))
+            if workload.history.is_read_to_the_end:
+                write_edn(workload.history, path.with_name(f"{path.stem}-{workload.name}.edn"))
+            else:
+                # Whoever checks one takes what was not read for lost.
+                note(f"note: {workload.name} was not read to its end: no .edn is written")
     except OSError as error:
         print(f"error: --report: {path} cannot be written: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(_NO_VERDICT) from error
+        return _NO_VERDICT
     histories = f", histories: {path.with_name(path.stem)}-*.jsonl and .edn" if with_histories else ""
     note(f"report: {path} and {path.with_suffix('.json')}{histories}")
+    return 0
 
 
 def _print(evidence: Evidence, environment: RunEnvironment) -> None:
     _print_workloads(evidence.workloads, evidence.began)
+    for workload in evidence.workloads:
+        for text, count in Counter(workload.client_errors).most_common(_ERRORS_SHOWN):
+            print(f"errors of clients: {workload.name}: {count} × {text}")
     print(f"\ndurability: {', '.join(f'{name}={value}' for name, value in evidence.durability.items())}")
     print(f"not tested: {'; '.join(evidence.not_tested)}")
     print(f"repeat: {environment.command}")

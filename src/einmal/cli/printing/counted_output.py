@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from einmal.cli.printing.output import output_failures
+
 _CHUNK_BYTES: Final = select.PIPE_BUF
 """As many a writable pipe takes without waiting (POSIX), so that no signal waits for a reader."""
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -32,12 +34,13 @@ class CountedOutput:
             self._waits_for = []
 
     def write(self, data: bytes) -> None:
-        """All of them, at once. Raises OSError, and what a signal's handler raises; ``written`` is right then too."""
+        """All of them, at once. Raises OutputFailed, BrokenPipeError, and what a signal's handler raises; ``written``
+        is right then, too."""
         view = memoryview(data)
         while view:
             if self._waits_for:
                 select.select([], self._waits_for, [])
-            with _signals_held_back():
+            with output_failures(), _signals_held_back():
                 count = self._raw.write(view[:_CHUNK_BYTES]) or 0
                 self.written += count
             view = view[count:]

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 from einmal.cli.printing.formats import Format
@@ -37,6 +40,26 @@ def undisguised(stream: TextIO) -> TextIO:
     return stream.original if isinstance(stream, TerminalText) else stream
 
 
+class OutputFailed(OSError):
+    """The output of a command cannot be written: the disk is full, not: nobody reads it any more (BrokenPipeError)."""
+
+
+@contextmanager
+def output_failures() -> Iterator[None]:
+    """Names the failures of writing in this block as what they are. Raises OutputFailed, BrokenPipeError."""
+    try:
+        yield
+    except (BrokenPipeError, OutputFailed):
+        raise
+    except OSError as error:
+        raise OutputFailed(error.errno, error.strerror) from error
+
+
+def discard_output() -> None:
+    """Let the rest of the output go nowhere: otherwise the interpreter complains at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class TerminalText(io.TextIOWrapper):
     """A standard stream whose text does nothing to a terminal but fill its lines, wherever the text comes from.
 
@@ -56,7 +79,48 @@ class TerminalText(io.TextIOWrapper):
         """The reference keeps the file open, too."""
 
     def write(self, text: str, /) -> int:
-        return super().write(_COMMANDS.sub(_escaped, text))
+        """Raises OutputFailed, BrokenPipeError."""
+        with output_failures():
+            return super().write(_COMMANDS.sub(_escaped, text))
+
+    def flush(self) -> None:
+        """Raises OutputFailed, BrokenPipeError."""
+        with output_failures():
+            super().flush()
+
+
+class ServiceOutput:
+    """Lines on stdout of a command whose work does not end where nobody can read them any more.
+
+    ``failure``: why they cannot be written, where that is not that their reader has ended.
+    """
+
+    def __init__(self) -> None:
+        self.failure: OutputFailed | None = None
+        self._is_open = True
+
+    def print(self, line: str, *, flush: bool = True) -> None:
+        if not self._is_open:
+            return
+        try:
+            print(line, flush=flush)
+        except (BrokenPipeError, OutputFailed) as error:
+            self.close(error)
+
+    def flush(self) -> None:
+        if self._is_open:
+            try:
+                sys.stdout.flush()
+            except (BrokenPipeError, OutputFailed) as error:
+                self.close(error)
+
+    def close(self, error: OSError) -> None:
+        """Print no more lines, and one warning."""
+        self._is_open = False
+        self.failure = error if isinstance(error, OutputFailed) else None
+        discard_output()
+        reason = "nobody reads stdout any more" if self.failure is None else f"stdout: {error.strerror}"
+        print(f"warning: {reason}; the work continues, and prints nothing there", file=sys.stderr)
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:
@@ -75,18 +139,25 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
-def print_sections(sections: Mapping[str, tuple[Sequence[Row], Sequence[str]]], output: Format) -> None:
+Section = tuple[Sequence[Row] | None, Sequence[str]]
+"""Rows and their columns; None instead of rows that are not known."""
+
+
+def print_sections(sections: Mapping[str, Section], output: Format) -> None:
     """Several tables, each under its name; in JSON one object of lists."""
     if output is Format.JSON:
         document = {
-            name: [{column: row[column] for column in columns} for row in rows]
+            name: None if rows is None else [{column: row[column] for column in columns} for row in rows]
             for name, (rows, columns) in sections.items()
         }
         print(json.dumps(document))
         return
     for number, (name, (rows, columns)) in enumerate(sections.items()):
         print(f"{'' if number == 0 else chr(10)}{name.upper()}")
-        print_rows(rows, columns, output)
+        if rows is None:
+            print("not known")
+        else:
+            print_rows(rows, columns, output)
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from einmal.cli.printing.messages import is_quiet, note
+from einmal.cli.printing.output import ServiceOutput
 from einmal.pipeline import events
 from einmal.spark.operate.watch import Watched
 from einmal.spark.output.reports import ALREADY_IN, SKIPPED, BatchReport
@@ -40,6 +41,7 @@ class Console:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
+        self._output = ServiceOutput()
         self._lines: dict[str, _Lines] = {}
         self._begun: set[str] = set()
         terminal = Terminal(stderr=True)
@@ -115,11 +117,7 @@ class Console:
 
     def _print(self, report: BatchReport, lag: Mapping[str, int] | None) -> None:
         known = {"lag": None if lag is None else sum(lag.values()), "lag_by_topic": lag}
-        try:
-            print(json.dumps(report.fields() | known), flush=True)
-        except BrokenPipeError:
-            # The reader has seen enough; the pipeline continues.
-            self._as_json = False
+        self._output.print(json.dumps(report.fields() | known))
 
 
 def line(reports: Sequence[BatchReport]) -> str:

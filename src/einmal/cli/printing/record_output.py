@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LETTERS_HELP: Final = (
     r"%t topic, %p partition, %o offset, %k key, %v or %s value, %d or %T timestamp in ms, %h headers; "
     r"%K, %V or %S, %H: lengths of key and value (-1: null), number of headers; %e leader epoch, %x producer id, "
-    r"%y producer epoch, %| last stable offset, %] high watermark, %% a percent sign, \n, \t, \r."
+    r"%y producer epoch, %| last stable offset, %] high watermark, %% a percent sign, %{ and %} braces, \n, \t, \r."
 )
 
 
@@ -35,8 +35,8 @@ class Shown(NamedTuple):
 
 Letter = Callable[[Shown], Any]
 
-_ESCAPES: Final[Mapping[str, bytes]] = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", "%%": b"%"}
-_TOKENS: Final = re.compile(r"(%.?|\\[ntr])", re.DOTALL)
+_ESCAPES: Final[Mapping[str, bytes]] = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", "%%": b"%", "%{": b"{", "%}": b"}"}
+_TOKENS: Final = re.compile(r"(%[^%{]\{[^}]*\}?|%.?|\\[ntr])", re.DOTALL)
 _LETTERS: Final[Mapping[str, Letter]] = {
     "%t": lambda shown: shown.record.topic,
     "%p": lambda shown: shown.record.partition,
@@ -62,7 +62,10 @@ _LETTERS: Final[Mapping[str, Letter]] = {
 
 
 def shower(template: str | None, output: Format) -> Callable[[Shown], bytes]:
-    """A record as bytes: those of a value pass as they are. Raises typer.BadParameter for an unknown letter."""
+    """A record as bytes: those of a value pass as they are. Raises typer.BadParameter for an unknown letter, and for a
+    template with ``--format json``."""
+    if output is Format.JSON and template is not None:
+        raise typer.BadParameter("--template has its own form: give it, or --format json")
     if output is Format.JSON:
         return lambda shown: json.dumps(_as_json(shown.record)).encode() + b"\n"
     if template is None:
@@ -76,6 +79,10 @@ def _token(token: str, *, is_letter: bool) -> bytes | Letter:
         return os.fsencode(token)
     if token in _ESCAPES:
         return _ESCAPES[token]
+    if token[:2] in _LETTERS and token[2:]:
+        raise typer.BadParameter(
+            f"{token!r}: letters have no modifiers here, and %{{ is a brace; JSON has bytes as hex"
+        )
     if token not in _LETTERS:
         raise typer.BadParameter(f"{token!r} is no letter of a template; there are {LETTERS_HELP}")
     return _LETTERS[token]

@@ -27,6 +27,7 @@ from einmal.client.config import AdminSettings, parse
 from einmal.client.cores.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from einmal.client.cores.metadata_cache import TopicMetadata
 from einmal.client.descriptions import (
+    OPEN_STATES,
     ClusterDescription,
     ConfigEntry,
     GroupDescription,
@@ -43,6 +44,8 @@ from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.event_log import EventLog
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.wire.api.consumer_group_describe import API as CONSUMER_GROUP_DESCRIBE
+from einmal.wire.api.consumer_group_describe import ConsumerGroupDescribeRequest
 from einmal.wire.api.create_partitions import API as CREATE_PARTITIONS
 from einmal.wire.api.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from einmal.wire.api.create_topics import API as CREATE_TOPICS
@@ -99,8 +102,6 @@ _DELETE: Final = 1
 _SET_FOR_TOPIC: Final = 1
 """The config source of a value that was set for the topic itself."""
 _TRANSACTION_STATE: Final = "__transaction_state"
-_MANAGED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
-"""States in which a coordinator will end a transaction in every partition."""
 LIST_TRANSACTIONS_BY_DURATION: Final = 1
 """The first version that filters by duration."""
 
@@ -211,10 +212,10 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             check(result, f"deleting topic {result.name!r}")
             self._cluster.metadata.topics.pop(result.name or "", None)
 
-    async def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Increase the partition counts of topics to these totals."""
+    async def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Increase the partition counts of topics to these totals; ``validate_only``: only ask whether it may be."""
         topics = tuple(CreatePartitionsTopic(name, count) for name, count in counts.items())
-        request = CreatePartitionsRequest(topics, self.settings.request_timeout_ms)
+        request = CreatePartitionsRequest(topics, self.settings.request_timeout_ms, validate_only)
         response = await self._call(CREATE_PARTITIONS, request, lambda _: ())
         for result in response.results:
             check(result, f"adding partitions to {result.name!r}")
@@ -233,12 +234,15 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
         return configs
 
-    async def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
-        """Set settings of a topic; None resets one to the broker's default."""
+    async def alter_configs(
+        self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set settings of a topic; None resets one to the broker's default. ``validate_only``: only ask whether it may
+        be."""
         changes = tuple(
             AlterableConfig(name, _DELETE if value is None else _SET, value) for name, value in configs.items()
         )
-        request = IncrementalAlterConfigsRequest((AlterConfigsResource(_TOPIC, topic, changes),))
+        request = IncrementalAlterConfigsRequest((AlterConfigsResource(_TOPIC, topic, changes),), validate_only)
         response = await self._call(INCREMENTAL_ALTER_CONFIGS, request, lambda response: response.responses)
         for result in response.responses:
             check(result, f"settings of topic {topic!r}")
@@ -332,7 +336,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         look like a transaction that nobody will end. Transactional ids without permission (DESCRIBE) stay hidden.
         """
         before = await _coordinators(self)
-        listed = await self.list_transactions(states=_MANAGED, producer_ids=producer_ids)
+        listed = await self.list_transactions(states=OPEN_STATES, producer_ids=producer_ids)
         if None in before.values() or await _coordinators(self) != before:
             raise RetriableError(
                 ErrorCode.coordinator_not_available,
@@ -457,7 +461,8 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         return sorted(listings, key=lambda listing: listing.group_id)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """State, protocol and members with their partitions. A group that does not exist is in state Dead."""
+        """State, protocol and members with their partitions, of classic groups and of those of the consumer protocol
+        (KIP-848). A group that does not exist is in state Dead."""
         descriptions = {}
         for group_id in group_ids:
             answer = await self._call_group(
@@ -471,10 +476,48 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
                 raise error_for(group.error_code, f"group {group_id!r}")
             node_id = await self._cluster.coordinators.find(GROUP, group_id, deadline=self._cluster.deadline())
             members = tuple(_member(member, group.protocol_type) for member in group.members)
-            descriptions[group_id] = GroupDescription(
+            described = GroupDescription(
                 group_id, group.group_state, group.protocol_type, group.protocol_data, members, node_id
             )
+            if described.state == "Dead":
+                # For this request a group of the other protocol is none.
+                described = await self._describe_consumer_group(group_id, node_id) or described
+            descriptions[group_id] = described
         return descriptions
+
+    async def _describe_consumer_group(self, group_id: str, node_id: int) -> GroupDescription | None:
+        """None: there is none of the consumer protocol, or brokers that do not know it."""
+        try:
+            answer = await self._call_group(
+                group_id,
+                CONSUMER_GROUP_DESCRIBE,
+                ConsumerGroupDescribeRequest((group_id,)),
+                lambda response: response.groups[0].error_code,
+            )
+        except RequestRefused as error:
+            if error.code is not ErrorCode.unsupported_version:
+                raise
+            return None
+        group = answer.groups[0]
+        if group.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+            return None
+        if group.error_code is not ErrorCode.none:
+            raise error_for(group.error_code, f"group {group_id!r}")
+        members = tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                tuple(
+                    TopicPartition(topic.topic_name, index)
+                    for topic in member.assignment.topic_partitions
+                    for index in topic.partitions
+                ),
+            )
+            for member in group.members
+        )
+        return GroupDescription(group_id, group.group_state, PROTOCOL_TYPE, group.assignor_name, members, node_id)
 
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = True

@@ -55,9 +55,9 @@ class AdminCalls(SecurityCalls):
         """Raises UnknownTopic."""
         self._thread.run(lambda admin: admin.delete_topics(topics))
 
-    def create_partitions(self, counts: Mapping[str, int]) -> None:
+    def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Let topics have so many partitions in all."""
-        self._thread.run(lambda admin: admin.create_partitions(counts))
+        self._thread.run(lambda admin: admin.create_partitions(counts, validate_only=validate_only))
 
     def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
         """All settings of topics, those of the broker's defaults too. Raises UnknownTopic."""
@@ -67,9 +67,9 @@ class AdminCalls(SecurityCalls):
         """All settings of a broker, as it runs. Raises RequestRefused."""
         return self._thread.run(lambda admin: admin.describe_broker_configs(node_id))
 
-    def alter_configs(self, topic: str, configs: Mapping[str, str | None]) -> None:
+    def alter_configs(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None:
         """Set settings of a topic; None takes one back to the broker's default."""
-        self._thread.run(lambda admin: admin.alter_configs(topic, configs))
+        self._thread.run(lambda admin: admin.alter_configs(topic, configs, validate_only=validate_only))
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED

@@ -29,6 +29,7 @@ from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.claims import Denied, Output
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.commit_protocol.positions import short
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.batch_rows import BatchRows
@@ -47,7 +48,7 @@ from einmal.sinks.kafka.claim_service import ClaimService
 from einmal.sinks.kafka.commit_log import CommitLog, Uncertain
 from einmal.sinks.kafka.open_transaction import OpenTransaction, TopicTable, WriteAs
 from einmal.sinks.kafka.source_positions import SourcePositions
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT, KafkaTransactions
+from einmal.sinks.kafka.transactions import KafkaTransactions
 from einmal.types import ErrorCode, TopicPartition
 
 _COMMIT_TOPIC_GONE: Final = (

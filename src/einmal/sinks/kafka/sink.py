@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
+from typing import Final
 
-from einmal.client.errors import KafkaError
+from einmal.client.errors import KafkaError, NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.options.values import OptionError
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Committed, SinkFailed
@@ -15,9 +18,23 @@ from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening, KafkaRowCommitPoint
 from einmal.sinks.kafka.committed import committed
 from einmal.sinks.kafka.source_positions import SourcePositions
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.sink import Opening, RowSink, Sink
+
+LATE_WRITES: Final = (
+    "the brokers do not refuse writes that come after their transaction has ended (KIP-890, since Kafka 3.6): a late "
+    "request of a dead task could be committed with a later batch",
+    "use brokers of Kafka 3.6 or later, or processing.guarantee=at_least_once",
+)
+"""Problem of brokers, and what to do."""
+
+
+def deleted_with_time(topic: str, policy: str | None) -> list[tuple[str, str]]:
+    """Return what is wrong with the cleanup.policy of a topic of commit records."""
+    if policy in (None, "compact"):
+        return []
+    what = f"topic {topic!r} has cleanup.policy={policy}: commit records would be deleted with time"
+    return [(what, f"set cleanup.policy=compact on {topic}")]
 
 
 class KafkaSink(Sink):
@@ -89,6 +106,18 @@ class KafkaRowSink(KafkaSink, RowSink):
         except KafkaError as error:
             raise SinkFailed(str(error)) from error
         return []
+
+    def transaction_problems(self) -> list[tuple[str, str]]:
+        """Return what keeps these brokers, or the topic of commit records, which exists, from transactions. Raises
+        SinkFailed."""
+        try:
+            problems = [] if self.cluster.refuses_late_writes() else [LATE_WRITES]
+            # Settings may be hidden from who may write.
+            with suppress(NotAuthorized):
+                problems += deleted_with_time(COMMIT_TOPIC, self.cluster.topic_setting(COMMIT_TOPIC, "cleanup.policy"))
+        except KafkaError as error:
+            raise SinkFailed(str(error)) from error
+        return problems
 
     def promises(self) -> tuple[Reason, ...]:
         return (

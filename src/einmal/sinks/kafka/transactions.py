@@ -9,16 +9,12 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
-from typing import Final
 
 from einmal.client import PreparedTxnState, TransactionDriver
 from einmal.client.aio.producing.transaction_requests import KeptTransaction
 from einmal.client.errors import FatalError, KafkaError
-from einmal.options.sink import TRANSACTION_TIMEOUT_MS
-from einmal.options.values import OptionError
+from einmal.options.sink import TRANSACTION_TIMEOUT_MS, TWO_PHASE_COMMIT
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
-
-TWO_PHASE_COMMIT: Final = "transaction.two.phase.commit.enable"
 
 
 class KafkaTransactions:
@@ -140,12 +136,3 @@ def _timeouts(client: Mapping[str, str]) -> list[int]:
     """Transaction timeouts (ms) to ask for, in order: the user's, else Kafka's default maximum and lower ones."""
     chosen = client.get("transaction.timeout.ms")
     return [int(chosen)] if chosen is not None else [TRANSACTION_TIMEOUT_MS, 300_000, 60_000]
-
-
-def check_two_phase(databases: int) -> None:
-    """Raises OptionError where a query that writes to topics has not one database beside them."""
-    if databases != 1:
-        raise OptionError(
-            f'option "kafka.{TWO_PHASE_COMMIT}" is for a query that writes to topics and to one database, in one '
-            f"commit; this one has {databases} databases\nhint: leave it out, or add a sink of another type"
-        )

@@ -31,7 +31,6 @@ from einmal.options.source import source_options
 from einmal.options.values import OptionError, Options
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineRefused
-from einmal.sinks.kafka.transactions import check_two_phase
 from einmal.sinks.kinds import KAFKA, new_sink, sink_class
 from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, rejected_letters, topics_with_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
@@ -247,10 +246,7 @@ class StreamWriter:
         options = sink_options(self._options, others=len(others))
         topics = KafkaFrameSink(options.client, options.topic, options.group_id)
         parts = (Part(topics, TOPICS_COLUMN if others else None), *others)
-        if not topics.two_phase:
-            return options, parts
-        check_two_phase(len(others))
-        return options, (Part(FrameTwoPhaseSink(*parts)),)
+        return options, (Part(FrameTwoPhaseSink(*parts)),) if topics.two_phase else parts
 
     def _record_name(self, sink: str) -> str | None:
         """Return the name of a sink's own commit record, where several databases have one each: they may be tables of

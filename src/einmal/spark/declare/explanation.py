@@ -12,11 +12,10 @@ from typing import Final
 from einmal.client.errors import KafkaError
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclaredSink, Source
-from einmal.options.sink import EXACTLY_ONCE, SinkOptions
+from einmal.options.sink import EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
 from einmal.options.source import topics_of
 from einmal.options.values import client_settings
 from einmal.schemas import settings as decoding_settings
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.kinds import new_sink
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SinkFacts, SourceFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
@@ -40,7 +39,7 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
         sources=tuple(_source(source) for source in declaration.sources),
         topics=topics,
         sinks=_sinks(declaration),
-        together=declaration.writer.get(f"kafka.{TWO_PHASE_COMMIT}") == "true",
+        together=isinstance(options, SinkOptions) and options.client.get(TWO_PHASE_COMMIT) == "true",
         plan=plan,
         plan_problem=plan_problem,
         cluster=cluster,
@@ -70,8 +69,8 @@ def _source(source: Source) -> SourceFacts:
     return SourceFacts(
         name=source.name,
         format=source.format,
-        isolation=client.get("isolation.level", _DEFAULT_ISOLATION[source.format]),
-        fails_on_data_loss=options.get("failondataloss", "true") != "false",
+        isolation=client.get("isolation.level", _DEFAULT_ISOLATION[source.format]).strip().lower(),
+        fails_on_data_loss=options.get("failondataloss", "true").lower() != "false",
         cluster=cluster,
         problem=problem,
         decoded=source.decoding.get("value.format", source.decoding.get("key.format", "")),

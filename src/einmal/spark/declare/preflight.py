@@ -21,6 +21,7 @@ from einmal.pipeline.errors import PipelineRefused, PreflightFailed
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
 from einmal.sinks.kafka.routing import check_columns
+from einmal.sinks.kafka.sink import LATE_WRITES, deleted_with_time
 from einmal.sinks.sink import RowSink
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts, inspect
 from einmal.spark.environment.plans.row_schemas import schema_of
@@ -236,14 +237,8 @@ def write_problems(topic: TopicFacts, *, reads: bool = False) -> Missing:
     problems += _denied(topic, WRITE, "write to")
     if reads:
         problems += _denied(topic, READ, "read")
-    policy = topic.settings.get("cleanup.policy")
-    if reads and policy not in (None, "compact"):
-        problems.append(
-            (
-                f"topic {topic.name!r} has cleanup.policy={policy}: commit records would be deleted with time",
-                f"set cleanup.policy=compact on {topic.name}",
-            )
-        )
+    if reads:
+        problems += deleted_with_time(topic.name, topic.settings.get("cleanup.policy"))
     return problems
 
 
@@ -253,13 +248,7 @@ def transaction_problems(facts: ClusterFacts) -> Missing:
         (f"the client may not use the {word} {name!r}: {why}", _ACL_OF[word]) for word, name, why in facts.refused
     ]
     if not facts.verifies:
-        problems.append(
-            (
-                "the brokers do not refuse writes that come after their transaction has ended (KIP-890, since Kafka "
-                "3.6): a late request of a dead task could be committed with a later batch",
-                "use brokers of Kafka 3.6 or later, or processing.guarantee=at_least_once",
-            )
-        )
+        problems.append(LATE_WRITES)
     return problems
 
 

@@ -38,7 +38,7 @@ from einmal.security.redaction import RedactedDict
 from einmal.spark.decoding.reports import Reports
 from einmal.spark.decoding.rows import RESCUED, Decoding, good_rows
 from einmal.spark.environment.plans.plan_nodes import analyzed_plan, kind_of, plan_nodes
-from einmal.spark.environment.plans.source_nodes import is_source, offset_numbers
+from einmal.spark.environment.plans.source_nodes import is_source, offset_numbers, source_names
 from einmal.spark.environment.spark_session import require_classic_session
 
 _MARK: Final = "einmal_decode_"
@@ -102,7 +102,10 @@ def decode(frame: DataFrame, options: Mapping[str, str], *, name: str | None = N
     )
     if settings.tolerates and source is not None:
         # A timestamp that Spark does not have then makes a dead letter, too.
-        frame = frame.sparkSession.readStream.format("einmal").options(**source, **{UNDATED: "true"}).load()
+        reader = frame.sparkSession.readStream
+        for source_name in source_names(frame):
+            reader = reader.name(source_name)
+        frame = reader.format("einmal").options(**source, **{UNDATED: "true"}).load()
     reports = frame.sparkSession.sparkContext.accumulator({}, Reports())
     function = good_rows(decoding, reports)
     function.__name__ = f"{_MARK}{uuid4().hex}"

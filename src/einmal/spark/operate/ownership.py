@@ -7,35 +7,38 @@ name, and an instance that acquires the name in the meantime fences the change.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from einmal.client.descriptions import TransactionDescription
-from einmal.client.errors import RequestRefused
+from einmal.client.errors import KafkaError, NoBrokerReachable
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord, UnreadableCommitRecord
 from einmal.commit_protocol.positions import offsets_of, topics_in
 from einmal.commit_protocol.source_offsets import SourcePosition
+from einmal.options.sink import TWO_PHASE_COMMIT
 from einmal.sinks.commit_point import Committed, SinkFailed
 from einmal.sinks.kafka.commit_log import PARTITIONS, TOPIC_CONFIG
-from einmal.sinks.kafka.transactions import TWO_PHASE_COMMIT
 from einmal.sinks.sink import Opening, RowSink
 from einmal.sinks.two_phase import TwoPhaseSink
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
-from einmal.types import ErrorCode
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
     """``lag``: offsets up to the last stable offset of its topics in this cluster, None where they are not here.
-    ``transaction``: what its coordinator knows; None: it has forgotten the name. ``open_ms``: how old it is."""
+    ``transaction``: what its coordinator knows; None: it has forgotten the name. ``open_ms``: how old it is.
+    ``problem``: why its record, its transaction or its lag is not known, where that has a reason."""
 
     committed: Committed
     lag: int | None
     transaction: TransactionDescription | None
     open_ms: int | None
+    problem: str = ""
 
 
 class Changed(Exception):
@@ -67,18 +70,20 @@ class Ownership:
         return self._sink.committed()
 
     def status(self, last: Committed) -> PipelineStatus:
-        """Raises KafkaError."""
-        transaction = self.transaction(last.transactional_id)
-        is_open = transaction is not None and transaction.start_time >= 0 and bool(transaction.partitions)
+        """Ask; a question that is refused hides no other pipeline. Raises NoBrokerReachable."""
+        problems = [last.problem]
+        transaction = _answer("transaction", lambda: self.transaction(last.transactional_id), problems)
         now = time.time_ns() // 1_000_000
+        record, sources = last.record, self._sources
         lag = None
-        if last.record is not None and self._sources is not None:
-            lag = _lag(last.record, self._sources)
+        if record is not None and sources is not None:
+            lag = _answer("lag", lambda: _lag(record, sources), problems)
         return PipelineStatus(
             committed=last,
             lag=lag,
             transaction=transaction,
-            open_ms=max(0, now - transaction.start_time) if is_open and transaction is not None else None,
+            open_ms=max(0, now - transaction.start_time) if transaction is not None and transaction.is_open else None,
+            problem="; ".join(filter(None, problems)),
         )
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
@@ -133,17 +138,23 @@ class KafkaOwnership(Ownership):
         self._cluster = sink.cluster
 
     def transaction(self, transactional_id: str) -> TransactionDescription | None:
-        """None: its coordinator has forgotten the name, or it never was."""
-        try:
-            return self._cluster.admin.describe_transactions([transactional_id])[transactional_id]
-        except RequestRefused as error:
-            if error.code is not ErrorCode.transactional_id_not_found:
-                raise
-            return None
+        """None: its coordinator has forgotten the name, or it never was, or these brokers do not report it."""
+        return self._cluster.transaction(transactional_id)
 
     def change(self, transactional_id: str, expected: CommitRecord | None, record: CommitRecord | None) -> None:
         self._cluster.create_topic(COMMIT_TOPIC, PARTITIONS, TOPIC_CONFIG)
         super().change(transactional_id, expected, record)
+
+
+def _answer(what: str, ask: Callable[[], T], problems: list[str]) -> T | None:
+    """Or None, and ``problems`` has why. Raises NoBrokerReachable."""
+    try:
+        return ask()
+    except NoBrokerReachable:
+        raise
+    except KafkaError as error:
+        problems.append(f"{what}: {error.name}: {error.meaning}")
+        return None
 
 
 def _end(position: object, cluster: KafkaCluster, *, earliest: bool) -> object:

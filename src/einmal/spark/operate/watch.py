@@ -211,10 +211,10 @@ class _Ends:
             for number, (offsets, (kind, options)) in enumerate(zip(reached, self._sources, strict=True)):
                 if kind not in _DEFAULT_ISOLATION or not isinstance(offsets, dict):
                     return None
-                committed = options.get("kafka.isolation.level", _DEFAULT_ISOLATION[kind]) == "read_committed"
+                isolation = options.get("kafka.isolation.level", _DEFAULT_ISOLATION[kind]).strip().lower()
                 position = SourcePosition.from_json(offsets)
                 cluster = self._cluster(number, options)
-                ends.append(cluster.latest(cluster.existing(position), committed=committed))
+                ends.append(cluster.latest(cluster.existing(position), committed=isolation == "read_committed"))
         except KafkaError:
             return None
         return tuple(ends)

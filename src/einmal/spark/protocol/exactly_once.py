@@ -18,15 +18,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.commit_record import CommitRecord
 from einmal.commit_protocol.effects import Failed, Finished
-from einmal.commit_protocol.positions import are_same, short, topics_in
+from einmal.commit_protocol.positions import are_same, is_identified, short, topics_in
 from einmal.commit_protocol.run_state import Query
+from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.options.source import topics_of
+from einmal.options.values import client_settings
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineFenced, PipelineRefused
 from einmal.sinks.commit_point import SinkError
@@ -229,7 +233,17 @@ class ExactlyOnce:
                 f"reset the pipeline, and set startingOffsets to {json.dumps(topics_in(end[0]))}",
             )
         # Its batch 0 is run, so that there is state, and empty, so that it is empty.
-        checkpoint.plan_first(end, offset_metadata(spark), names)
+        checkpoint.plan_first(self._identified(end), offset_metadata(spark), names)
+
+    def _identified(self, end: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Positions with the clusters that they are in: those that ``pipeline reset`` has set have none."""
+        positions = []
+        for (_, options), position in zip(self._sources, end, strict=True):
+            if position is not None and not is_identified(position):
+                with closing(KafkaCluster(client_settings(options))) as cluster:
+                    position = replace(SourcePosition.from_json(position), cluster_id=cluster.cluster_id()).to_json()
+            positions.append(position)
+        return tuple(positions)
 
     def _begins_empty(self) -> bool:
         """Whether batch 0 has no rows, as with our source always."""

@@ -85,7 +85,7 @@ class RowBuilder:
         """The rows so far, as one Arrow record batch. Raises CorruptData, FarTimestamp."""
         try:
             return self._taken()
-        except (CorruptBatch, IndexError, UnicodeDecodeError) as error:
+        except (CorruptBatch, IndexError) as error:
             first = self._batches[0][1]
             raise CorruptData(detail=f"{self._topic_partition} from {first} on: {error}") from error
         finally:

@@ -6,6 +6,7 @@ refused in either case.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -92,10 +93,19 @@ def not_selected(option: str, topics: Iterable[str], selected: Iterable[str]) ->
     )
 
 
-def no_such_topic(option: str, topics: Iterable[str]) -> PositionRefused:
+def no_such_topic(option: str, names: Iterable[str]) -> PositionRefused:
+    """``names``: of topics, or of partitions."""
     return PositionRefused(
-        f'option "{option}" selects {_quoted(sorted(topics))}, which does not exist',
+        f'option "{option}" selects {", ".join(sorted(names))}, which does not exist',
         f'create it, or correct "{option}"',
+    )
+
+
+def batch_of_another_source(end: Mapping[str, object]) -> PositionRefused:
+    return PositionRefused(
+        f"the checkpoint has a batch 0 that another source has planned, up to {json.dumps(end)[:200]}, and that is not "
+        "finished: einmal's source would leave its records out",
+        "start the query once more with its former source, until batch 0 is finished, and change the source then",
     )
 
 

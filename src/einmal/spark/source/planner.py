@@ -173,7 +173,17 @@ class SourcePlanner:
         for name in names:
             if name not in seen.topics:
                 raise error_for(ErrorCode.unknown_topic_or_partition, f"topic {name!r}")
+        for partition in self._absent(seen):
+            raise error_for(ErrorCode.unknown_topic_or_partition, f"assign: {partition}")
         return seen
+
+    def _absent(self, seen: Seen) -> list[str]:
+        """Partitions that are assigned, and that their topics do not have, with how many there are."""
+        return [
+            f"partition {partition} of a topic with {len(seen.topics[partition.topic].partitions)}"
+            for partition in self._options.assigned
+            if partition.topic in seen.topics and partition not in seen.topics[partition.topic].partitions
+        ]
 
     def _selected(self) -> list[str]:
         options = self._options
@@ -336,7 +346,8 @@ class SourcePlanner:
                 self._log_once(f"{partition} is read from offset {offset} on, the first that exists")
         if not self._options.pattern:
             wanted = self._options.topics or _topics(self._options.assigned)
-            absent = [name for name in wanted if name not in seen.topics and name not in known]
+            absent = [repr(name) for name in wanted if name not in seen.topics and name not in known]
+            absent += self._absent(seen)
             if absent:
                 refusal = data_loss.no_such_topic(self._option(), absent)
                 if self._options.fail_on_data_loss:

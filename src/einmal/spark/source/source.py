@@ -33,6 +33,7 @@ from einmal.client import OffsetRange as Bounds
 from einmal.client.cores.fetched import RawBatch
 from einmal.client.errors import KafkaError, OffsetOutOfRange, RetriableError, UnknownTopic
 from einmal.clusters.kafka_cluster import KafkaCluster, uuid_of
+from einmal.commit_protocol.positions import is_identified
 from einmal.commit_protocol.source_offsets import (
     PlannedRange,
     Positions,
@@ -47,7 +48,7 @@ from einmal.options.source import SourceOptions, source_options
 from einmal.options.values import OptionError
 from einmal.spark.environment.python_worker import answered, range_reader, settle
 from einmal.spark.source.arrow import RowBuilder
-from einmal.spark.source.data_loss import DataLoss, expired_records, unreadable
+from einmal.spark.source.data_loss import DataLoss, batch_of_another_source, expired_records, unreadable
 from einmal.spark.source.planner import SourcePlanner
 from einmal.spark.source.trigger_pace import TriggerPace
 from einmal.types import ErrorCode, Offset, TopicPartition
@@ -137,6 +138,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if self._is_new:
             self._is_new = False
+            if isinstance(limit, ReadAllAvailable):
+                _logger.warning(
+                    "first_batch_empty",
+                    "the first batch of a query of einmal's source is empty, and trigger(once=True) ends after it: "
+                    "nothing is read; use trigger(availableNow=True)",
+                )
             return start
         assert isinstance(limit, ReadAllAvailable | ReadMaxRows), limit
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -162,6 +169,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if self._is_new:
             # Batch 0, perhaps for a second time, and then with another start: it is empty whatever its end is.
+            if not is_identified(end):
+                raise batch_of_another_source(end)
             self._is_new = False
             self._empty_end = end
         if end in (self._empty_end, start):
@@ -218,6 +227,8 @@ def _range(options: SourceOptions) -> list[Piece] | str:
         return str(error)
     finally:
         planner.close()
+    # Partitions, and topics of a pattern, may have come between the two questions.
+    last = {partition: end for partition, end in last.items() if partition in first.offsets}
     for partition, end in last.items():
         if first.offsets[partition] > end:
             return f"{partition} would be read from offset {first.offsets[partition]} to {end}, which lies before it"

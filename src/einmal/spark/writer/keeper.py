@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final
 from einmal.client.errors import KafkaError
 from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.claims import Denied
+from einmal.commit_protocol.positions import is_identified
 from einmal.commit_protocol.run_state import Query
 from einmal.event_log import EventLog
 from einmal.options.sink import (
@@ -43,7 +44,7 @@ from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.transaction_run import TransactionRun
 from einmal.spark.writer.handover import STATE_CAVEAT
 from einmal.spark.writer.messages import READY
-from einmal.spark.writer.run_keeper import RunKeeper, Send
+from einmal.spark.writer.run_keeper import RunKeeper, Send, log_without_effect
 from einmal.spark.writer.write_keeper import WriteKeeper
 
 _logger = EventLog(__name__)
@@ -60,6 +61,7 @@ class StreamKeeper(RunKeeper):
         """Raises PipelineRefused."""
         super().__init__(options.client, options.transactional_id, options.topic, options.group_id, port)
         self._options = options
+        log_without_effect(options.without_effect)
         try:
             self._checkpoint = Checkpoint(LocalFiles(options.checkpoint))
         except RemoteLocation as error:
@@ -77,7 +79,10 @@ class StreamKeeper(RunKeeper):
                 f"there is no planned batch in {self._checkpoint.name}, as this machine sees it",
                 'set .option("checkpointLocation", ...) to a directory on the driver\'s machine',
             )
-        return self._checkpoint.planned(newest, self._token)
+        offsets = self._checkpoint.offsets(newest)
+        # Batch 0 of einmal's own source, whose positions have the identity of their cluster, is empty.
+        begins_empty = newest == 0 and offsets is not None and all(map(is_identified, offsets.end))
+        return self._checkpoint.planned(newest, self._token, begins_empty=begins_empty)
 
 
 class TransactionKeeper(StreamKeeper):
@@ -209,9 +214,13 @@ def main(home: Path, driver: int) -> None:
         signal.signal(number, end)
     try:
         keeper = keeper_of(json.load(sys.stdin))
-        listener = Listener(str(home), "AF_UNIX", backlog=16)
     except (PipelineError, OSError) as error:
         _answer(str(error))
+        return
+    try:
+        listener = Listener(str(home), "AF_UNIX", backlog=16)
+    except OSError as error:
+        _answer(f"{home}: {error}\nhint: set TMPDIR to a directory with a short path, on the driver's machine")
         return
     threading.Thread(target=_serve, args=(keeper, listener), daemon=True).start()
     _answer(READY)

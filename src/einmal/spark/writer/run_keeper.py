@@ -9,10 +9,11 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from einmal.client.config import addresses
 from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.claims import Denied, Output
 from einmal.commit_protocol.run_state import Query
@@ -180,7 +181,7 @@ class RunKeeper(ABC):
     def _new_run(self, query: Query, opening: Opening) -> TransactionRun:
         """A run of this query, which has not started. Raises PipelineError."""
         try:
-            missing = self._sink.problems(self._id, None)
+            missing = self._sink.problems(self._id, None) or self._sink.transaction_problems()
         except SinkError as error:
             raise PipelineRefused(str(error)) from error
         if missing:
@@ -245,11 +246,26 @@ class _Once:
             self._send(answer)
 
 
+def log_without_effect(names: Sequence[str]) -> None:
+    """Options that are accepted without effect."""
+    if names:
+        without_effect = ", ".join(names)
+        _logger.warning("options_without_effect", "options without effect here: %(options)s", options=without_effect)
+
+
 def _own_address(servers: str) -> str:
-    """The address of this machine from which brokers are reached: executors reach them, too."""
-    host, _, port = servers.split(",")[0].strip().rpartition(":")
-    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        # Nothing is sent.
-        probe.connect(address)
-        return str(probe.getsockname()[0])
+    """The address of this machine from which brokers are reached: executors reach them, too. Raises PipelineRefused."""
+    failures = []
+    for host, port in addresses(servers):
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                # Nothing is sent.
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            failures.append(f"{host}:{port}: {error.strerror or error}")
+    raise PipelineRefused(
+        f"no address of kafka.bootstrap.servers leads anywhere: {'; '.join(failures)}",
+        "correct kafka.bootstrap.servers, or the names of the driver's machine",
+    )

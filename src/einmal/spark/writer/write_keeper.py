@@ -12,7 +12,7 @@ from einmal.pipeline.errors import PipelineFailed
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.sink import Opening
 from einmal.spark.protocol.transaction_run import TransactionRun
-from einmal.spark.writer.run_keeper import RunKeeper, Send
+from einmal.spark.writer.run_keeper import RunKeeper, Send, log_without_effect
 
 _logger = EventLog(__name__)
 
@@ -25,6 +25,7 @@ class WriteKeeper(RunKeeper):
 
     def __init__(self, options: WriteOptions, port: int = 0) -> None:
         super().__init__(options.client, options.transactional_id, options.topic, None, port)
+        log_without_effect(options.without_effect)
         self._version = options.version
 
     def _next_batch(self) -> Batch:

@@ -115,6 +115,8 @@ class ConfluentConsumer:
         self._thread = OwnThread(_translated)
         self._positions: dict[TopicPartition, int] = {}
         self._seeks: dict[TopicPartition, int] = {}
+        self._error: KafkaException | None = None
+        """Came among records, which are returned first."""
 
     def assign(self, partitions: Sequence[TopicPartition], /) -> object:
         self._positions = dict.fromkeys(partitions, 0)
@@ -139,10 +141,11 @@ class ConfluentConsumer:
             if key in self.assignment():
                 self._consumer.seek(_position(key, offset))
             del self._seeks[key]
+        if (error_before := self._error) is not None:
+            self._error = None
+            raise error_before
         records = []
-        first = self._consumer.poll(seconds)
-        messages: list[Any] = [] if first is None else [first, *self._consumer.consume(self._records_max, 0)]
-        for message in messages:
+        for message in self._messages(seconds):
             key = TopicPartition(message.topic(), message.partition())
             error = message.error()
             if error is None:
@@ -159,9 +162,24 @@ class ConfluentConsumer:
                 )
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 self._positions[key] = message.offset()
-            elif not records:
-                raise KafkaException(error)
+            else:
+                # Messages behind it are not delivered a second time.
+                self._error = KafkaException(error)
+        if not records and (error_now := self._error) is not None:
+            self._error = None
+            raise error_now
         return records
+
+    def _messages(self, seconds: float) -> list[Any]:
+        """Everything that has been fetched: a reader must not see the first half of it."""
+        first = self._consumer.poll(seconds)
+        messages: list[Any] = [] if first is None else [first]
+        while messages:
+            more = self._consumer.consume(self._records_max, 0)
+            messages += more
+            if len(more) < self._records_max:
+                break
+        return messages
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata, /) -> object:
         self._seeks[topic_partition] = offset if isinstance(offset, int) else offset.offset

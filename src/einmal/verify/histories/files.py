@@ -19,6 +19,15 @@ from einmal.verify.histories import edn, jepsen
 
 _Decoded = TypeVar("_Decoded")
 _VERSION: Final = 1
+_FLAG: Final = bool | None
+_KINDS: Final = {
+    "process": int,
+    "began": int | float,
+    "ended": int | float | None,
+    "actions": list,
+    "cause": str | None,
+    "read_committed": _FLAG,
+}
 _FLAGS: Final = ("transactional", "starts_anew", "aborted_later", "subscribed", "rebalanced")
 
 
@@ -62,7 +71,7 @@ def _decoded(path: Path, decode: Callable[[str], _Decoded], first: int = 1) -> I
                     continue
                 try:
                     decoded = decode(line)
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
                     raise HistoryUnreadable(f"{path}:{number}: not an operation: {error}") from error
                 yield decoded
     except UnicodeDecodeError as error:
@@ -118,6 +127,9 @@ def _fields(op: Op) -> dict[str, Any]:
 
 def _op(fields: Mapping[str, Any], keys: dict[tuple[str, int], Key]) -> Op:
     flags = {name: True for name in _FLAGS if fields.get(name)}
+    for name, kinds in _KINDS.items():
+        if not isinstance(fields.get(name), kinds) or (kinds is not _FLAG and isinstance(fields.get(name), bool)):
+            raise ValueError(f"{name!r} cannot be {fields.get(name)!r}")
     return Op(
         process=fields["process"],
         actions=tuple([_action(action, keys) for action in fields["actions"]]),
@@ -134,11 +146,28 @@ def _action(fields: list[Any], keys: dict[tuple[str, int], Key]) -> Send | Poll:
     kind, topic, partition, *more = fields
     key = keys.get((topic, partition))
     if key is None:
-        key = keys[topic, partition] = TopicPartition(topic, partition)
+        if not isinstance(topic, str):
+            raise ValueError(f"a topic is text, not {topic!r}")
+        key = keys[topic, partition] = TopicPartition(topic, _offset(partition))
     if kind == "send":
         value, offset = more
-        return Send(key, value, offset)
+        return Send(key, _value(value), None if offset is None else _offset(offset))
     if kind != "poll":
         raise ValueError(f"unexpected action {kind!r}; expected send or poll")
     (records,) = more
-    return Poll(key, tuple([(offset, value) for offset, value in records]))
+    return Poll(key, tuple([(_offset(offset), _value(value)) for offset, value in records]))
+
+
+def _offset(offset: object) -> int:
+    if type(offset) is not int or offset < 0:
+        raise ValueError(f"an offset is a whole number, not {offset!r}")
+    return offset
+
+
+def _value(value: object) -> str:
+    """Numbers as text, as in Jepsen's files."""
+    if type(value) is str:
+        return value
+    if type(value) is not int:
+        raise ValueError(f"a value is text or a whole number, not {value!r}")
+    return str(value)

@@ -223,7 +223,8 @@ def _op(event: Event, number: int, process: _Process, seconds: float) -> Op:
 def _actions(micro_op: EdnValue) -> Iterator[Send | Poll]:
     match micro_op:
         case ["send", key, [offset, value]] if offset is None or isinstance(offset, int):
-            yield Send(_key(key), _text(value), offset)
+            # A client that does not wait for an answer has -1.
+            yield Send(_key(key), _text(value), None if offset is None or offset < 0 else offset)
         case ["send", key, value]:
             yield Send(_key(key), _text(value))
         case ["poll"]:
@@ -239,7 +240,7 @@ def _actions(micro_op: EdnValue) -> Iterator[Send | Poll]:
 
 def _record(record: EdnValue) -> tuple[int, str]:
     match record:
-        case [int(offset), value]:
+        case [int(offset), value] if offset >= 0:
             return offset, _text(value)
     raise NotAnOperation(f"{record!r} is not [offset value]")
 

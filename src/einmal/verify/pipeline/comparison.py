@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from einmal.checker.history import Anomaly, Key
 from einmal.verify.pipeline.mapping import InputRecord, InputRecords, OutputMapping
 
 Output = tuple[Key, int, str]
 """Partition, offset and value of an output record."""
+
+
+class MissingOutput:
+    """Values of the output that have not come yet, and their ``count``."""
+
+    def __init__(self, wanted: Mapping[str, int], canonical: Callable[[str], str]) -> None:
+        self._missing = dict(wanted)
+        self._canonical = canonical
+        self.count = sum(wanted.values())
+
+    def came(self, outputs: Iterable[Output]) -> None:
+        for _, _, text in outputs:
+            value = self._canonical(text)
+            if self._missing.get(value):
+                self._missing[value] -= 1
+                self.count -= 1
 
 
 class OutputComparison:
@@ -75,9 +91,9 @@ class OutputComparison:
                 detail = f"{value} is missing {missing} times; it comes from {self._named(sources)}"
                 yield Anomaly("lost-output", detail, (value, *(source.value for source in sources)))
 
-    def is_met(self, outputs: Sequence[Output]) -> bool:
-        """Whether nothing is missing."""
-        return not any(anomaly.kind == "lost-output" for anomaly in self.anomalies(outputs))
+    def missing(self) -> MissingOutput:
+        """Everything that has to be there."""
+        return MissingOutput({value: len(sources) for value, sources in self._sources.items()}, self._canonical)
 
     def _named(self, records: Sequence[InputRecord]) -> str:
         return ", ".join(map(self._locate, records))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from einmal.extras import install_command
 
 FIELDS: Final = ("id", "amount")
 """Fields of each input record, a JSON object of integers."""
+_ZEROS_MAX: Final = 30
 
 
 class InputRecord(NamedTuple):
@@ -50,6 +52,10 @@ class MappingWrong(Exception):
     """The statement of a mapping cannot be used. ``str()`` is a sentence for the user."""
 
 
+NULL: Final = "null"
+"""The text of a value that is null, as JSON has it."""
+
+
 class OutputMapping(NamedTuple):
     """``outputs``: the values that each record becomes. ``canonical``: makes equal values of equal text."""
 
@@ -69,22 +75,30 @@ def function(name: str) -> OutputMapping:
     sys.path.insert(0, str(Path.cwd()))
     try:
         mapping = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise MappingWrong(f"--map: {name!r} is not module:function: {error}") from error
+    except Exception as error:
+        raise MappingWrong(f"--map: {name!r} is not module:function: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
 
     def outputs(records: Sequence[InputRecord]) -> list[list[str]]:
-        return [_values(mapping(record.value)) for record in records]
+        return [_mapped(name, mapping, record.value) for record in records]
 
+    _mapped(name, mapping, json.dumps(dict.fromkeys(FIELDS, 1)))
     return OutputMapping(name, outputs, str)
 
 
-def _values(returned: object) -> list[str]:
-    if returned is None:
-        return []
-    values = returned if isinstance(returned, list | tuple) else [returned]
-    return [value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value) for value in values]
+def _mapped(name: str, mapping: Callable[[str], object], value: str) -> list[str]:
+    """Raises MappingWrong for whatever is wrong with the user's function."""
+    try:
+        returned = mapping(value)
+    except Exception as error:
+        raise MappingWrong(f"--map: {name} of {value!r}: {type(error).__name__}: {error}") from error
+    values = [] if returned is None else returned if isinstance(returned, list | tuple) else [returned]
+    for member in values:
+        if isinstance(member, bool) or not isinstance(member, str | bytes | int | float):
+            kind = type(member).__name__
+            raise MappingWrong(f"--map: {name} returns text, bytes, a number, a list of these or None, not {kind}")
+    return [member.decode(errors="backslashreplace") if isinstance(member, bytes) else str(member) for member in values]
 
 
 def query(sql: str) -> OutputMapping:
@@ -99,7 +113,7 @@ def query(sql: str) -> OutputMapping:
         rows = [(*record, *_fields(record.value)) for record in records]
         return _queried("--sql", sql, "input", columns, rows)
 
-    outputs([InputRecord(0, 0, "0", json.dumps(dict.fromkeys(FIELDS, 0)))])
+    outputs([InputRecord(0, 0, "0", json.dumps(dict.fromkeys(FIELDS, 1)))])
     return OutputMapping(sql, outputs, canonical)
 
 
@@ -138,10 +152,11 @@ def _queried(
     with duckdb.connect() as connection:
         try:
             connection.execute(f"CREATE TABLE records AS SELECT {lists}", values)
-            result = connection.execute(laterally)
-            names = [column[0] for column in result.description or ()][1:]
-            for n, *row in result.fetchall():
-                by_row[n].append(_text(row[0]) if len(row) == 1 else _object(dict(zip(names, row, strict=True))))
+            described = connection.execute(f"DESCRIBE {laterally}").fetchall()[1:]
+            names = [column[0] for column in described]
+            is_json = [column[1] == "JSON" for column in described]
+            for n, *row in connection.execute(laterally).fetchall():
+                by_row[n].append(_value(names, row, is_json))
         except duckdb.Error as error:
             raise MappingWrong(f"{option}: {error}") from error
     return by_row
@@ -166,18 +181,51 @@ def _fields(value: str) -> list[int]:
     return [parsed[name] for name in FIELDS]
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else _object(value)
+def _value(names: Sequence[str], row: Sequence[object], is_json: Sequence[bool]) -> str:
+    """The value that a row states. ``is_json``: by column, whether its text is JSON."""
+    if len(row) == 1 and isinstance(row[0], str):
+        return row[0]
+    values = [
+        _loaded(value) if is_text and isinstance(value, str) else value
+        for value, is_text in zip(row, is_json, strict=True)
+    ]
+    return _written(values[0] if len(values) == 1 else dict(zip(names, values, strict=True)))
 
 
-def _object(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+def _loaded(text: str) -> object:
+    return json.loads(text, parse_float=Decimal)
+
+
+def _written(value: object) -> str:
+    """JSON with the fields of objects in order, and each number in one form: 63, 63.0 and 6.3e1 are equal."""
+    if isinstance(value, Mapping):
+        members = sorted((str(name), _written(member)) for name, member in value.items())
+        return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in members) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_written, value)) + "]"
+    if isinstance(value, float | Decimal):
+        number = Decimal(repr(value)) if isinstance(value, float) else value
+        return _number(number) if number.is_finite() else json.dumps(str(number))
+    return json.dumps(value, default=str)
+
+
+def _number(number: Decimal) -> str:
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "it is finite"
+    text = "".join(map(str, digits)).lstrip("0") or "0"
+    significant = text.rstrip("0") or "0"
+    exponent = 0 if significant == "0" else exponent + len(text) - len(significant)
+    shown = f"{significant}e{exponent}"
+    if abs(exponent) <= _ZEROS_MAX:
+        shown = format(Decimal(shown), "f")
+    return f"-{shown}" if sign and significant != "0" else shown
 
 
 def canonical(text: str) -> str:
-    """A JSON object without the order of its fields and its spaces; another text as it is."""
+    """JSON without the order of fields and without spaces, and with numbers by their value; another text as it is."""
     try:
-        parsed = json.loads(text)
+        parsed = _loaded(text)
     except ValueError:
         return text
-    return _object(parsed) if isinstance(parsed, dict) else text
+    is_number = isinstance(parsed, int | Decimal) and not isinstance(parsed, bool)
+    return _written(parsed) if is_number or isinstance(parsed, dict | list) else text

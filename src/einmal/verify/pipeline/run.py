@@ -17,9 +17,10 @@ from einmal.client.errors import KafkaError
 from einmal.client.records import ConsumerRecord
 from einmal.security.redaction import redacted_command
 from einmal.types import TopicPartition
-from einmal.verify.pipeline.comparison import Output, OutputComparison
+from einmal.verify.pipeline.comparison import MissingOutput, Output, OutputComparison
 from einmal.verify.pipeline.input import PARTITIONS, PipelineInput
 from einmal.verify.pipeline.mapping import (
+    NULL,
     InputRecord,
     InputRecords,
     MappingWrong,
@@ -41,6 +42,7 @@ OUTPUT: Final = "OUTPUT_TOPIC"
 QUIET_S: Final = 75.0
 """Longer than the default session of a group, and than the default timeout of a transaction."""
 _SETTLED_S: Final = 3.0
+_ERRORS_MAX: Final = 100
 _DOWN_S: Final = (0.0, 1.0)
 _LOOK_S: Final = 0.2
 _RESTART_S: Final = 0.5
@@ -131,7 +133,12 @@ class PipelineRun:
         self._counted: list[Output] = []
         """Values of the first outputs, as far as they were asked for."""
         self._counted_until = 0
-        self._output_at = 0.0
+        self._counted_at = 0.0
+        """When an output came that counts."""
+        self._positions: dict[TopicPartition, int] = {}
+        """Positions of the reader of the output."""
+        self._kills = 0
+        self._is_read_to_the_end = False
         self._anomalies: list[Anomaly] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_wanted = True
@@ -154,6 +161,7 @@ class PipelineRun:
         note("kill -9 of the pipeline")
         self._is_wanted = False
         self._command.kill()
+        self._kills += 1
         try:
             await asyncio.sleep(chance.uniform(*_DOWN_S))
         finally:
@@ -182,10 +190,10 @@ class PipelineRun:
             comparison = OutputComparison(self._input.locate, await self._input.records(), self._mapping)
             if not comparison.wants_output:
                 self.gaps.append("pipeline: nothing was written that it had to make output of; give it a longer --time")
-            self._output_at = asyncio.get_running_loop().time()
-            while not self._is_quiet(comparison):  # noqa: ASYNC110
-                await asyncio.sleep(_LOOK_S)
-            held_back = await self._held_back()
+            if not self._kills:
+                self.gaps.append("pipeline: it was never killed, no output came in time; give it a longer --time")
+            unread = await self._settle(comparison.missing())
+            outputs = self._output_values()
         except (KafkaError, MappingWrong, TableFailed, TimeoutError) as error:
             self.gaps.append(f"pipeline: its output could not be compared: {error}")
             return
@@ -193,10 +201,10 @@ class PipelineRun:
             error_text = self.errors.most_common(1)[0][0] if self.errors else "it runs"
             self.gaps.append(f"pipeline: it wrote nothing to {self._options.output}; {error_text}")
         else:
-            outputs = self._output_values()
-            if held_back and not comparison.is_met(outputs):
-                self.gaps.append(f"pipeline: an open transaction holds back {held_back}")
-            self._anomalies = list(comparison.anomalies(outputs, is_complete=not held_back))
+            if unread:
+                self.gaps.append(f"pipeline: its output could not be read to its end, {unread}")
+            self._is_read_to_the_end = not unread
+            self._anomalies = list(comparison.anomalies(outputs, is_complete=not unread))
 
     @property
     def acknowledged(self) -> int:
@@ -205,14 +213,41 @@ class PipelineRun:
 
     @property
     def history(self) -> History:
-        return self.recorder.history(is_read_to_the_end=not self.gaps)
+        return self.recorder.history(is_read_to_the_end=self._is_read_to_the_end)
 
     def anomalies(self) -> list[Anomaly]:
         return self._anomalies
 
-    def _is_quiet(self, comparison: OutputComparison) -> bool:
-        quiet = asyncio.get_running_loop().time() - self._output_at
-        return quiet > self._options.quiet_s or (quiet > _SETTLED_S and comparison.is_met(self._output_values()))
+    async def _settle(self, missing: MissingOutput) -> str:
+        """Wait until nothing is missing and nothing more comes; or until what is missing has not become less, or the
+        output has not settled, for ``quiet_s``. Return why the output is not read to its end; empty: it is. Raises
+        KafkaError, MappingWrong."""
+        loop = asyncio.get_running_loop()
+        self._counted_at = since = loop.time()
+        known = 0
+        while True:
+            before, outputs = missing.count, self._output_values()
+            missing.came(outputs[known:])
+            known = len(outputs)
+            now = loop.time()
+            if missing.count < before:
+                since = now
+            if now - since > self._options.quiet_s:
+                return await self._unread()
+            if not missing.count and now - self._counted_at > _SETTLED_S:
+                if not await self._unread():
+                    return ""
+                self._counted_at = now
+            await asyncio.sleep(_LOOK_S)
+
+    async def _unread(self) -> str:
+        """Partitions of the output that an open transaction holds back, or whose end the reader has not reached."""
+        committed, ends = await self._ends("read_committed"), await self._ends("read_uncommitted")
+        held_back = [key for key in self._output_keys if committed[key] < ends[key]]
+        if held_back:
+            return f"an open transaction holds back {', '.join(map(str, held_back))}"
+        behind = [key for key in self._output_keys if self._positions.get(key, 0) < committed[key]]
+        return f"the reader is behind in {', '.join(map(str, behind))}" if behind else ""
 
     @property
     def _mapping(self) -> OutputMapping:
@@ -222,13 +257,22 @@ class PipelineRun:
     def _output_values(self) -> list[Output]:
         """Values of the output so far. Raises MappingWrong."""
         new = self._outputs[self._counted_until :]
+        if not new:
+            return self._counted
         self._counted_until += len(new)
         project = self._options.projection
         records = [record for _, record in new]
-        counted = [[record.value or ""] for record in records] if project is None else project.values(records)
-        self._counted += [
+        counted = (
+            [[NULL if record.value is None else record.value] for record in records]
+            if project is None
+            else project.values(records)
+        )
+        values = [
             (key, record.offset, value) for (key, record), values in zip(new, counted, strict=True) for value in values
         ]
+        if values:
+            self._counted_at = asyncio.get_running_loop().time()
+        self._counted += values
         return self._counted
 
     # --- output -------------------------------------------------------------------------------------------------------
@@ -243,30 +287,31 @@ class PipelineRun:
                 try:
                     records = await consumer.poll(timeout_ms=500)
                 except KafkaError as error:
-                    self.errors[f"reader: {error}"] += 1
+                    self._count_error(f"reader: {error}")
                     await asyncio.sleep(_LOOK_S)
                     continue
                 if records:
                     self._seen(records)
+                self._positions = {key: await consumer.position(key) for key in self._output_keys}
         finally:
             await close_quietly(consumer)
 
     def _seen(self, records: list[ConsumerRecord]) -> None:
         self.recorder.polled(_READER, records, read_committed=True)
         self._outputs += [(record.topic_partition, _as_text(record)) for record in records]
-        self._output_at = asyncio.get_running_loop().time()
 
     @property
     def _output_keys(self) -> list[TopicPartition]:
         return [TopicPartition(self._options.output, partition) for partition in range(PARTITIONS)]
 
-    async def _held_back(self) -> str:
-        """The partitions whose last stable offset is behind their end."""
-        ends = []
-        for isolation in ("read_committed", "read_uncommitted"):
-            async with Consumer(self._config, isolation_level=isolation, enable_auto_commit=False) as consumer:
-                ends.append(await consumer.end_offsets(*self._output_keys))
-        return ", ".join(str(key) for key in self._output_keys if ends[0][key] < ends[1][key])
+    async def _ends(self, isolation: str) -> dict[TopicPartition, int]:
+        async with Consumer(self._config, isolation_level=isolation, enable_auto_commit=False) as consumer:
+            return await consumer.end_offsets(*self._output_keys)
+
+    def _count_error(self, text: str) -> None:
+        """Each may have a time, or another number, of its own."""
+        is_new = len(self.errors) < _ERRORS_MAX or text in self.errors
+        self.errors[text if is_new else "other errors"] += 1
 
     # --- the command --------------------------------------------------------------------------------------------------
 
@@ -275,7 +320,7 @@ class PipelineRun:
             status = self._command.ended()
             if status is not None:
                 tail = self._input.without_secrets(self._command.tail())
-                self.errors[f"the command ended with status {status}: {tail}"] += 1
+                self._count_error(f"the command ended with status {status}: {tail}")
                 await asyncio.sleep(_RESTART_S)
             if self._is_wanted and not self._command.is_running:
                 self._command.start()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -30,7 +31,14 @@ from einmal.client.cores.metadata_cache import (
     TopicMetadata,
 )
 from einmal.client.cores.pacing import first_pause_ms, pause_ms
-from einmal.client.errors import Disconnected, FatalError, KafkaError, NoBrokerReachable, error_for
+from einmal.client.errors import (
+    Disconnected,
+    FatalError,
+    KafkaError,
+    NoBrokerReachable,
+    RequestRefused,
+    error_for,
+)
 from einmal.event_log import EventLog
 from einmal.rpc.connection import Connection
 from einmal.seams import Clock, Network
@@ -195,7 +203,15 @@ class Cluster:
         timeout_ms: int | None = None,
     ) -> R:
         version = choose_version(connection.versions, ApiKey(api.key), at_least=at_least, at_most=at_most)
-        body = api.encode_request(version, request)
+        try:
+            body = api.encode_request(version, request)
+        except struct.error as error:
+            raise RequestRefused(
+                ErrorCode.invalid_request,
+                f"{ApiKey(api.key).name}: {error}",
+                meaning="a number is larger, or a text longer, than the protocol has room for",
+                what_to_do="correct it; nothing was sent",
+            ) from error
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
         return decode(connection, api, version, await connection.send(api.key, version, (body,), timeout))
 
