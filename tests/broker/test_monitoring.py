@@ -13,7 +13,7 @@ import pytest
 from einmal.broker.config import ConfigError, broker_config
 from einmal.broker.monitoring import monitoring
 from einmal.broker.monitoring.families import FAMILIES
-from einmal.broker.monitoring.groups import _add_offsets
+from einmal.broker.monitoring.groups import Ends, _add_offsets
 from einmal.broker.monitoring.health import why_not_ready
 from einmal.broker.monitoring.page import Page
 from einmal.broker.node import Node
@@ -194,7 +194,7 @@ def test_the_lag_of_a_topic_is_left_out_where_a_leader_does_not_answer(
 ) -> None:
     page = Page()
     offsets = {TopicPartition("t", 0): 3, TopicPartition("t", 1): 2}
-    ends = {TopicPartition("t", index): (5, 5) for index in known}
+    ends = {TopicPartition("t", index): Ends(5, 5) for index in known}
     for _ in _add_offsets(page, GROUP, offsets, ends):
         pass
     lines = b"".join(page.parts()).decode().splitlines()
