@@ -241,6 +241,13 @@ async def test_a_node_is_ready_when_it_takes_part_and_reports_why_it_is_not(tmp_
         node.lifecycle.is_unfenced = True
 
 
+async def test_scrapers_and_probes_made_for_redpanda_get_the_same_pages(tmp_path: Path) -> None:
+    async with running_node(tmp_path, ON) as node:
+        status, page = await get(node, "/public_metrics")
+        assert (status, b"kafka_server_replicamanager_leadercount" in page) == (200, True)
+        assert await get(node, "/v1/status/ready") == await get(node, "/health/ready")
+
+
 async def test_a_node_that_waits_for_the_others_answers_and_is_not_ready(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, brokers=(1,), controllers=(11,), metrics_listeners="0", min_insync_replicas=1)
     broker = cluster.make(1)

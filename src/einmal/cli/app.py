@@ -150,6 +150,7 @@ def start(
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port to listen on; 0 selects a free one. Default: 9092.")
     ] = None,
+    any_port: Annotated[bool, typer.Option("--any-port", help="Listen on a free port, as with --port 0.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Directory of all data. Default: the user's data directory.")
@@ -173,9 +174,11 @@ def start(
     """Start a broker, or a cluster, in the foreground. Ctrl-C stops it cleanly, a second Ctrl-C at once."""
     from einmal.cli.start import run as command
 
+    if any_port and port:
+        raise typer.BadParameter("--any-port is --port 0: give one of them")
     raise typer.Exit(
         command.run(
-            port=port,
+            port=0 if any_port else port,
             host=host,
             data_dir=data_dir,
             assignments=settings or [],

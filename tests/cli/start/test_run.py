@@ -14,8 +14,10 @@ from einmal.cli.start import run as start
 from einmal.cli.start.broker_settings import StartError
 from einmal.compiled import execution
 from tests.cli.broker_process import BrokerProcess
+from tests.cli.running import invoke
 from tests.ports import loopback_ports
 from tests.suite import warm
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -71,6 +73,18 @@ def test_an_address_of_metrics_in_use_is_reported_with_its_setting(tmp_path: Pat
         ended = warm.run(command, timeout=180)
     assert ended.returncode == 1
     assert ended.stderr == f"error: {address} is in use\nhint: choose another address in metrics.listeners\n"
+
+
+def test_any_port_is_a_free_one_and_no_other(tmp_path: Path) -> None:
+    result = invoke(["start", "--any-port", "--port", "9092", "--data-dir", str(tmp_path)])
+    assert (result.exit_code, "--any-port is --port 0" in result.stderr) == (2, True)
+    command = [sys.executable, "-m", "einmal", "start", "--any-port", "--data-dir", str(tmp_path), "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        bootstrap = json.loads(process.stdout.readline())["bootstrap_servers"]
+        process.terminate()
+        assert process.wait(patient(30)) == 0
+    assert bootstrap.partition(":")[2] not in ("0", "9092")
 
 
 def test_interrupt_stops_it_cleanly_too(tmp_path: Path) -> None:

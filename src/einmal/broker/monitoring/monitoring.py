@@ -28,7 +28,10 @@ class Monitoring:
         self._endpoint = endpoint
         self._node = node
         self._network = network
-        self._server = HttpServer({"/metrics": self._metrics, "/health/live": self._live, "/health/ready": self._ready})
+        pages = {"/metrics": self._metrics, "/health/live": self._live, "/health/ready": self._ready}
+        # As probes and scrapers made for Redpanda ask for them.
+        redpanda = {"/public_metrics": self._metrics, "/v1/status/ready": self._ready}
+        self._server = HttpServer(pages | redpanda)
         self._listener: Listener | None = None
         self._loop_time = LoopTime()
         self._quorum_rates = QuorumRates()
