@@ -22,6 +22,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.batch_plan import Batch
 from einmal.commit_protocol.commit_record import CommitRecord
@@ -236,12 +237,17 @@ class ExactlyOnce:
         checkpoint.plan_first(self._identified(end), offset_metadata(spark), names)
 
     def _identified(self, end: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Positions with the clusters that they are in: those that ``pipeline reset`` has set have none."""
+        """Positions with the clusters that they are in: those that ``pipeline reset`` has set have none. Raises
+        PipelineRefused."""
         positions = []
         for (_, options), position in zip(self._sources, end, strict=True):
             if position is not None and not is_identified(position):
-                with closing(KafkaCluster(client_settings(options))) as cluster:
-                    position = replace(SourcePosition.from_json(position), cluster_id=cluster.cluster_id()).to_json()
+                try:
+                    with closing(KafkaCluster(client_settings(options))) as cluster:
+                        cluster_id = cluster.cluster_id()
+                except KafkaError as error:
+                    raise PipelineRefused(str(error)) from error
+                position = replace(SourcePosition.from_json(position), cluster_id=cluster_id).to_json()
             positions.append(position)
         return tuple(positions)
 
