@@ -23,7 +23,7 @@ def test_our_dashboards_and_alerts_find_their_metrics() -> None:
 
 def test_each_alert_has_a_severity_and_a_runbook() -> None:
     alerts = re.split(r"\n {6}- alert: ", ALERTS.read_text())[1:]
-    assert len(alerts) == 14
+    assert len(alerts) == 16
     for alert in alerts:
         assert re.search(r"severity: (critical|warning)", alert), alert
         assert re.search(r'summary: ".+"\n +runbook: ".+"', alert), alert

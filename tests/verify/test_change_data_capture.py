@@ -179,6 +179,6 @@ async def test_a_pipeline_that_begins_at_the_end_is_not_enough_evidence(
 ) -> None:
     name = unique("orders").replace("-", "_")
     command = f"sleep 3; cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.polling"
-    evidence = await verified(options(database, name, command, tmp_path), 2.0)
+    evidence = await verified(replace(options(database, name, command, tmp_path), quiet_s=0.5), 2.0)
     assert evidence.verdict is RunVerdict.UNKNOWN, evidence.sentence
     assert "give it a longer --time" in evidence.sentence

@@ -111,6 +111,8 @@ class VerifyRun:
     _injected: Counter[str] = field(default_factory=Counter)
     """Notes of faults, by their source."""
     _began: float = 0.0
+    _waited: float = 0.0
+    """How long for the first output of a pipeline."""
 
     async def run(self) -> tuple[Evidence, list[str]]:
         """Return the evidence, and what could not be removed. Raises KafkaError, ClientMissing, BrokerFailed."""
@@ -202,14 +204,20 @@ class VerifyRun:
                 disturbing.append(self._disturb(name, source, chance, runs))
         tasks = [asyncio.ensure_future(coroutine) for coroutine in disturbing]
         try:
-            # A fault that fails ends the run.
-            done, _ = await asyncio.wait(tasks, timeout=self.options.seconds, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            if pipeline is not None and self.options.pipeline is not None:
+                await self._first_output(pipeline, self.options.pipeline.quiet_s, tasks)
+            await _until_one_fails(tasks, self.options.seconds)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _first_output(self, pipeline: PipelineRun, seconds: float, tasks: Sequence[asyncio.Future[None]]) -> None:
+        """The time begins with it, or after so many seconds without: a JVM may take half a minute to start."""
+        latest = self._now() + seconds
+        while not pipeline.acknowledged and self._now() < latest:
+            await _until_one_fails(tasks, _LOOK_S)
+            self._waited = self._now()
 
     async def _disturb(
         self, name: str, source: FaultInjector, chance: random.Random, runs: Sequence[TestedRun]
@@ -243,7 +251,8 @@ class VerifyRun:
         while True:
             await asyncio.sleep(_PROGRESS_S)
             counts = [f"{run.name} {run.acknowledged} acknowledged" for run in runs]
-            self.say(f"{self._now():.0f} of {self.options.seconds:.0f} s: {', '.join(counts)}")
+            passed = max(0.0, self._now() - self._waited)
+            self.say(f"{passed:.0f} of {self.options.seconds:.0f} s: {', '.join(counts)}")
 
     def _note(self, text: str) -> None:
         self.faults.append(NotedFault(round(self._now(), 3), text))
@@ -296,6 +305,13 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+async def _until_one_fails(tasks: Sequence[asyncio.Future[None]], seconds: float) -> None:
+    """Or for so many seconds; its failure ends the run."""
+    done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    for task in done:
+        task.result()
 
 
 async def _progress(runs: Sequence[TestedRun]) -> None:
