@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from typing import Any
 
 import pytest
@@ -107,6 +108,14 @@ def test_a_bad_row_has_a_reason(raw: bytes, reason: type[BadRow]) -> None:
 
 def test_brackets_in_text_are_no_nesting() -> None:
     assert DECODER.decode(json.dumps({"id": 1, "name": '"[{' * 500}).encode()).value["id"] == 1
+
+
+@pytest.mark.parametrize("piece", [b'\\"', b'"', b"\\", b'x\\"', b"[]", b'"\\"'])
+def test_the_depth_of_a_value_is_checked_in_time_that_grows_with_its_size(piece: bytes) -> None:
+    raw = b"[" + b"[]," * 65 + b'"' + piece * (64_000 // len(piece))
+    began = time.process_time()
+    Limits().check_depth(raw)
+    assert time.process_time() - began < 2
 
 
 def test_a_value_that_is_too_large_is_not_parsed() -> None:

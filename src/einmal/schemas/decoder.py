@@ -11,7 +11,8 @@ from einmal.schemas.errors import NestedTooDeeply, ValueTooLarge
 
 BYTES_MAX: Final = 8 * 1024 * 1024
 DEPTH_MAX: Final = 64
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+"""Brackets, and whole texts. A text without an end is taken to the end, once: its quotes start no further search."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ class SparkUnsupported(ImportError):
     """The installed PySpark lacks the interfaces that source and sink are built on."""
 
 
-_JAVA_FRAME: Final = re.compile(r"\n\s+at [\w.$]+[(/]")
+_JAVA_FRAME: Final = re.compile(r"\n[ \t]+at [\w.$]+[(/]")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _PYTHON_ERROR: Final = re.compile(r"(?:[A-Za-z_]\w*\.)*(?P<kind>[A-Za-z_]\w*)(?:: (?P<message>.*))?")
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
