@@ -131,6 +131,20 @@ def test_a_schema_that_cannot_be_used_is_refused(schema: str) -> None:
         JsonDecoder(schema)
 
 
+def test_a_schema_of_more_columns_than_memory_is_refused() -> None:
+    """Each of 30 objects has two properties of the next: a billion columns in three kilobytes."""
+    levels: dict[str, Any] = {
+        f"d{level}": {
+            "type": "object",
+            "properties": {name: {"$ref": f"#/$defs/d{level + 1}"} for name in ("a", "b")},
+        }
+        for level in range(30)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": levels | {"d30": {"type": "string"}}}
+    with pytest.raises(SchemaError, match="more than 10,000 types"):
+        JsonDecoder(json.dumps(schema))
+
+
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*SCHEMA["properties"], "z"]) | st.text(), inner),

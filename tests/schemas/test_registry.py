@@ -80,15 +80,22 @@ def test_a_registry_that_does_not_answer_is_unavailable_after_bounded_retries() 
     assert pauses == [0.5, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("status", [404, 500, 200, 302])
-def test_a_server_that_is_no_registry_has_no_unknown_ids(status: int) -> None:
+_NESTED = b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(404, b"hi"), (500, b"hi"), (200, b"hi"), (302, b"hi"), (200, _NESTED), (404, _NESTED)],
+    ids=["404", "500", "200", "302", "200 nested", "404 nested"],
+)
+def test_a_server_that_is_no_registry_has_no_unknown_ids(status: int, body: bytes) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
-            self.send_header("Content-Length", "2")
+            self.send_header("Content-Length", str(len(body)))
             self.send_header("Location", "http://127.0.0.1:1/")
             self.end_headers()
-            self.wfile.write(b"hi")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -107,10 +107,12 @@ async def test_an_endpoint_with_another_hosts_certificate_gets_no_secret(tmp_pat
         ),
         itertools.chain([b"HTTP/1.1 400 No\r\n\r\n"], itertools.repeat(b" " * 1024)),
         [f"{CANARY} is no HTTP\r\n\r\n".encode()],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n", b"[" * 50_000],
+        [b"HTTP/1.1 400 No\r\nContent-Length: 50000\r\n\r\n", b"[" * 50_000],
         [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"xyz\r\n", CANARY.encode()],
         [],
     ],
-    ids=["line", "headers", "100", "body", "chunks", "refusal", "no http", "no chunk", "nothing"],
+    ids=["line", "headers", "100", "body", "chunks", "refusal", "no http", "deep", "deep error", "no chunk", "nothing"],
 )
 async def test_an_endless_or_broken_answer_is_an_error_within_the_time_of_one_answer(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, raw: Iterable[bytes]
@@ -167,6 +169,12 @@ async def test_an_expired_token_and_a_missing_file_are_errors(tmp_path: Path) ->
     path.write_text(jwt(time.time() - 5))
     with pytest.raises(TokenError, match="has expired"):
         await Tokens(TokenFile(str(path))).get()
+
+
+async def test_a_token_whose_claims_nest_too_deeply_has_no_known_end(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"a.{base64.urlsafe_b64encode(b'[' * 3_000).decode()}.c")
+    assert (await Tokens(TokenFile(str(path))).get()).reveal() == path.read_text()
 
 
 async def test_a_provider_may_be_a_function_or_a_coroutine_function() -> None:

@@ -31,7 +31,7 @@ from einmal.schemas.columns import (
     mapping,
     struct,
 )
-from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
+from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits, VisitedTypes
 from einmal.schemas.errors import SchemaError
 
 _PRIMITIVES: Final = {
@@ -54,20 +54,15 @@ _LOGICAL: Final = {
     ("fixed", "uuid"): STRING,
 }
 _DECIMAL_MAX: Final = 38
-_TYPES_MAX: Final = 10_000
 
 
 class _Named(dict[str, Any]):
-    """Types by name, and how many types have been visited: a name stands for all of its type, so that a few kilobytes
-    of schema can have more columns than there is memory. ``declared``: whether there are columns at all."""
+    """Types by name. ``visited``: those so far; ``declared``: whether there are columns at all."""
 
-    visited = 0
-    declared = True
-
-    def visit(self) -> None:
-        self.visited += 1
-        if self.visited > _TYPES_MAX:
-            raise SchemaError(f"the Avro schema has more than {_TYPES_MAX:,} types", "such schemas are not decoded")
+    def __init__(self, known: Mapping[str, Any], *, declared: bool) -> None:
+        super().__init__(known)
+        self.visited = VisitedTypes("Avro schema")
+        self.declared = declared
 
 
 class AvroSchema:
@@ -83,9 +78,7 @@ class AvroSchema:
             for named_text in (named or {}).values():
                 fastavro.parse_schema(_json(named_text), named_schemas=known)
             self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
-            visited = _Named(known)
-            visited.declared = declared
-            self.column = _column(self.parsed, visited, ())
+            self.column = _column(self.parsed, _Named(known, declared=declared), ())
             self.node = expanded(self.parsed, known)
         except SchemaError:
             raise
@@ -131,7 +124,7 @@ def _json(text: str) -> Any:
 
 def _column(schema: Any, known: _Named, above: tuple[str, ...]) -> ColumnType:
     """Raises SchemaError."""
-    known.visit()
+    known.visited.visit()
     if len(above) > DEPTH_MAX:
         raise SchemaError(f"the Avro schema has more than {DEPTH_MAX} levels")
     if isinstance(schema, list):
@@ -182,7 +175,7 @@ def _union(schema: list[Any], known: _Named, above: tuple[str, ...]) -> ColumnTy
 
 def _takes_bytes(schema: Any, known: _Named, depth: int = 0) -> bool:
     """Whether each value of a schema has at least one byte."""
-    known.visit()
+    known.visited.visit()
     if depth > DEPTH_MAX:
         return True
     if isinstance(schema, str):

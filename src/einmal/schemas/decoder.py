@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from einmal.schemas.errors import NestedTooDeeply, ValueTooLarge
+from einmal.schemas.errors import NestedTooDeeply, SchemaError, ValueTooLarge
 
 BYTES_MAX: Final = 8 * 1024 * 1024
 DEPTH_MAX: Final = 64
+_TYPES_MAX: Final = 10_000
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 """Brackets, and whole texts. A text without an end is taken to the end, once: its quotes start no further search."""
 
@@ -39,6 +40,22 @@ class Limits:
                     raise NestedTooDeeply(f"more than {self.depth} levels of nesting")
             elif match[0] in (b"]", b"}"):
                 depth -= 1
+
+
+class VisitedTypes:
+    """Counts a schema's types while they become columns: a name stands for all of its type, so that a few kilobytes of
+    schema can have more columns than there is memory."""
+
+    def __init__(self, schema: str) -> None:
+        """``schema``: its kind, for the error."""
+        self._schema = schema
+        self._count = 0
+
+    def visit(self) -> None:
+        """Count one more. Raises SchemaError."""
+        self._count += 1
+        if self._count > _TYPES_MAX:
+            raise SchemaError(f"the {self._schema} has more than {_TYPES_MAX:,} types", "such schemas are not decoded")
 
 
 class Decoded(NamedTuple):

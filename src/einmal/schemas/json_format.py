@@ -26,7 +26,7 @@ from einmal.schemas.columns import (
     mapping,
     struct,
 )
-from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
+from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits, VisitedTypes
 from einmal.schemas.errors import (
     BadRow,
     InvalidText,
@@ -54,7 +54,7 @@ class JsonDecoder:
 
         document = parsed_schema(schema)
         self._limits = limits or Limits()
-        self._column = _column(document, document, ())
+        self._column = _column(_Document(document), document, ())
         self._convert = self._column.at("$")
         try:
             self._validator = jsonschema_rs.validator_for(
@@ -159,8 +159,17 @@ def _open(node: Any) -> Any:
     return [_open(child) for child in node] if isinstance(node, list) else node
 
 
-def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], depth: int = 0) -> ColumnType:
-    """The column of a schema within ``document``; ``above``: the references that led here."""
+class _Document(dict[str, Any]):
+    """A schema that its parts refer to. ``visited``: its types so far."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        super().__init__(document)
+        self.visited = VisitedTypes("JSON Schema")
+
+
+def _column(document: _Document, node: Any, above: tuple[str, ...], depth: int = 0) -> ColumnType:
+    """The column of a schema within ``document``; ``above``: the references that led here. Raises SchemaError."""
+    document.visited.visit()
     if not isinstance(node, Mapping) or depth > DEPTH_MAX:
         return JSON_TEXT
     reference = node.get("$ref")
@@ -180,9 +189,7 @@ def _column(document: Mapping[str, Any], node: Any, above: tuple[str, ...], dept
     return _typed(document, node, named[0], above, depth)
 
 
-def _typed(
-    document: Mapping[str, Any], node: Mapping[str, Any], kind: Any, above: tuple[str, ...], depth: int
-) -> ColumnType:
+def _typed(document: _Document, node: Mapping[str, Any], kind: Any, above: tuple[str, ...], depth: int) -> ColumnType:
     if kind == "object":
         properties = node.get("properties")
         if isinstance(properties, Mapping) and properties:

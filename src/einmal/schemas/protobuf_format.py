@@ -30,7 +30,7 @@ from einmal.schemas.columns import (
     mapping,
     struct,
 )
-from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits
+from einmal.schemas.decoder import DEPTH_MAX, Decoded, Limits, VisitedTypes
 from einmal.schemas.errors import InvalidText, MalformedValue, MissingField, OutOfRange, SchemaError, UnusableSchema
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -88,7 +88,7 @@ class ProtobufDecoder:
         self._class = message_factory.GetMessageClass(wide_pool.FindMessageTypeByName(name))
         self.indexes = _indexes(descriptor)
         """Where the message is in its file: the message indexes of the wire format."""
-        self._column = _message_column(descriptor, ())
+        self._column = _message_column(descriptor, (), VisitedTypes("Protobuf message"))
         self._convert = self._column.at("$")
 
     @property
@@ -160,29 +160,32 @@ def _indexes(descriptor: Any) -> tuple[int, ...]:
     return tuple(indexes)
 
 
-def _message_column(descriptor: Any, above: tuple[str, ...]) -> ColumnType:
+def _message_column(descriptor: Any, above: tuple[str, ...], visited: VisitedTypes) -> ColumnType:
+    """Raises SchemaError."""
     if descriptor.full_name in above or len(above) > DEPTH_MAX:
         raise SchemaError(
             f"the Protobuf message {descriptor.full_name} contains itself", "recursive messages are not decoded"
         )
     inner = (*above, descriptor.full_name)
-    return struct({field.name: _field_column(field, inner) for field in descriptor.fields})
+    return struct({field.name: _field_column(field, inner, visited) for field in descriptor.fields})
 
 
-def _field_column(field: Any, above: tuple[str, ...]) -> ColumnType:
+def _field_column(field: Any, above: tuple[str, ...], visited: VisitedTypes) -> ColumnType:
     if _is_map(field):
-        key, value = (_single_column(field.message_type.fields_by_name[name], above) for name in ("key", "value"))
+        entry = field.message_type.fields_by_name
+        key, value = (_single_column(entry[name], above, visited) for name in ("key", "value"))
         return mapping(value, key)
-    column = _single_column(field, above)
+    column = _single_column(field, above, visited)
     return array(column) if field.is_repeated else column
 
 
-def _single_column(field: Any, above: tuple[str, ...]) -> ColumnType:
+def _single_column(field: Any, above: tuple[str, ...], visited: VisitedTypes) -> ColumnType:
+    visited.visit()
     kind = _kind(field)
     if kind in ("MESSAGE", "GROUP"):
         if field.message_type.full_name == _TIMESTAMP:
             return TIMESTAMP
-        return _message_column(field.message_type, above)
+        return _message_column(field.message_type, above, visited)
     return decimal_column(20, 0) if kind in _UINT64 else _NAMES[kind]
 
 

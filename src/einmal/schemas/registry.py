@@ -152,7 +152,10 @@ class SchemaRegistry:
         body = https.send(request, _ANSWER_MAX + 1, self._tls() if url.startswith("https:") else None)
         if len(body) > _ANSWER_MAX:
             raise RegistryUnavailable(f"{_shown(url)}: a schema of more than {_ANSWER_MAX:,} bytes")
-        answer = json.loads(body)
+        try:
+            answer = json.loads(body)
+        except RecursionError:
+            answer = None
         if not isinstance(answer, dict):
             raise ValueError("an answer that is no schema registry's")
         return answer
@@ -168,7 +171,7 @@ class SchemaRegistry:
 def _code(error: urllib.error.HTTPError) -> int | None:
     try:
         return _number(json.loads(error.read(_ANSWER_MAX)), "error_code")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 

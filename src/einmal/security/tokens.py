@@ -121,7 +121,7 @@ def _ask(source: ClientCredentials, context: ssl.SSLContext | None) -> tuple[str
         if not isinstance(value, str):
             raise TypeError(type(value))
         return value, None if lifetime is None else time.time() + float(lifetime)
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise TokenError(f"the token endpoint {host} answers without an access_token", may_pass=False) from None
 
 
@@ -129,7 +129,7 @@ def _refusal(response: urllib.error.HTTPError) -> str:
     """The error code of RFC 6749, 5.2, which has no secrets; the description could quote one."""
     try:
         code = json.loads(response.read(_ANSWER_MAX))["error"]
-    except (ValueError, TypeError, LookupError, OSError, http.client.HTTPException):
+    except (ValueError, TypeError, LookupError, RecursionError, OSError, http.client.HTTPException):
         return ""
     return f": {code[:60]}" if isinstance(code, str) and code.replace("_", "").isalnum() else ""
 
@@ -142,5 +142,5 @@ def _expiry(token: str) -> float | None:
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
-    except (ValueError, TypeError, LookupError, binascii.Error):
+    except (ValueError, TypeError, LookupError, RecursionError, binascii.Error):
         return None

@@ -34,7 +34,7 @@ def test_the_brokers_reason_is_acknowledged_and_kept() -> None:
         exchange.next(b"more")
 
 
-@pytest.mark.parametrize("answer", [b"x", b"[]", b'{"status":', b"\xff", b"1"])
+@pytest.mark.parametrize("answer", [b"x", b"[]", b'{"status":', b"\xff", b"1", b"[" * 4_000])
 def test_a_reason_that_is_no_json_object_is_acknowledged_too(answer: bytes) -> None:
     exchange = OAuthBearerExchange(Secret("a.b.c"), {})
     assert exchange.next(answer) == b"\x01"

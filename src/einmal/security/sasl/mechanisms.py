@@ -80,6 +80,6 @@ def _reason(answer: bytes) -> str:
         fields = [
             f"{key}={str(error[key])[:200]}" for key in ("status", "scope", "openid-configuration") if error.get(key)
         ]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         fields = []
     return ", ".join(fields) or "without a reason that this client can read"
