@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
+from einmal.schemas.columns import Unknown, rescued_text
 from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, OutOfRange, SchemaError, UnusableSchema
 from tests.schemas.beside_java.avro_pairs import Generator, text
 
@@ -222,6 +223,27 @@ def test_all_bytes_are_a_value_or_a_bad_row(raw: bytes) -> None:
         AvroDecoder(SCHEMA).decode(raw)
     except BadRow as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(("number", "text"), [("nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"')])
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_json_of_numbers_that_json_does_not_have_is_json(kind: str, number: str, text: str) -> None:
+    value = {"id": 1, "x": {"a": [float(number), 0.5]}}
+    array = {"type": "array", "items": [kind, "string"]}
+    written = AvroSchema(record(ID, {"name": "x", "type": {"type": "map", "values": array}}))
+    unknown = AvroDecoder(AvroSchema(record(ID))).decode(encoded(written, value), written).unknown
+    assert rescued_text(Unknown(dict(unknown))) == '{"$.x":{"a":[' + text + ",0.5]}}"
+    union = AvroSchema(record(ID, {"name": "x", "type": [{"type": "map", "values": array}, "string"]}))
+    assert AvroDecoder(union).decode(encoded(union, value)).value["x"] == '{"a":[' + text + ",0.5]}"
+
+
+def test_decimals_are_text_within_json() -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    union = AvroSchema(record(ID, {"name": "x", "type": [price, "string"]}))
+    raw = encoded(union, {"id": 1, "x": Decimal("12.50")})
+    assert AvroDecoder(union).decode(raw).value["x"] == '"12.50"'
+    unknown = AvroDecoder(AvroSchema(record(ID))).decode(raw, union).unknown
+    assert rescued_text(Unknown(dict(unknown))) == '{"$.x":"12.50"}'
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.none() | st.text())

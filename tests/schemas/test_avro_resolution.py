@@ -127,7 +127,7 @@ def test_a_field_that_is_not_declared_is_rescued_although_its_logical_type_does_
     more = [{"name": "t", "type": clock}, {"name": "n", "type": some}]
     written = old | {"fields": [*more, *old["fields"]]}
     value = {"id": 1, "t": 1_000, "n": [b"\x7b", None]}
-    assert through(written, old, value) == ({"id": 1}, {"$.t": "00:00:01", "$.n": [Decimal("1.23"), None]})
+    assert through(written, old, value) == ({"id": 1}, {"$.t": "00:00:01", "$.n": ["1.23", None]})
     value = {"id": 1, "t": -1, "n": [b"\x7f\x7f", None]}
     assert through(written, old, value) == ({"id": 1}, {"$.t": -1, "$.n": [b"\x7f\x7f", None]})
 

@@ -32,6 +32,10 @@ def test_each_sample_is_valid_by_the_schema_that_was_proposed_from_it(samples: l
         assert not decoder.decode(each).unknown
 
 
+def test_a_number_with_more_digits_than_a_double_is_a_number() -> None:
+    assert proposed([b'{"a": 0.12345678901234567891}', b'{"a": 1}']).schema["properties"] == {"a": {"type": "number"}}
+
+
 def test_properties_of_all_samples_are_required_and_times_have_a_format() -> None:
     samples = [
         b'{"a": 1, "t": "2026-01-01T00:00:00Z"}',

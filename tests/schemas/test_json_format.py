@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import json
 import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from einmal.schemas.columns import Unknown, rescued_text
+from einmal.schemas.debezium_format import DebeziumDecoder
 from einmal.schemas.decoder import Limits
 from einmal.schemas.errors import (
     BadRow,
@@ -93,6 +96,12 @@ def test_unknown_fields_are_drift_also_where_the_schema_excludes_them() -> None:
         (b'{"id": 1, "rates": {"x": 1e400}}', OutOfRange),
         (b'{"id": 1, "any": [-2E+0308]}', OutOfRange),
         (b'{"id": 1, "other": ' + b"9" * 310 + b".5}", OutOfRange),
+        (b'{"id": 1, "any": 1e-400}', OutOfRange),
+        (b'{"id": 1, "any": 1e-99999999999999999999}', OutOfRange),
+        (b'{"id": 1, "any": 0.' + b"3" * 5000 + b"}", MalformedValue),
+        (b'{"id": 1.0000000000000000001}', WrongType),
+        (b'{"id": 9223372036854775807.5}', WrongType),
+        (b'{"id": 9223372036854775808.0}', OutOfRange),
         (b'{"id": 1, "name": "\xff"}', InvalidText),
         (b'{"id": 1, "name": "\\ud83d"}', InvalidText),
         (b"[" * 100_000, NestedTooDeeply),
@@ -143,6 +152,52 @@ def test_a_schema_of_more_columns_than_memory_is_refused() -> None:
     schema = {"$ref": "#/$defs/d0", "$defs": levels | {"d30": {"type": "string"}}}
     with pytest.raises(SchemaError, match="more than 10,000 types"):
         JsonDecoder(json.dumps(schema))
+
+
+def decimals(value: Any) -> Any:
+    return json.loads(value, parse_float=decimal.Decimal, parse_int=decimal.Decimal)
+
+
+numbers = st.one_of(
+    st.decimals(-(10**20), 10**20, allow_nan=False, allow_infinity=False).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(allow_nan=False, allow_infinity=False).map("{:.25e}".format),
+    st.integers(-(2**63), 2**63 - 1).map("{}.0".format),
+    st.tuples(st.integers(-(10**19), 10**19), st.integers(-20, 20)).map(lambda each: f"{each[0]}e{each[1]}"),
+)
+
+
+@given(numbers)
+def test_no_digit_of_a_number_is_lost_in_json(text: str) -> None:
+    value, unknown = DECODER.decode(f'{{"id": 1, "any": [{text}], "extra": {{"a": {text}}}}}'.encode())
+    assert decimals(value["any"]) == [decimal.Decimal(text)]
+    assert decimals(rescued_text(Unknown(dict(unknown)))) == {"$.extra": {"a": decimal.Decimal(text)}}
+
+
+@given(numbers)
+@example("9007199254740993.0")
+@example("1.000000000000000001E18")
+@example("1.1529215046061e18")
+@example("1.1529215046068471e+18")
+def test_a_number_is_exactly_an_integer_or_a_bad_row(text: str) -> None:
+    for decoder, raw in (
+        (DECODER, f'{{"id": {text}}}'),
+        (DebeziumDecoder("id BIGINT"), f'{{"op": "c", "after": {{"id": {text}}}}}'),
+    ):
+        number = decimal.Decimal(text)
+        is_bigint = number == int(number) and -(2**63) <= number < 2**63
+        try:
+            assert decoder.decode(raw.encode()).value["id"] == number
+            assert is_bigint
+        except BadRow:
+            assert not is_bigint
+
+
+def test_numbers_of_a_column_of_doubles_are_doubles() -> None:
+    raw = b'{"id": 1, "rates": {"a": 0.12345678901234567890, "b": 1e22, "c": 0e-500, "d": 12345678901234567.50}}'
+    rates = dict(DECODER.decode(raw).value["rates"])
+    assert rates == {"a": 0.12345678901234568, "b": 1e22, "c": 0.0, "d": 12345678901234568.0}
+    assert all(type(rate) is float for rate in rates.values())
 
 
 documents = st.recursive(

@@ -129,7 +129,7 @@ def test_descriptors_of_more_columns_than_memory_are_refused(label: str) -> None
     """Each of 30 messages has two fields of the next: a billion columns in two kilobytes."""
     levels = {f"M{level}": [("a", 1, f"{label}M{level + 1}"), ("b", 2, f"{label}M{level + 1}")] for level in range(30)}
     with pytest.raises(SchemaError, match="more than 10,000 types"):
-        ProtobufDecoder(file_set(**levels, M30=[("id", 1, "int64")]), "test.M0")
+        ProtobufDecoder(file_set("proto3", **levels, M30=[("id", 1, "int64")]), "test.M0")
 
 
 @given(st.binary())

@@ -147,9 +147,9 @@ def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
         case "enum", "enum" if _same_name(writer, reader):
             return _of_enum(writer, reader, path)
         case "fixed", "fixed" if _same_name(writer, reader) and writer["size"] == reader["size"]:
-            return _of_scalar(writer, reader, path)
+            return _of_scalar(writer, reader, path, as_json)
         case written, declared if written in PRIMITIVES and declared in (written, *_PROMOTED.get(written, ())):
-            return _of_scalar(writer, reader, path)
+            return _of_scalar(writer, reader, path, as_json)
     return _mismatch(f"{path}: it was written as {kinds[0]}, and {kinds[1]} is declared")
 
 
@@ -404,7 +404,7 @@ def _of_enum(writer: Node, reader: Node, path: str) -> Read:
 # --- scalars ----------------------------------------------------------------------------------------------------
 
 
-def _of_scalar(writer: Node, reader: Node, path: str) -> Read:
+def _of_scalar(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
     read = fixed(writer["size"]) if writer["type"] == "fixed" else _READ[writer["type"]]
     steps = _steps(writer, reader)
     if steps is None:
@@ -412,6 +412,8 @@ def _of_scalar(writer: Node, reader: Node, path: str) -> Read:
     if not steps:
         return read
     kind = _logical(reader) or reader["type"]
+    if as_json and kind == "decimal":
+        steps = [*steps, str]
 
     def converted(raw: bytes, at: int, unknown: Unknown) -> tuple[Any, int]:
         value, at = read(raw, at, unknown)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from einmal.schemas.errors import OutOfRange, UnknownField, WrongType
 
 _INT32: Final = (-(2**31), 2**31 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
+_EXACT: Final = 2**53
+"""A double from here on can print as another integer than it is."""
 _FINER: Final = re.compile(r"[.,]\d{6}(\d+)")
 """The digits of a time that a timestamp of microseconds does not have."""
 _UNKNOWN_MAX: Final = 100
@@ -169,7 +172,9 @@ def _integer(bounds: tuple[int, int]) -> Callable[[Any], int]:
     low, high = bounds
 
     def convert(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        if isinstance(value, float) and abs(value) >= _EXACT:
+            value = decimal.Decimal(repr(value))
+        if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal) or value != int(value):
             raise TypeError(value)
         if not low <= value <= high:
             raise OverflowError
@@ -179,7 +184,7 @@ def _integer(bounds: tuple[int, int]) -> Callable[[Any], int]:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise TypeError(value)
     return float(value)
 
@@ -223,11 +228,36 @@ def _date(value: Any) -> datetime.date:
 
 
 def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    try:
+        return _encoded(value)
+    except ValueError:
+        return _exact_text(value)
+
+
+def _exact_text(value: Any) -> str:
+    """With numbers that Python's encoder has no JSON for: all digits of a decimal, and NaN and infinity as text, as
+    Avro's and Protobuf's implementations have them."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_encoded(name)}:{_exact_text(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_exact_text, value)) + "]"
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'"{decimal.Decimal(value)}"'
+    return _encoded(value)
 
 
 def _plain(value: Any) -> Any:
+    """Raises ValueError."""
+    if isinstance(value, decimal.Decimal):
+        raise ValueError("a number that the encoder would round")
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+_encoded: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False, check_circular=False
+).encode
 
 
 BOOLEAN: Final = scalar("boolean", _exactly(bool))

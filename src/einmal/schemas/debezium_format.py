@@ -149,7 +149,7 @@ def _smallint(value: Any) -> int:
 
 
 def _floating(value: Any) -> float:
-    if isinstance(value, bool) or not (isinstance(value, int | float) or value in _NOT_FINITE):
+    if isinstance(value, bool) or not (isinstance(value, int | float | decimal.Decimal) or value in _NOT_FINITE):
         raise TypeError(value)
     return float(value)
 

@@ -7,6 +7,7 @@ of several types have the list of these types, except integers and other numbers
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -40,7 +41,7 @@ class Shape:
                 self.kinds.add("boolean")
             case int():
                 self.kinds.add("integer")
-            case float():
+            case float() | decimal.Decimal():
                 self.kinds.add("number")
             case str():
                 self.kinds.add("string")

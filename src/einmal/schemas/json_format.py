@@ -2,10 +2,13 @@
 
 A property that the schema does not have is drift, not an error, also where ``additionalProperties`` is false: the
 policy for drift decides. References to other documents are refused; nothing is fetched.
+
+A number is a double where that prints as the same number, else a decimal: no digit is lost before its column is known.
 """
 
 from __future__ import annotations
 
+import decimal
 import json
 import math
 import re
@@ -40,8 +43,10 @@ from einmal.schemas.errors import (
 
 _REQUIRED: Final = "required"
 _FORMATS: Final = {"date-time": TIMESTAMP, "date": DATE}
-_LARGE: Final = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
-"""Pattern of numbers beyond the range of a double, and few others."""
+_INEXACT: Final = re.compile(rb"\d[eE][+-]?\d{3}|(?<![\d.])[\d.]{16}")
+"""Pattern of numbers that a double may not have, and few others: it has 15 digits, but near the ends of its range."""
+_DIGITS_MAX: Final = 4_300
+"""Python's maximum for integers; a validator takes its time for more."""
 _SIMPLE: Final = {"integer": BIGINT, "number": DOUBLE, "boolean": BOOLEAN, "string": STRING}
 
 
@@ -107,8 +112,8 @@ def parsed(raw: bytes, limits: Limits) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidText(f"not UTF-8 at byte {error.start}") from error
     try:
-        huge = _finite if _LARGE.search(raw) else None
-        value = json.loads(text, parse_constant=_no_constant, parse_float=huge)
+        exact = _exact if _INEXACT.search(raw) else None
+        value = json.loads(text, parse_constant=_no_constant, parse_float=exact)
         if b"\\u" in raw:
             # An escape can be half of a surrogate pair, which no UTF-8 has.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -125,12 +130,19 @@ def parsed(raw: bytes, limits: Limits) -> Any:
     return value
 
 
-def _finite(text: str) -> float:
-    """Python's own conversion makes infinity of a number that is too large."""
+def _exact(text: str) -> float | decimal.Decimal:
+    """Python's own conversion rounds, and makes infinity of what is too large. Raises OutOfRange, ValueError."""
     value = float(text)
-    if math.isinf(value):
-        raise OutOfRange("a number that is too large for a double")
-    return value
+    if repr(value) == text:
+        return value
+    if value == 0 and not text.lower().partition("e")[0].strip("-0."):
+        return value
+    if value == 0 or math.isinf(value):
+        raise OutOfRange("a number that is too large for a double, or too close to zero")
+    if len(text) > _DIGITS_MAX:
+        raise ValueError(len(text))
+    number = decimal.Decimal(text)
+    return value if number == decimal.Decimal(repr(value)) else number
 
 
 def _no_constant(name: str) -> Any:

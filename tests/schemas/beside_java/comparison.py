@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -115,7 +116,9 @@ def _plain(value: list[Any]) -> Any:
             return {key: _plain(each) for key, each in entries.items()}
         case ["array", items]:
             return [_plain(each) for each in items]
-    return _scalar(value)
+    plain = _scalar(value)
+    # As Avro's JsonEncoder has what is no number of JSON.
+    return str(decimal.Decimal(plain)) if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 def _text(value: Any) -> str:
