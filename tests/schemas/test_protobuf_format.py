@@ -124,6 +124,41 @@ def test_descriptors_that_cannot_be_used_are_refused(files: bytes, message: str 
         ProtobufDecoder(files, message)
 
 
+def extended(*, within: bool) -> bytes:
+    """``within``: whether the extensions are declared in a message, and not in the file."""
+    from google.protobuf import descriptor_pb2
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        file_set("proto2", Order=[("id", 1, "int64"), ("part", 2, "Part")], Part=[("id", 1, "int64")])
+    )
+    file = files.file[0]
+    for message in file.message_type:
+        message.extension_range.add(start=100, end=200)
+    kinds = descriptor_pb2.FieldDescriptorProto
+    extensions = file.message_type[1].extension if within else file.extension
+    extensions.add(name="note", number=100, type=kinds.TYPE_STRING, label=1, extendee=".test.Order")
+    extensions.add(name="sizes", number=101, type=kinds.TYPE_INT32, label=3, extendee=".test.Part")
+    extensions.add(name="inner", number=102, type=11, type_name=".test.Part", label=1, extendee=".test.Part")
+    return bytes(files.SerializeToString())
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_an_extension_is_drift_whether_it_is_declared_or_not(within: bool) -> None:
+    files = extended(within=within)
+    write = message_class(files, "test.Order")
+    prefix = "test.Part." if within else "test."
+    note, sizes, inner = (
+        write.DESCRIPTOR.file.pool.FindExtensionByName(prefix + name) for name in ("note", "sizes", "inner")
+    )
+    order = write(id=7, part={"id": 8})
+    order.Extensions[note] = "important"
+    order.part.Extensions[sizes].extend([5, 6])
+    order.part.Extensions[inner].id = 9
+    value, unknown = ProtobufDecoder(files, "test.Order").decode(order.SerializeToString())
+    assert value == {"id": 7, "part": {"id": 8}}
+    assert unknown == {"$.100": b"important", "$.part.101": [5, 6], "$.part.102": b"\x08\x09"}
+
+
 @pytest.mark.parametrize("label", ["", "repeated ", "map string "])
 def test_descriptors_of_more_columns_than_memory_are_refused(label: str) -> None:
     """Each of 30 messages has two fields of the next: a billion columns in two kilobytes."""

@@ -4,8 +4,8 @@ The library limits nesting to 100 levels. Names of columns are those of the ``.p
 that is not set has its default, as everywhere in proto3.
 
 Fields that the declared message does not have are among a message's values under their number, so that drift is found
-where values are converted, at each depth. Numbers are read with 64 bits and then compared with the declared type: the
-library would drop the upper bits of a number that was written with a wider one.
+where values are converted, at each depth; so are extensions, declared or not. Numbers are read with 64 bits and then
+compared with the declared type: the library would drop the upper bits of a number that was written with a wider one.
 """
 
 from __future__ import annotations
@@ -127,14 +127,16 @@ def descriptor_bytes(text: str) -> bytes:
 
 
 def _widened(file: Any) -> Any:
-    """The same file with integers of 64 bits."""
+    """The same file with integers of 64 bits, and without extensions: without columns they are unknown fields."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
     wide = type(file).FromString(file.SerializeToString())
+    del wide.extension[:]
     messages = list(wide.message_type)
     while messages:
         message = messages.pop()
         messages += message.nested_type
+        del message.extension[:]
         for field in message.field:
             name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_")
             if name in _WIDER:
