@@ -79,6 +79,126 @@ def test_unknown_fields_are_drift_also_where_the_schema_excludes_them() -> None:
     assert unknown == {"$.extra": {"a": 1}, "$.place.z": 2}
 
 
+def closed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
+MEOW, BARK = closed(meow=TEXT), closed(bark=TEXT)
+
+
+@pytest.mark.parametrize(
+    "pet",
+    [
+        {"oneOf": [MEOW, BARK]},
+        {"oneOf": [{"$ref": "#/$defs/meow"}, {"$ref": "#/$defs/bark"}]},
+        {"not": MEOW},
+        {"not": {"$ref": "#/$defs/meow"}},
+        {"if": MEOW, "then": False},
+        {"if": {"$ref": "#/$defs/meow"}, "then": False},
+        {"oneOf": [{"properties": {"meow": TEXT}, "unevaluatedProperties": False}, BARK]},
+        {"enum": [{"additionalProperties": False}, {"bark": "wow"}]},
+    ],
+)
+def test_a_document_that_is_valid_by_the_rules_that_closed_objects_make_is_a_value(pet: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"pet": pet}, "$defs": {"meow": MEOW, "bark": BARK}}
+    value, unknown = JsonDecoder(json.dumps(schema)).decode(b'{"pet": {"bark": "wow"}}')
+    assert value == {"pet": '{"bark":"wow"}'}
+    assert not unknown
+
+
+@pytest.mark.parametrize("pet", [{"oneOf": [MEOW, BARK]}, {"not": MEOW}, {"if": MEOW, "then": False}])
+def test_drift_beside_rules_that_closed_objects_make_is_drift(pet: dict[str, Any]) -> None:
+    value, unknown = JsonDecoder(json.dumps(closed(pet=pet))).decode(b'{"pet": {"bark": "wow"}, "extra": 1}')
+    assert value == {"pet": '{"bark":"wow"}'}
+    assert unknown == {"$.extra": 1}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": INTEGER}, "unevaluatedProperties": False},
+        {"anyOf": [{"type": "null"}, closed(a=INTEGER)]},
+        {"$ref": "#/$defs/a", "$defs": {"a": closed(a=INTEGER)}},
+    ],
+)
+def test_what_excludes_unknown_fields_makes_no_bad_rows(schema: dict[str, Any]) -> None:
+    value, unknown = JsonDecoder(json.dumps(schema)).decode(b'{"a": 1, "b": 2}')
+    assert (value, unknown) == ({"a": 1}, {"$.b": 2})
+
+
+def test_properties_with_the_names_of_rules_are_properties() -> None:
+    inner = closed(x=INTEGER)
+    schema = {"type": "object", "properties": {"not": inner, "enum": inner, "additionalProperties": False}}
+    decoder = JsonDecoder(json.dumps(schema))
+    value, unknown = decoder.decode(b'{"not": {"x": 1, "y": 2}, "enum": {"x": 3, "y": 4}}')
+    assert value == {"not": {"x": 1}, "enum": {"x": 3}, "additionalProperties": None}
+    assert unknown == {"$.not.y": 2, "$.enum.y": 4}
+    with pytest.raises(WrongType):
+        decoder.decode(b'{"additionalProperties": 1}')
+
+
+BASE = {"type": "object", "properties": {"name": TEXT, "at": {"type": "object", "properties": {"x": INTEGER}}}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "columns"),
+    [
+        ({"allOf": [{"properties": {"name": TEXT}}]}, "`id`:bigint,`name`:string"),
+        ({"allOf": [{"allOf": [{"properties": {"name": TEXT}}]}, {"required": ["id"]}]}, "`id`:bigint,`name`:string"),
+        ({"allOf": [{"$ref": "#/$defs/base"}]}, "`id`:bigint,`name`:string,`at`:struct<`x`:bigint>"),
+        ({"$ref": "#/$defs/base"}, "`name`:string,`at`:struct<`x`:bigint>,`id`:bigint"),
+        (
+            {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"at": {"properties": {"y": INTEGER}}}}]},
+            "`id`:bigint,`name`:string,`at`:struct<`x`:bigint,`y`:bigint>",
+        ),
+        ({"if": {"required": ["id"]}, "then": {"properties": {"name": TEXT}}}, "`id`:bigint,`name`:string"),
+        ({"dependentSchemas": {"id": {"properties": {"name": TEXT}}}}, "`id`:bigint,`name`:string"),
+        (
+            {"allOf": [{"anyOf": [{"properties": {"name": TEXT}}, {"$ref": "#/$defs/base"}]}]},
+            "`id`:bigint,`at`:string,`name`:string",
+        ),
+    ],
+)
+def test_properties_that_other_rules_add_are_columns_and_no_drift(rules: dict[str, Any], columns: str) -> None:
+    schema = {"type": "object", "properties": {"id": INTEGER}, "$defs": {"base": BASE}, **rules}
+    decoder = JsonDecoder(json.dumps(schema))
+    assert decoder.ddl == f"struct<{columns}>"
+    value, unknown = decoder.decode(b'{"id": 1, "name": "x"}')
+    assert value["id"] == 1 and value["name"] in ("x", '"x"')
+    assert not unknown
+
+
+def test_a_recursive_schema_with_other_rules_ends() -> None:
+    node = {
+        "type": "object",
+        "properties": {"id": INTEGER},
+        "allOf": [{"properties": {"next": {"$ref": "#/$defs/node"}}}, {"$ref": "#/$defs/node"}],
+    }
+    schema = {"$ref": "#/$defs/node", "$defs": {"node": node}}
+    assert JsonDecoder(json.dumps(schema)).ddl == "struct<`id`:bigint,`next`:string>"
+
+
+def test_rules_with_an_identifier_of_their_own_hold_and_have_no_columns() -> None:
+    base = {"$id": "https://example.com/base", "required": ["id"], "properties": {"name": TEXT}}
+    schema = {
+        "type": "object",
+        "properties": {"id": INTEGER},
+        "allOf": [{"$ref": base["$id"]}],
+        "$defs": {"base": base},
+    }
+    decoder = JsonDecoder(json.dumps(schema))
+    assert decoder.decode(b'{"id": 1, "name": "x"}') == ({"id": 1}, {"$.name": "x"})
+    with pytest.raises(MissingField):
+        decoder.decode(b"{}")
+
+
+def test_a_reference_by_name_is_json() -> None:
+    place = {"$anchor": "place", "type": "object", "properties": {"x": INTEGER}}
+    schema = {"type": "object", "properties": {"at": {"$ref": "#place"}}, "$defs": {"place": place}}
+    assert JsonDecoder(json.dumps(schema)).decode(b'{"at": {"x": 1}}').value == {"at": '{"x":1}'}
+
+
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [

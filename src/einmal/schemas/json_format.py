@@ -1,7 +1,8 @@
 """JSON with a JSON Schema: validated by jsonschema-rs, whose regular expressions cannot backtrack. Pure.
 
-A property that the schema does not have is drift, not an error, also where ``additionalProperties`` is false: the
-policy for drift decides. References to other documents are refused; nothing is fetched.
+A property that the schema does not have is drift, not an error, also where ``additionalProperties`` or
+``unevaluatedProperties`` is false: the policy for drift decides. References to other documents are refused; nothing is
+fetched.
 
 A number is a double where that prints as the same number, else a decimal: no digit is lost before its column is known.
 """
@@ -12,7 +13,7 @@ import decimal
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from einmal.schemas.columns import (
@@ -42,6 +43,11 @@ from einmal.schemas.errors import (
 )
 
 _REQUIRED: Final = "required"
+_CLOSING: Final = ("additionalProperties", "unevaluatedProperties")
+_SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_CONDITIONAL: Final = ("then", "else", "oneOf", "anyOf")
+_KEPT: Final = ("not", "if", "const", "enum", "default", "examples")
+"""Keywords that open objects below would change the meaning of, and values."""
 _FORMATS: Final = {"date-time": TIMESTAMP, "date": DATE}
 _INEXACT: Final = re.compile(rb"\d[eE][+-]?\d{3}|(?<![\d.])[\d.]{16}")
 """Pattern of numbers that a double may not have, and few others: it has 15 digits, but near the ends of its range."""
@@ -62,9 +68,12 @@ class JsonDecoder:
         self._column = _column(_Document(document), document, ())
         self._convert = self._column.at("$")
         try:
-            self._validator = jsonschema_rs.validator_for(
-                _open(document), validate_formats=False, offline=True, pattern_options=jsonschema_rs.RegexOptions()
-            )
+            self._validator, *self._others = [
+                jsonschema_rs.validator_for(
+                    reading, validate_formats=False, offline=True, pattern_options=jsonschema_rs.RegexOptions()
+                )
+                for reading in _readings(document)
+            ]
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             reason = str(error).partition("\n")[0]
             raise SchemaError(f"not a JSON Schema that can be used: {reason}") from error
@@ -76,7 +85,7 @@ class JsonDecoder:
     def decode(self, raw: bytes) -> Decoded:
         """Raises BadRow."""
         value = parsed(raw, self._limits)
-        if not self._validator.is_valid(value):
+        if not self._validator.is_valid(value) and not any(other.is_valid(value) for other in self._others):
             raise self._reason(value)
         unknown = Unknown()
         return Decoded(self._convert(value, unknown), unknown.fields)
@@ -160,15 +169,30 @@ def parsed_schema(text: str) -> dict[str, Any]:
     return document
 
 
-def _open(node: Any) -> Any:
-    """The schema without ``additionalProperties: false``: unknown properties are for the policy."""
-    if isinstance(node, dict):
-        return {
-            name: _open(child)
-            for name, child in node.items()
-            if not (name == "additionalProperties" and child is False)
-        }
-    return [_open(child) for child in node] if isinstance(node, list) else node
+def _readings(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The schemas of which a document has to be valid by one: with all objects open, with those closed that can be what
+    the alternatives of ``oneOf`` differ by, and as it is written."""
+    readings = [_open(document, _KEPT)]
+    for reading in (_open(document, (*_KEPT, "oneOf")), document):
+        if reading not in readings:
+            readings.append(reading)
+    return readings
+
+
+def _open(node: Any, kept: Sequence[str]) -> Any:
+    """The schema without ``additionalProperties: false``, but below the keywords ``kept``: unknown properties are for
+    the policy."""
+    if isinstance(node, list):
+        return [_open(child, kept) for child in node]
+    if not isinstance(node, dict):
+        return node
+    opened: dict[str, Any] = {}
+    for keyword, child in node.items():
+        if keyword in _SCHEMAS_BY_NAME and isinstance(child, dict):
+            opened[keyword] = {name: _open(schema, kept) for name, schema in child.items()}
+        elif not (keyword in _CLOSING and child is False):
+            opened[keyword] = child if keyword in kept else _open(child, kept)
+    return opened
 
 
 class _Document(dict[str, Any]):
@@ -188,7 +212,10 @@ def _column(document: _Document, node: Any, above: tuple[str, ...], depth: int =
     if isinstance(reference, str):
         if reference in above:
             return JSON_TEXT
-        return _column(document, _referred(document, reference), (*above, reference), depth + 1)
+        referred = _referred(document, reference)
+        if isinstance(referred, Mapping) and ("properties" in node or "allOf" in node):
+            referred = _joined(referred, [{name: child for name, child in node.items() if name != "$ref"}])
+        return _column(document, referred, (*above, reference), depth + 1)
     alternatives = next((node[name] for name in ("oneOf", "anyOf") if isinstance(node.get(name), list)), None)
     if alternatives is not None:
         others = [alternative for alternative in alternatives if not _is_null(alternative)]
@@ -205,9 +232,7 @@ def _typed(document: _Document, node: Mapping[str, Any], kind: Any, above: tuple
     if kind == "object":
         properties = node.get("properties")
         if isinstance(properties, Mapping) and properties:
-            return struct(
-                {name: _column(document, subschema, above, depth + 1) for name, subschema in properties.items()}
-            )
+            return _object_column(document, node, above, depth)
         values = node.get("additionalProperties")
         return mapping(_column(document, values, above, depth + 1)) if isinstance(values, Mapping) else JSON_TEXT
     if kind == "array":
@@ -216,6 +241,68 @@ def _typed(document: _Document, node: Mapping[str, Any], kind: Any, above: tuple
     if kind == "string":
         return _FORMATS.get(str(node.get("format")), STRING)
     return _SIMPLE.get(str(kind), JSON_TEXT)
+
+
+def _object_column(document: _Document, node: Mapping[str, Any], above: tuple[str, ...], depth: int) -> ColumnType:
+    """The column of an object with ``properties``: also those of schemas that hold with its own, and as JSON those of
+    schemas that can hold."""
+    declared: dict[str, list[tuple[Any, tuple[str, ...]]]] = {}
+    possible: set[str] = set()
+    for schema, path in _all_of(document, node, above):
+        for name, subschema in _properties(schema):
+            declared.setdefault(name, []).append((subschema, path))
+        for alternative in _alternatives(schema):
+            for inner, _ in _all_of(document, alternative, path):
+                possible.update(name for name, _ in _properties(inner))
+    columns: dict[str, ColumnType] = {}
+    for name, ((first, path), *others) in declared.items():
+        if others and isinstance(first, Mapping):
+            first = _joined(first, [subschema for subschema, _ in others])
+            path = tuple(reference for _, references in declared[name] for reference in references)
+        columns[name] = _column(document, first, path, depth + 1)
+    return struct(columns | dict.fromkeys(sorted(possible - columns.keys()), JSON_TEXT))
+
+
+def _all_of(
+    document: _Document, node: Any, above: tuple[str, ...], depth: int = 0
+) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
+    """A schema and those that hold with it, each with the references that led there."""
+    document.visited.visit()
+    if not isinstance(node, Mapping) or depth > DEPTH_MAX:
+        return
+    yield node, above
+    reference = node.get("$ref")
+    if isinstance(reference, str) and reference not in above:
+        try:
+            referred = _referred(document, reference)
+        except SchemaError:
+            # The validator also resolves references to parts with an identifier of their own.
+            referred = None
+        yield from _all_of(document, referred, (*above, reference), depth + 1)
+    for schema in _schemas(node.get("allOf")):
+        yield from _all_of(document, schema, above, depth + 1)
+
+
+def _properties(node: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    properties = node.get("properties")
+    return [*properties.items()] if isinstance(properties, Mapping) else []
+
+
+def _alternatives(node: Mapping[str, Any]) -> list[Any]:
+    dependent = node.get("dependentSchemas")
+    alternatives = [schema for keyword in _CONDITIONAL for schema in _schemas(node.get(keyword))]
+    return [*alternatives, *(dependent.values() if isinstance(dependent, Mapping) else ())]
+
+
+def _schemas(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
+
+
+def _joined(node: Mapping[str, Any], others: list[Any]) -> dict[str, Any]:
+    """A schema with others that hold for the same value."""
+    return {**node, "allOf": [*_schemas(node.get("allOf")), *others]}
 
 
 def _is_null(node: Any) -> bool:
@@ -228,6 +315,9 @@ def _referred(document: Mapping[str, Any], reference: str) -> Any:
             f"the JSON Schema refers to another document, {reference!r}", "put it under $defs of the same document"
         )
     node: Any = document
+    if reference[1:2] not in ("", "/"):
+        # An anchor: what it names is JSON, like everything that is no column.
+        return {}
     for token in reference.lstrip("#").split("/")[1:]:
         token = token.replace("~1", "/").replace("~0", "~")
         if not isinstance(node, Mapping) or token not in node:
