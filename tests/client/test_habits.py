@@ -14,9 +14,12 @@ from einmal.client.config import AdminSettings, ConsumerSettings, ProducerSettin
 from einmal.client.errors import ConfigError, LocalError
 from einmal.client.habits import SETTINGS
 from einmal.client.records import check_timeout, headers_of
-from einmal.types import Header
+from einmal.types import Header, TopicPartition
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
+T0 = TopicPartition("t", 0)
+LONE_SURROGATE = "caf\udce9"
+"""As os.listdir() returns the names of files that are not UTF-8."""
 
 
 @pytest.mark.parametrize("kind", [client.Consumer, client.Producer, client.Admin])
@@ -140,8 +143,49 @@ def test_a_timeout_of_one_second_is_translated() -> None:
         ({"partition": -1}, "a partition is a whole number"),
         ({"timestamp": 1.5e9}, r"int\(time.time\(\) \* 1000\)"),
         ({"headers": {"a": 1}}, "header value must be bytes"),
+        ({"topic": LONE_SURROGATE}, "UTF-8 cannot encode a topic's name"),
+        ({"value": LONE_SURROGATE}, "UTF-8 cannot encode a record's value"),
+        ({"key": LONE_SURROGATE}, "UTF-8 cannot encode a record's key"),
+        ({"headers": {LONE_SURROGATE: b"v"}}, "UTF-8 cannot encode a header's name"),
+        ({"headers": {"a": LONE_SURROGATE}}, "UTF-8 cannot encode a record's header value"),
     ],
 )
 def test_a_record_of_the_wrong_types_is_refused_where_it_is_sent(arguments: dict[str, Any], expected: str) -> None:
     with client.Producer(SERVERS) as producer, pytest.raises(LocalError, match=expected):
         producer.send(**{"topic": "t", "value": b"v", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda consumer: consumer.seek(T0, 2**63), "an offset is a whole number"),
+        (lambda consumer: consumer.seek(T0, -1), "cannot seek to offset -1"),
+        (lambda consumer: consumer.seek(T0, "5"), "an offset is a whole number"),
+        (lambda consumer: consumer.seek(T0, client.OffsetAndMetadata(0, 2**31)), "a leader epoch is a whole number"),
+        (lambda consumer: consumer.commit({T0: 2**63}), "an offset is a whole number"),
+        (
+            lambda consumer: consumer.commit({T0: client.OffsetAndMetadata(0, -1, LONE_SURROGATE)}),
+            "UTF-8 cannot encode",
+        ),
+        (lambda consumer: consumer.assign([("t", 2**31)]), "a partition is a whole number"),
+        (lambda consumer: consumer.assign([("t", -1)]), "a partition is a whole number"),
+        (lambda consumer: consumer.assign([(LONE_SURROGATE, 0)]), "UTF-8 cannot encode a topic's name"),
+    ],
+)
+def test_a_position_or_a_partition_that_cannot_be_is_refused_where_it_is_named(
+    use: Callable[[client.Consumer], None], expected: str
+) -> None:
+    # One such number in a request would cost all partitions of the same broker their records.
+    with client.Consumer(SERVERS, group_id="g", enable_auto_commit=False) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(LocalError, match=expected):
+            use(consumer)
+        assert consumer.assignment() == [T0]
+
+
+def test_a_topic_that_cannot_be_is_refused_where_it_is_subscribed_to() -> None:
+    with (
+        client.Consumer(SERVERS, group_id="g") as consumer,
+        pytest.raises(LocalError, match="UTF-8 cannot encode a topic's name"),
+    ):
+        consumer.subscribe(["t", LONE_SURROGATE])

@@ -83,11 +83,35 @@ class GroupMetadata:
 def positions_of(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Positions as callers write them: a bare number is an offset without metadata."""
-    return {
-        TopicPartition(*partition): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        for partition, offset in offsets.items()
-    }
+    """Positions as callers write them: a bare number is an offset without metadata. Raises LocalError."""
+    return {TopicPartition(*partition): position_of(offset) for partition, offset in offsets.items()}
+
+
+def position_of(offset: OffsetAndMetadata | int) -> OffsetAndMetadata:
+    """A position as callers write it. Raises LocalError for an offset or an epoch that no log can have."""
+    at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+    if not isinstance(at, OffsetAndMetadata) or not isinstance(at.offset, int) or at.offset >= 2**63:
+        raise LocalError(
+            meaning=f"an offset is a whole number below 2**63, not {offset!r}",
+            what_to_do="write the offset of the next record as an int, or an OffsetAndMetadata",
+        )
+    if not isinstance(at.leader_epoch, int) or not -1 <= at.leader_epoch < 2**31:
+        raise LocalError(
+            meaning=f"a leader epoch is a whole number from 0 on and below 2**31, not {at.leader_epoch!r}",
+            what_to_do="leave it out, or write -1, where it is not known",
+        )
+    if at.metadata is not None:
+        check_text(at.metadata, "an offset's metadata")
+    return at
+
+
+def partition_of(partition: TopicPartition | tuple[str, int]) -> TopicPartition:
+    """A partition as callers write it. Raises LocalError for what no partition can be named."""
+    topic, index = partition
+    check_topic(topic)
+    if not isinstance(index, int) or not 0 <= index < 2**31:
+        raise LocalError(meaning=f"a partition is a whole number from 0 on and below 2**31, not {index!r}")
+    return TopicPartition(topic, index)
 
 
 def headers_of(headers: HeadersLike) -> tuple[Header, ...]:
@@ -105,13 +129,13 @@ def headers_of(headers: HeadersLike) -> tuple[Header, ...]:
 def _header(name: str, value: bytes | str | None) -> Header:
     if not isinstance(name, str):
         raise TypeError(name)
+    check_text(name, "a header's name")
     return Header(name, value if isinstance(value, bytes) else bytes_of(value, "header value"))
 
 
 def check_destination(topic: str, partition: int | None, timestamp: int | None) -> None:
     """Raises LocalError for what cannot name a topic, a partition or a time in ms."""
-    if not isinstance(topic, str) or not topic:
-        raise LocalError(meaning=f"a topic is named by text, not {topic!r}", what_to_do='write send("topic", value)')
+    check_topic(topic)
     if partition is not None and (not isinstance(partition, int) or partition < 0):
         raise LocalError(meaning=f"a partition is a whole number from 0 on, not {partition!r}")
     if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 2**63):
@@ -119,6 +143,30 @@ def check_destination(topic: str, partition: int | None, timestamp: int | None) 
             meaning=f"a timestamp is whole milliseconds since 1970, not {timestamp!r}",
             what_to_do="write int(time.time() * 1000)",
         )
+
+
+def check_topic(topic: str) -> None:
+    """Raises LocalError for what no topic can be named."""
+    if not isinstance(topic, str) or not topic:
+        raise LocalError(meaning=f"a topic is named by text, not {topic!r}", what_to_do='write "topic"')
+    check_text(topic, "a topic's name")
+
+
+def check_text(text: str, what: str) -> None:
+    """Raises LocalError for text that the protocol cannot carry: a lone surrogate has no UTF-8 form."""
+    if not text.isascii():
+        encode_text(text, what)
+
+
+def encode_text(text: str, what: str) -> bytes:
+    """Text in UTF-8. Raises LocalError where it has no such form, as the names of some files."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise LocalError(
+            meaning=f"UTF-8 cannot encode {what}, {text!r}: {error.reason}",
+            what_to_do="clean the text, or encode it yourself where bytes are taken, as in os.fsencode(name)",
+        ) from error
 
 
 def check_timeout(timeout_ms: int) -> None:
@@ -135,7 +183,7 @@ def bytes_of(value: bytes | str | None, what: str) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return encode_text(value, f"a record's {what}")
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise LocalError(

@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 from einmal.client.aio import Producer
-from einmal.client.errors import RequestRefused, UnknownOutcome
+from einmal.client.errors import LocalError, RequestRefused, UnknownOutcome
+from einmal.client.records import RecordMetadata
+from einmal.types import Header
+from einmal.wire.record_batch import NewRecord
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
 from tests.suite.patience import patient
@@ -41,3 +44,22 @@ async def test_a_record_in_flight_when_the_producer_is_closed_is_of_unknown_outc
     await producer.close(flush=False)
     with pytest.raises(UnknownOutcome):
         await future
+
+
+async def test_a_record_that_cannot_be_encoded_fails_alone(bootstrap: str, name: NameFactory) -> None:
+    topic = name("unencodable")
+    async with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer, asyncio.timeout(patient(20)):
+        assert (await producer.send(topic, b"first", partition=0)).offset == 0
+        # No such header passes send().
+        refused: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        record = NewRecord(None, b"v", 1, (Header("caf\udce9", b"x"),))
+        now_ms = producer._clock.now().monotonic_ms
+        producer._outbox.put(topic, record, producer.settings.batch_size, 0, refused, now_ms)
+        behind = producer.send(topic, b"behind", partition=0)
+        elsewhere = producer.send(name("other"), b"elsewhere")
+        await producer.flush()
+        with pytest.raises(LocalError, match="UnicodeEncodeError"):
+            await refused
+        assert (await behind).offset == 1
+        assert (await elsewhere).offset == 0
+        assert producer.buffered_bytes == 0

@@ -16,6 +16,7 @@ from einmal.client.cores.producer_core import MAYBE_WRITTEN, Appended, BatchOutc
 from einmal.client.errors import (
     ClientClosed,
     KafkaError,
+    LocalError,
     RecordTooLarge,
     RetriableError,
     TransactionAborted,
@@ -444,6 +445,25 @@ def test_an_abort_settles_what_waits_and_lets_what_is_in_flight_come_back() -> N
     assert drain(core, now=500) == []
     assert len(core.fail_waiting(TransactionAborted())) == 1
     assert core.is_empty
+
+
+@pytest.mark.parametrize("transactional_id", [None, "x"])
+def test_a_batch_that_cannot_be_encoded_fails_alone_and_leaves_no_hole(transactional_id: str | None) -> None:
+    core = core_of(transactional_id=transactional_id)
+    core.append(T0, NewRecord(None, b"v", 1, (Header("caf\udce9", b"x"),)), 100, b"unencodable", 0)
+    assert drain(core) == []
+    (outcome,) = core.take_unencodable()
+    assert outcome.batch.tickets == [b"unencodable"]
+    assert isinstance(outcome.error, LocalError)
+    assert core.is_empty
+    assert core.buffered_bytes == 0
+    assert core.take_unencodable() == []
+    # Its transaction lacks the record.
+    assert (core.error is None) == (transactional_id is None)
+    if core.error is not None:
+        core.forget_error()
+    send(core, b"next")
+    assert sequences(drain(core)) == [0]
 
 
 def test_without_idempotence_there_are_no_sequences_and_failures_leave_no_hole() -> None:

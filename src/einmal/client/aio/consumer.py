@@ -32,6 +32,9 @@ from einmal.client.records import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     check_timeout,
+    check_topic,
+    partition_of,
+    position_of,
     positions_of,
 )
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
@@ -102,6 +105,8 @@ class Consumer:
         """
         if isinstance(topics, str):
             raise InvalidState(meaning="subscribe() takes a list of topics", what_to_do=f"write [{topics!r}]")
+        for topic in topics:
+            check_topic(topic)
         rebalancing = self._grouped()
         if self._core.assignment and not rebalancing.is_subscribed:
             raise InvalidState(meaning="partitions are assigned by hand", what_to_do="assign([]) first")
@@ -112,7 +117,7 @@ class Consumer:
         """Read exactly these partitions, without a group's rebalances. The group id, if any, only keeps offsets."""
         if self._rebalancing is not None and self._rebalancing.is_subscribed:
             raise InvalidState(meaning="topics are subscribed to", what_to_do="use either subscribe() or assign()")
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = [partition_of(partition) for partition in partitions]
         for partition in wanted:
             self._cluster.want_topic(partition.topic, may_create=self.settings.allow_auto_create_topics)
         self._core.assign(wanted)
@@ -194,7 +199,7 @@ class Consumer:
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> DoneAtOnce:
         """Read on from this offset with the next poll."""
-        at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        at = position_of(offset)
         self._core.seek(TopicPartition(*topic_partition), at.offset, at.leader_epoch)
         return DONE
 

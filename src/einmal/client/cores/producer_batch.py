@@ -12,7 +12,15 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from einmal.client.cores.pacing import pause_ms
-from einmal.client.errors import ClientClosed, KafkaError, RecordTooLarge, RetriableError, UnknownOutcome, error_for
+from einmal.client.errors import (
+    ClientClosed,
+    KafkaError,
+    LocalError,
+    RecordTooLarge,
+    RetriableError,
+    UnknownOutcome,
+    error_for,
+)
 from einmal.types import ErrorCode, Sequence, TopicPartition
 from einmal.wire.record_batch import HEADER_SIZE, NewRecord
 
@@ -82,6 +90,14 @@ class ProducerBatch:
             return UnknownOutcome(ErrorCode.request_timed_out, detail)
         return RetriableError(
             ErrorCode.request_timed_out, detail, meaning="delivery.timeout.ms has passed; the records were not written"
+        )
+
+    def encoding_error(self, error: Exception) -> KafkaError:
+        """Return the error of the batch when it cannot be encoded."""
+        return LocalError(
+            meaning="the records cannot be encoded, and were not sent",
+            detail=f"{self.topic_partition}, {len(self.tickets)} record(s): {type(error).__name__}: {error}",
+            what_to_do="correct the record that the detail describes, and send all of them again",
         )
 
     def closing_error(self) -> KafkaError:

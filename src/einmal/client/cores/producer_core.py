@@ -102,6 +102,7 @@ class ProducerCore:
         """Why sealed sequences have a hole, or why the transaction cannot commit; nothing is sent while it is set."""
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
+        self._unencodable: list[BatchOutcome] = []
 
     # --- records in -----------------------------------------------------------------------------------------------
 
@@ -202,9 +203,9 @@ class ProducerCore:
             size = sizes.get(node, 0)
             if size and size + batch.size > limits.max_request_size:
                 continue
+            if not batch.is_sealed and not self._seal(partition, batch):
+                continue
             sizes[node] = size + batch.size
-            if not batch.is_sealed:
-                self._seal(partition, batch)
             batch.state = BatchState.IN_FLIGHT
             batch.node = node
             batch.attempts += 1
@@ -220,22 +221,32 @@ class ProducerCore:
                 del self._busy[batch.topic_partition]
                 self._busy[batch.topic_partition] = None
 
-    def _seal(self, partition: PartitionQueue, batch: ProducerBatch) -> None:
-        base_sequence = -1
+    def _seal(self, partition: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Encode a batch. False: it cannot be encoded, and fails without a hole in the sequences."""
+        try:
+            data = encode_batch(
+                batch.records,
+                producer_id=self.identity.producer_id,
+                producer_epoch=self.identity.producer_epoch,
+                base_sequence=partition.next_sequence if self.limits.is_idempotent else -1,
+                transactional=self.limits.transactional_id is not None,
+                compression=self.limits.compression,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hold back the other batches
+            self._unencodable += self._fail(batch, batch.encoding_error(error))
+            return False
+        batch.data = data
         if self.limits.is_idempotent:
-            base_sequence = partition.next_sequence
             partition.next_sequence = next_sequence(partition.next_sequence, len(batch.records))
         if batch.ordinal < 0:
             batch.ordinal = partition.next_ordinal
             partition.next_ordinal += 1
-        batch.data = encode_batch(
-            batch.records,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
-            base_sequence=base_sequence,
-            transactional=self.limits.transactional_id is not None,
-            compression=self.limits.compression,
-        )
+        return True
+
+    def take_unencodable(self) -> list[BatchOutcome]:
+        """The outcomes of batches that ``drain`` could not encode. Then drain again: others may wait behind them."""
+        outcomes, self._unencodable = self._unencodable, []
+        return outcomes
 
     # --- answers in -----------------------------------------------------------------------------------------------
 

@@ -205,11 +205,11 @@ class Cluster:
         version = choose_version(connection.versions, ApiKey(api.key), at_least=at_least, at_most=at_most)
         try:
             body = api.encode_request(version, request)
-        except struct.error as error:
+        except (struct.error, UnicodeEncodeError) as error:
             raise RequestRefused(
                 ErrorCode.invalid_request,
                 f"{ApiKey(api.key).name}: {error}",
-                meaning="a number is larger, or a text longer, than the protocol has room for",
+                meaning="a number or a text is too large for the protocol, or a text has no UTF-8 form",
                 what_to_do="correct it; nothing was sent",
             ) from error
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms

@@ -112,6 +112,9 @@ class Sender:
         while requests := self._core.drain(now, self._target, self._in_flight):
             for node_id, batches in requests.items():
                 self._send(node_id, batches)
+        if unencodable := self._core.take_unencodable():
+            self._settle(unencodable)
+            self.wake()
         deadline = self._core.next_deadline(now)
         if deadline is not None:
             self.wake_within(deadline - now)
