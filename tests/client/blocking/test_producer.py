@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from einmal.client import Producer
+from einmal.client import Consumer, Producer
 from einmal.client.errors import AbortableError
 from einmal.client.records import RecordMetadata
+from einmal.types import TopicPartition
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
 from tests.suite.patience import patient
@@ -65,3 +70,45 @@ for _ in range(3):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=patient(60))
     assert "Records without an acknowledgement: 3 of topic t. The first error: ClientClosed" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("sent_by_child", [(b"child",), ()])
+def test_after_a_fork_parent_and_child_send_their_own_records_once(
+    sent_by_child: tuple[bytes, ...], bootstrap: str, name: NameFactory
+) -> None:
+    at = TopicPartition(name("forked"), 0)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(at.topic, b"first", partition=0).result()
+        may_go_on = threading.Event()
+        producer._thread.loop.call_soon_threadsafe(may_go_on.wait)
+        queued = producer.send(at.topic, b"parent", partition=0)
+        # As other threads may hold them at that moment.
+        locks = (producer._lock, producer._thread._lock)
+        for lock in locks:
+            lock.acquire()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(patient(20)))
+            try:
+                futures = [producer.send(at.topic, value, partition=0) for value in sent_by_child]
+                producer.flush()
+                os._exit(0 if all(future.done() and not future.exception() for future in futures) else 1)
+            finally:
+                os._exit(2)
+        for lock in locks:
+            lock.release()
+        _, status = os.waitpid(child, 0)
+        may_go_on.set()
+        producer.flush()
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert queued.done()
+    expected = Counter([b"first", b"parent", *sent_by_child])
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([at])
+        values: Counter[bytes | None] = Counter()
+        (end,) = consumer.end_offsets(at).values()
+        while consumer.position(at) < end:
+            values.update(record.value for record in consumer.poll(1_000))
+    assert values == expected

@@ -11,9 +11,10 @@ import asyncio
 import os
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from einmal.client.errors import ClientClosed, InvalidState
 
@@ -39,6 +40,11 @@ class LoopThread(Generic[ClientT]):
         self._thread: threading.Thread | None = None
         self._client: ClientT | None = None
         self._is_closed = False
+        _ALL.add(self)
+
+    def forked(self) -> None:
+        """Inside the child of a fork: a thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     @property
     def client(self) -> ClientT:
@@ -130,6 +136,18 @@ class LoopThread(Generic[ClientT]):
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
         loop.close()
+
+
+_ALL: Final[weakref.WeakSet[LoopThread[Any]]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for thread in list(_ALL):
+        thread.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def run_in(loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, T]]) -> T:

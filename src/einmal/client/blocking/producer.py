@@ -1,7 +1,8 @@
 """The blocking producer: the asyncio one in a thread of its own, with futures that can be waited for anywhere.
 
 ``send`` does not wait for the thread: records go through a queue and the thread is woken once for many. It blocks
-only while buffer.memory is full, at most max.block.ms.
+only while buffer.memory is full, at most max.block.ms. After a fork the child has a producer and a queue of its own;
+the futures of earlier records have their outcomes in the parent only.
 """
 
 from __future__ import annotations
@@ -50,11 +51,14 @@ class Producer:
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.settings = parse(ProducerSettings, config, settings)
-        self._thread = LoopThread(lambda: aio.Producer(config, **settings), "einmal-producer")
-        self._queue: deque[_Queued] = deque()
-        self._queued_bytes = 0
-        self._lock = threading.Lock()
-        self._is_woken = False
+        self._begin_queue()
+
+        def make() -> aio.Producer:
+            # Once per process: what was queued before a fork is sent by the parent.
+            self._begin_queue()
+            return aio.Producer(config, **settings)
+
+        self._thread = LoopThread(make, "einmal-producer")
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
 
@@ -68,6 +72,12 @@ class Producer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self.close(flush=error is None)
+
+    def _begin_queue(self) -> None:
+        self._queue: deque[_Queued] = deque()
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._is_woken = False
 
     def send(
         self,
