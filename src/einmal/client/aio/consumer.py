@@ -163,13 +163,13 @@ class Consumer:
         self._core.take_back()
         most = self.settings.max_poll_records if max_records is None else max_records
         deadline = self._cluster.deadline(timeout_ms)
-        if self._rebalancing is not None:
-            self._rebalancing.polled()
         while True:
             self._cluster.refresh_when_old()
             if self._rebalancing is not None:
+                self._rebalancing.polled()
                 await self._rebalancing.rebalance(deadline)
                 await self._rebalancing.commit_when_due()
+                self._rebalancing.polled()
             self._positions.look_up()
             if records := self._core.take(most):
                 self._fetcher.fetch_ahead()

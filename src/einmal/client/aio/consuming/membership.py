@@ -19,7 +19,7 @@ from einmal.client.aio.network.retry import Retry
 from einmal.client.aio.producing.transaction_requests import offset_commit_error, offsets_by_topic
 from einmal.client.config import ConsumerSettings
 from einmal.client.cores.group_core import GroupCore, MemberStep
-from einmal.client.errors import CommitFailed, Disconnected, KafkaError, RetriableError, error_for
+from einmal.client.errors import CommitFailed, Disconnected, FatalError, KafkaError, RetriableError, error_for
 from einmal.client.records import OffsetAndMetadata
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.heartbeat import API as HEARTBEAT
@@ -50,12 +50,28 @@ class GroupMembership:
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, changed: Callable[[], None]) -> None:
         self.core = GroupCore(settings)
-        self.error: KafkaError | None = None
         self.polled_at_ms = 0
+        self._error: KafkaError | None = None
+        """Why this consumer is no member any more."""
+        self._is_refused = False
+        """The group refuses this instance: if it joined again it would fence another one."""
         self._cluster = cluster
         self._settings = settings
         self._changed = changed
         self._heart: asyncio.Task[None] | None = None
+
+    def raise_error(self) -> None:
+        """Raise why the membership has ended: once, and in each call where the group refuses this instance."""
+        if (error := self._error) is not None:
+            if not self._is_refused:
+                self._error = None
+            raise error.with_traceback(None)
+
+    def _end(self, error: KafkaError, *, is_refused: bool = False) -> None:
+        """A member without heartbeats would read what the group assigns to others."""
+        self.core.lost(keep_member_id=True)
+        self._error, self._is_refused = error, is_refused
+        self._changed()
 
     # --- joining --------------------------------------------------------------------------------------------------
 
@@ -127,6 +143,8 @@ class GroupMembership:
         answered_at = cluster.now_ms()
         while core.is_member:
             await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            if not core.is_member:
+                break
             if cluster.now_ms() - self.polled_at_ms > self._settings.max_poll_interval_ms:
                 # The application does not poll: leave the partitions to members that do. The next poll joins again.
                 await self.leave()
@@ -142,8 +160,8 @@ class GroupMembership:
                 if cluster.now_ms() - answered_at > self._settings.session_timeout_ms:
                     core.lost(keep_member_id=True)
                 continue
-            except KafkaError as error:
-                self.error = error
+            except KafkaError as failure:
+                self._end(failure)
                 break
             answered_at = cluster.now_ms()
             # An answer for the former generation does not apply to this one.
@@ -151,7 +169,8 @@ class GroupMembership:
                 continue
             step = core.answered(response.error_code)
             if step is MemberStep.FAIL:
-                self.error = core.error_of(response.error_code, "Heartbeat")
+                error = core.error_of(response.error_code, "Heartbeat")
+                self._end(error, is_refused=isinstance(error, FatalError))
                 break
             if step is MemberStep.FIND_COORDINATOR:
                 cluster.coordinators.forget(GROUP, core.group_id)
@@ -180,6 +199,8 @@ class GroupMembership:
         if not offsets:
             return
         if core.topics and not core.is_member:
+            if self._is_refused:
+                self.raise_error()
             raise CommitFailed(detail=f"group {core.group_id!r}: this consumer is no member at the moment")
         topics = tuple(
             OffsetCommitRequestTopic(name=name, partitions=tuple(map(OffsetCommitRequestPartition._make, committed)))
@@ -198,7 +219,10 @@ class GroupMembership:
         code = offset_commit_error(answer.response)
         if code is not ErrorCode.none:
             core.answered(code)
-            raise core.error_of(code, "OffsetCommit")
+            error = core.error_of(code, "OffsetCommit")
+            if core.is_member and isinstance(error, FatalError):
+                self._end(error, is_refused=True)
+            raise error
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, deadline: int

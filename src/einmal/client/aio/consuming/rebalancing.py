@@ -56,7 +56,7 @@ class Rebalancing:
         return core.metadata()
 
     def polled(self) -> None:
-        """The application is alive (max.poll.interval.ms)."""
+        """The application is alive (max.poll.interval.ms): it has called ``poll``, or waits in it."""
         self.membership.polled_at_ms = self._cluster.now_ms()
 
     async def rebalance(self, deadline: int) -> None:
@@ -64,9 +64,7 @@ class Rebalancing:
         membership = self.membership
         if not self.is_subscribed:
             return
-        if membership.error is not None:
-            error, membership.error = membership.error, None
-            raise error
+        membership.raise_error()
         core = membership.core
         if core.is_member:
             known = self._cluster.metadata.topics
@@ -82,24 +80,29 @@ class Rebalancing:
                 left = deadline - self._cluster.now_ms()
                 if left <= 0:
                     return
-                await self._changes.wait(left)
+                await self._changes.wait(min(left, max(1, self._settings.max_poll_interval_ms // 2)))
+                self.polled()
             joining, self._joining = self._joining, None
             if joining.exception() is not None:
                 core.must_join = True
             await self._take_over(joining.result())
 
     async def _revoke(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Give up partitions: commit their positions while that is allowed, then call the application back."""
+        """Give up partitions: commit their positions while that is allowed, then call the application back. Its
+        exception, or a cancellation, is raised afterwards: as in Java's client they are given up nevertheless."""
         core = self.membership.core
         if not partitions:
             return
-        if core.is_member and not core.has_lost_partitions:
-            await self.auto_commit()
-        if self._on_revoked is not None:
-            await _call(self._on_revoked, partitions)
-        core.revoked(partitions)
-        gone = dict.fromkeys(partitions)
-        self._core.assign([partition for partition in self._core.assignment if partition not in gone])
+        try:
+            if core.is_member and not core.has_lost_partitions:
+                await self.auto_commit()
+        finally:
+            try:
+                await _call(self._on_revoked, partitions)
+            finally:
+                core.revoked(partitions)
+                gone = dict.fromkeys(partitions)
+                self._core.assign([partition for partition in self._core.assignment if partition not in gone])
 
     async def _take_over(self, assignment: tuple[TopicPartition, ...]) -> None:
         core = self.membership.core
@@ -107,12 +110,13 @@ class Rebalancing:
         kept = dict.fromkeys(assignment)
         gone = tuple(partition for partition in core.owned if partition not in kept)
         before = core.owned
-        await self._revoke(gone)
-        # The partitions that were given up just now decide whether this member has to join once more.
-        core.owned = before
-        core.assigned(assignment)
-        self._core.assign(assignment)
-        if self._on_assigned is not None:
+        try:
+            await self._revoke(gone)
+        finally:
+            # The partitions that were given up just now decide whether this member has to join once more.
+            core.owned = before
+            core.assigned(assignment)
+            self._core.assign(assignment)
             await _call(self._on_assigned, gained)
 
     async def commit_when_due(self) -> None:
@@ -122,6 +126,7 @@ class Rebalancing:
             if now - self._committed_at_ms >= self._settings.auto_commit_interval_ms:
                 self._committed_at_ms = now
                 await self.auto_commit()
+                self.membership.raise_error()
 
     async def auto_commit(self) -> None:
         """Commit positions if that is wanted; a failure only means that some records will be read again."""
@@ -144,7 +149,9 @@ class Rebalancing:
             await self.membership.close()
 
 
-async def _call(callback: RebalanceCallback, partitions: Iterable[TopicPartition]) -> None:
+async def _call(callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
+    if callback is None:
+        return
     result = callback(list(partitions))
     if inspect.isawaitable(result):
         await result
