@@ -43,6 +43,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class EpochEnd(NamedTuple):
+    """The largest leader epoch of a log that is not above the one that was asked for, and the offset after its last
+    record; -1 and -1 where that is not known (KIP-101, KIP-279)."""
+
+    epoch: int
+    offset: int
+
+
 class ProducerIdAndEpoch(NamedTuple):
     producer_id: ProducerId
     producer_epoch: ProducerEpoch

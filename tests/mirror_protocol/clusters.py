@@ -13,7 +13,7 @@ from einmal.mirror_protocol.flow import Flow
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirror_protocol.scan import DataHeader, Header
-from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.types import NO_LEADER_EPOCH, EpochEnd, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 OFFSETS = TopicPartition("__consumer_offsets", 0)
@@ -26,6 +26,7 @@ class Clusters:
 
     logs: dict[TopicPartition, list[Header]] = field(default_factory=lambda: {ORDERS: [], OFFSETS: []})
     starts: dict[TopicPartition, int] = field(default_factory=dict)
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
     source_ids: dict[str, str] = field(default_factory=dict)
     target: dict[str, effects.TargetTopic] = field(default_factory=dict)
     preparing: dict[ProducerId, ProducerEpoch] | None = field(default_factory=dict)
@@ -98,10 +99,8 @@ class Clusters:
             case effects.CreateTopic(_, target, count) | effects.AddPartitions(target, count):
                 self.target[target] = effects.TargetTopic(f"{target}-1", (100,) * count)
                 return effects.TopicReady()
-            case effects.TakeEnds(places):
-                return effects.EndsTaken(
-                    {each: effects.Extent(self.starts.get(each, 0), self.end(each)) for each in places}
-                )
+            case effects.TakeEnds(places, reached):
+                return effects.EndsTaken({each: self._extent(each, reached.get(each)) for each in places})
             case effects.ReadTransactions():
                 return effects.TransactionsRead(self.preparing)
             case effects.ScanHeaders(ranges):
@@ -110,6 +109,22 @@ class Clusters:
                 )
             case _:
                 return protocol.Done()
+
+    def _extent(self, place: TopicPartition, reached: effects.Reached | None) -> effects.Extent:
+        asked = NO_LEADER_EPOCH if reached is None or reached.epoch is None else reached.epoch.epoch
+        leader = self.leader_epochs.get(place, NO_LEADER_EPOCH)
+        end = None if asked in (NO_LEADER_EPOCH, leader) else self._epoch_end(place, asked, leader)
+        return effects.Extent(self.starts.get(place, 0), self.end(place), leader, end)
+
+    def _epoch_end(self, place: TopicPartition, asked: int, leader: int) -> EpochEnd:
+        """OffsetForLeaderEpoch, in a log whose leader has written since it leads, or has noted where it would."""
+        firsts = {leader: self.end(place)}
+        for header in reversed(self.logs[place]):
+            firsts[header.leader_epoch] = header.first_offset if isinstance(header, DataHeader) else header.offset
+        later = [first for epoch, first in firsts.items() if epoch > asked]
+        if not later:
+            return EpochEnd(NO_LEADER_EPOCH, -1)
+        return EpochEnd(max((epoch for epoch in firsts if epoch <= asked), default=asked), min(later))
 
     def _next_identity(self) -> ProducerIdAndEpoch:
         self._epoch += 1

@@ -10,7 +10,7 @@ from einmal.mirror_protocol.flow import NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.offset_map import OffsetRun
 from einmal.mirror_protocol.scan import DataHeader, GroupCommit, MarkerHeader
-from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.types import EpochEnd, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from tests.mirror_protocol.clusters import OFFSETS, ORDERS, Clusters, machine
 
 PRODUCER = ProducerIdAndEpoch(ProducerId(1), ProducerEpoch(0))
@@ -397,6 +397,134 @@ def test_a_log_that_ends_before_the_position_is_reported_and_awaited() -> None:
     assert isinstance(clusters.run(mirror), effects.Wait)
     assert kinds(mirror) == [NoticeKind.BEHIND]
     assert "CopyRecords" not in clusters.kinds()
+
+
+def truncated(offset: int, end: int) -> Clusters:
+    """Five orders were copied in leader epoch 1. The leader of epoch 2 has those below ``offset``, and new ones."""
+    clusters = five_orders()
+    clusters.logs[ORDERS] = [DataHeader(0, 4, None, leader_epoch=1)]
+    clusters.leader_epochs[ORDERS] = 1
+    clusters.run(machine())
+    clusters.maps = {KEY: effects.SavedMap((OffsetRun(0, 100, 5),), {"g": GroupPosition(3, 103)})}
+    clusters.performed.clear()
+    clusters.leader_epochs[ORDERS] = 2
+    clusters.logs[ORDERS] = [DataHeader(0, offset - 1, None, leader_epoch=1)]
+    if offset < end:
+        clusters.logs[ORDERS].append(DataHeader(offset, end - 1, None, leader_epoch=2))
+    return clusters
+
+
+def copied(clusters: Clusters) -> list[dict[TopicPartition, tuple[int, int]]]:
+    return [dict(each.ranges) for each in clusters.performed if isinstance(each, effects.CopyRecords)]
+
+
+@pytest.mark.parametrize("end", [3, 5, 10])
+def test_a_log_that_was_truncated_stops_the_mirror_also_if_it_has_grown_again(end: int) -> None:
+    effect = stopped(truncated(3, end).run(machine(run="run-2")))
+    assert "orders-0 was truncated to offset 3" in effect.reason
+    assert "offsets 3 to 4" in effect.reason and "failOnDataLoss=false" in effect.hint
+    assert not effect.may_restart
+
+
+def test_without_fail_on_data_loss_what_was_written_since_a_truncation_is_copied() -> None:
+    clusters = truncated(3, 10)
+    clusters.target["A.orders"] = effects.TargetTopic("A.orders-1", (105,))
+    clusters.answers[effects.CopyRecords] = lambda effect: effects.RecordsCopied({ORDERS: (OffsetRun(3, 105, 7),)})
+    clusters.logs[OFFSETS].append(DataHeader(0, 0, None, (GroupCommit("h", ORDERS, 3),)))
+    mirror = machine(run="run-2", fail_on_data_loss=False)
+    clusters.run(mirror)
+    assert kinds(mirror) == [NoticeKind.DATA_LOSS]
+    assert copied(clusters) == [{ORDERS: (3, 10)}]
+    (save,) = [each for each in clusters.performed if isinstance(each, effects.SaveMaps)]
+    assert save.changes[KEY].added[0] == OffsetRun(0, 100, 3) and save.changes[KEY].dropped == (OffsetRun(0, 100, 5),)
+    (commit,) = [each for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
+    assert commit.offsets == {"h": {COPY: 105}}, "behind the copies of what was truncated"
+    clusters.performed.clear()
+    clusters.answers.clear()
+    clusters.maps = {KEY: effects.SavedMap((OffsetRun(0, 100, 3), OffsetRun(3, 105, 7)))}
+    again = machine(run="run-3")
+    assert isinstance(clusters.run(again), effects.Wait), "it is reported once"
+    assert kinds(again) == []
+
+
+def test_a_new_leader_with_everything_that_was_copied_is_no_data_loss() -> None:
+    clusters = truncated(5, 9)
+    assert isinstance(clusters.run(machine(run="run-2")), effects.Wait)
+    assert copied(clusters) == [{ORDERS: (5, 9)}]
+
+
+def test_a_new_leader_whose_high_watermark_is_not_there_yet_is_awaited() -> None:
+    clusters = truncated(5, 5)
+    lagging = effects.Extent(0, 3, 2, EpochEnd(1, 5))
+    clusters.answers[effects.TakeEnds] = lambda effect: effects.EndsTaken(
+        {each: lagging if each == ORDERS else effects.Extent(0, 0) for each in _asked(effect)}
+    )
+    mirror = machine(run="run-2")
+    assert isinstance(clusters.run(mirror), effects.Wait)
+    assert kinds(mirror) == [NoticeKind.BEHIND]
+    clusters.answers.clear()
+    clusters.logs[ORDERS].append(DataHeader(5, 6, None, leader_epoch=2))
+    assert isinstance(clusters.wake(mirror), effects.Wait)
+    assert copied(clusters) == [{ORDERS: (5, 7)}]
+
+
+def _asked(effect: MirrorEffect) -> tuple[TopicPartition, ...]:
+    assert isinstance(effect, effects.TakeEnds)
+    return effect.partitions
+
+
+def test_what_was_read_ahead_of_a_log_that_was_truncated_since_is_read_again() -> None:
+    clusters = truncated(5, 5)
+    other = PRODUCER._replace(producer_id=ProducerId(2))
+    clusters.logs[ORDERS].append(DataHeader(5, 9, other, leader_epoch=2))
+    mirror = machine(run="run-2")
+    clusters.run(mirror)
+    assert copied(clusters) == []
+    clusters.logs[ORDERS][1:] = [DataHeader(5, 6, other, leader_epoch=2), DataHeader(7, 11, None, leader_epoch=3)]
+    clusters.logs[ORDERS].append(MarkerHeader(12, other._replace(producer_epoch=ProducerEpoch(1)), True, 3))
+    clusters.leader_epochs[ORDERS] = 3
+    clusters.wake(mirror)
+    clusters.wake(mirror)
+    assert copied(clusters) == [{ORDERS: (5, 13)}]
+    assert kinds(mirror) == []
+    scans = [each.ranges[ORDERS] for each in clusters.performed if isinstance(each, effects.ScanHeaders)]
+    assert scans == [(5, 10), (5, 13)]
+
+
+def test_batches_of_a_leader_that_was_elected_after_the_comparison_are_read_again_after_the_next_one() -> None:
+    clusters = truncated(3, 10)
+    clusters.answers[effects.TakeEnds] = lambda effect: effects.EndsTaken(
+        {each: effects.Extent(0, 10 if each == ORDERS else 0, 1 if each == ORDERS else -1) for each in _asked(effect)}
+    )
+    mirror = machine(run="run-2")
+    assert isinstance(clusters.run(mirror), effects.Wait)
+    assert copied(clusters) == []
+    clusters.answers.clear()
+    assert "was truncated to offset 3" in stopped(clusters.wake(mirror)).reason
+
+
+def test_a_log_that_was_restored_from_an_older_copy_stops_the_mirror() -> None:
+    clusters = truncated(5, 5)
+    clusters.leader_epochs[ORDERS] = 0
+    clusters.logs[ORDERS] = [DataHeader(0, 8, None, leader_epoch=0)]
+    assert "was restored from an older copy" in stopped(clusters.run(machine(run="run-2"))).reason
+
+
+def test_truncated_offsets_of_groups_stop_nothing_and_what_was_committed_since_is_translated() -> None:
+    clusters = five_orders()
+    clusters.logs[OFFSETS] = [DataHeader(0, 3, None, (GroupCommit("g", ORDERS, 2),), leader_epoch=1)]
+    clusters.leader_epochs[OFFSETS] = 1
+    clusters.run(machine())
+    clusters.maps = {KEY: effects.SavedMap((OffsetRun(0, 100, 5),), {"g": GroupPosition(2, 102)})}
+    clusters.performed.clear()
+    clusters.leader_epochs[OFFSETS] = 2
+    clusters.logs[OFFSETS] = [DataHeader(1, 5, None, (GroupCommit("g", ORDERS, 4),), leader_epoch=2)]
+    clusters.logs[OFFSETS].insert(0, DataHeader(0, 0, None, leader_epoch=1))
+    mirror = machine(run="run-2")
+    assert isinstance(clusters.run(mirror), effects.Wait)
+    assert kinds(mirror) == [NoticeKind.BEHIND]
+    (commit,) = [each for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
+    assert commit.offsets == {"g": {COPY: 104}}
 
 
 def test_another_cluster_behind_the_address_is_refused() -> None:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from einmal.commit_protocol import effects as protocol
 from einmal.mirror_protocol.offset_map import OffsetRun
-from einmal.mirror_protocol.scan import Header
-from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.mirror_protocol.scan import EpochSpan, Header
+from einmal.types import NO_LEADER_EPOCH, EpochEnd, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 # --- what is known of the clusters ---------------------------------------------------------------------------
 
@@ -39,10 +39,25 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Log start offset and high watermark of a partition."""
+    """Log start offset and high watermark of a partition. ``leader_epoch``: of the leader that has answered.
+    ``epoch_end``: of the epoch in ``Reached``; None: it was not asked for, or is not reported."""
 
     start: int
     end: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    epoch_end: EpochEnd | None = None
+
+    @property
+    def lacks_epoch(self) -> bool:
+        """Whether the leader does not know the epoch: it is of an earlier one."""
+        return self.epoch_end is not None and self.epoch_end.epoch == NO_LEADER_EPOCH
+
+
+class Reached(NamedTuple):
+    """Up to where a partition is copied, and the last leader epoch that was read of it, if that is known."""
+
+    position: int
+    epoch: EpochSpan | None
 
 
 class MapKey(NamedTuple):
@@ -117,9 +132,11 @@ class ReadMaps:
 @dataclass(frozen=True, slots=True)
 class TakeEnds:
     """Ask the leaders of these source partitions, and confirm that they lead: all of them, after this effect was
-    returned. Answer: EndsTaken."""
+    returned. ``reached``: of partitions that were read; where one ends before, or its leader has another epoch, the end
+    of the epoch is asked for, too. Answer: EndsTaken."""
 
     partitions: tuple[TopicPartition, ...]
+    reached: Mapping[TopicPartition, Reached] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Flow:
 
 class NoticeKind(Enum):
     DATA_LOSS = "data loss"
-    """Records were deleted at the source before they were copied."""
+    """Records were deleted at the source before they were copied, or were truncated there."""
     GONE = "gone"
     """A source topic was deleted, or no longer matches."""
     ASIDE = "aside"
@@ -63,7 +63,8 @@ class NoticeKind(Enum):
     STUCK = "stuck"
     """A step fails, for instance because a cluster does not answer, and is tried again."""
     BEHIND = "behind"
-    """A source partition ends before the mirror's position."""
+    """A source partition ends before the mirror's position, and it is not known why; or a truncated log has lost
+    offsets of groups."""
     SETTINGS = "settings"
     """Settings or ACLs of a topic are not copied."""
     HELD = "held"

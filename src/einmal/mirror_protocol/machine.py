@@ -25,6 +25,9 @@ Invariants, and the ordering that keeps them:
    for the end of the transaction where it asks for stable offsets (KIP-447).
 8. *Nothing that a group has committed is forgotten.* The commit record has the first offset that was passed for a group
    that the target has refused; once it is tried again, the log of the groups' offsets is read again from there.
+9. *Nothing is skipped in a log that was truncated.* With each position goes the last leader epoch below it. Where a new
+   leader's log ends that epoch earlier, its records are not those that were read, however far it has grown since. What
+   was read ahead is compared in the same way, and no batch of a leader that was elected later is taken before.
 
 The machine performs nothing: each effect is answered by one event through ``step``, until the effect is Stopped.
 """
@@ -57,6 +60,7 @@ from einmal.mirror_protocol.effects import (
     MapsRead,
     MirrorEffect,
     MirrorEvent,
+    Reached,
     ReadMaps,
     ReadTargetGroups,
     ReadTransactions,
@@ -73,8 +77,14 @@ from einmal.mirror_protocol.effects import (
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.offset_map import InvalidRun, OffsetMap
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, MirrorProgress, RecordedPosition
-from einmal.mirror_protocol.scan import DataHeader, GroupCommit, Header, MalformedScan, PartitionScan
-from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.mirror_protocol.scan import (
+    DataHeader,
+    GroupCommit,
+    Header,
+    MalformedScan,
+    PartitionScan,
+)
+from einmal.types import NO_LEADER_EPOCH, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 _SURVEYS_MAX: Final = 10_000
 """Topics that one survey creates: each of them needs another list."""
@@ -297,7 +307,7 @@ class MirrorMachine:
         if (yield from self._survey()):
             return False
         self._compare(after)
-        yield from self._scan({partition: extent.end for partition, extent in after.items()})
+        yield from self._scan(after)
         if self._are_transactions_known:
             find_whole(
                 progress.scans, Probe({partition: extent.end for partition, extent in before.items()}, preparing)
@@ -321,7 +331,13 @@ class MirrorMachine:
     def _ends(self, partitions: tuple[TopicPartition, ...]) -> _Steps[Mapping[TopicPartition, Extent]]:
         if not partitions:
             return {}
-        extents = (yield from self._ask(TakeEnds(partitions), EndsTaken)).extents
+        scans = (self._progress.scans[partition] for partition in partitions)
+        reached = {
+            scan.partition: Reached(scan.position, scan.epoch_below(scan.scanned))
+            for scan in scans
+            if scan.position != UNKNOWN
+        }
+        extents = (yield from self._ask(TakeEnds(partitions, reached), EndsTaken)).extents
         if extents.keys() != set(partitions):
             raise _Again("partitions without an end")
         return extents
@@ -361,12 +377,23 @@ class MirrorMachine:
     def _compare(self, extents: Mapping[TopicPartition, Extent]) -> None:
         """Positions and what was read ahead with the logs as they are now."""
         progress = self._progress
-        is_void = False
+        is_void, behind = False, ""
         for partition, extent in extents.items():
             scan = progress.scans[partition]
             progress.starts[partition] = extent.start
+            truncated = scan.truncated_to(extent.epoch_end)
             if scan.position == UNKNOWN:
                 scan.forget(extent.start)
+            elif truncated is not None:
+                is_void = True
+                if scan.scanned == scan.position:
+                    self._truncate(scan, truncated, extent)
+                else:
+                    # The next probe asks for the last leader epoch below the position.
+                    behind = f"{partition} was truncated"
+            elif extent.end >= scan.position and extent.lacks_epoch:
+                is_void = True
+                self._restore(scan)
             elif scan.position < extent.start:
                 lost = f"{partition} offsets {scan.position} to {extent.start - 1} were deleted before they were copied"
                 if partition.topic != OFFSETS_TOPIC:
@@ -380,14 +407,43 @@ class MirrorMachine:
                     f"{partition} ends at offset {extent.end}, before offset {scan.position}, up to which it was copied"
                     ": the log was truncated (an unclean leader election, or a disk that was lost or restored)",
                 )
-                raise _Again(f"{partition} is behind")
+                behind = f"{partition} is behind"
             elif extent.end < scan.scanned:
                 is_void = True
         if is_void:
             progress.rescan()
+        if behind:
+            raise _Again(behind)
 
-    def _scan(self, ends: Mapping[TopicPartition, int]) -> _Steps[None]:
+    def _truncate(self, scan: PartitionScan, offset: int, extent: Extent) -> None:
+        """The log is not the one that was copied any more, from this offset on."""
+        partition, position = scan.partition, scan.position
+        assert extent.epoch_end is not None
+        text = (
+            f"the source's log of {partition} was truncated to offset {offset} (an unclean leader election, or a disk "
+            f"that was lost or restored): what was at offsets {offset} to {position - 1} is gone there"
+        )
+        if partition.topic == OFFSETS_TOPIC:
+            self._notice(NoticeKind.BEHIND, str(partition), f"{text}, and groups may begin before their offsets here")
+        else:
+            self._lose(MirrorNotice(NoticeKind.DATA_LOSS, str(partition), f"{text}, and was copied before"))
+        self._progress.truncate(scan, offset, extent.epoch_end.epoch)
+
+    def _restore(self, scan: PartitionScan) -> None:
+        """The log is older than what was copied of it, and has other records since."""
+        self._lose(
+            MirrorNotice(
+                NoticeKind.DATA_LOSS,
+                str(scan.partition),
+                f"the source's log of {scan.partition} lacks the leader epoch in which it was copied up to offset "
+                f"{scan.position}: it was restored from an older copy, and records before that offset may be others",
+            )
+        )
+        self._progress.truncate(scan, scan.position, NO_LEADER_EPOCH)
+
+    def _scan(self, extents: Mapping[TopicPartition, Extent]) -> _Steps[None]:
         scans = self._progress.scans
+        ends = {partition: extent.end for partition, extent in extents.items()}
         topic_ids = {topic.name: topic.source_id for topic in self._progress.topics.values()}
         for partition, end in ends.items():
             scans[partition].end = end
@@ -406,6 +462,12 @@ class MirrorMachine:
             for partition, reached in answer.reached.items():
                 scans[partition].reach(reached)
                 self._note_unmarked(scans[partition])
+            for partition in ranges:
+                epoch, known = scans[partition].epoch_below(scans[partition].scanned), extents[partition].leader_epoch
+                if epoch is not None and NO_LEADER_EPOCH < known < epoch.epoch:
+                    # The log may have been truncated since it was compared.
+                    self._progress.rescan()
+                    raise _Again(f"{partition} has another leader")
             if all(scans[partition].scanned == start for partition, (start, _) in ranges.items()):
                 raise _Again("the source returns no headers")
             parts = sum(len(scan.decided) + len(scan.undecided) for scan in scans.values())

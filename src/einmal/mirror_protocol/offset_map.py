@@ -72,6 +72,11 @@ class OffsetMap:
         # In the gap behind a run, the next one has the first record; behind the last there is none yet.
         return self.runs[index + 1].target if index + 1 < len(self.runs) else run.target_end
 
+    def truncated(self, offset: int) -> OffsetMap:
+        """The source was truncated to ``offset``: what it has from there on will be behind all that was copied."""
+        kept = (run._replace(records=min(run.records, offset - run.source)) for run in self.runs if run.source < offset)
+        return replace(self, runs=(*kept, OffsetRun(offset, self.runs[-1].target_end, 0)))
+
     def dropped(self, offset: int) -> OffsetMap:
         """Without the runs that only offsets below ``offset`` need."""
         index = bisect.bisect_right(self.runs, offset, key=lambda run: run.source) - 1

@@ -21,8 +21,8 @@ from einmal.commit_protocol.positions import cluster_id, identity, topic_ids, to
 from einmal.mirror_protocol.cut import Cut
 from einmal.mirror_protocol.effects import GroupPosition, MapKey
 from einmal.mirror_protocol.offset_map import OffsetMap
-from einmal.mirror_protocol.scan import PartitionScan
-from einmal.types import TopicPartition
+from einmal.mirror_protocol.scan import EpochSpan, PartitionScan
+from einmal.types import NO_LEADER_EPOCH, TopicPartition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Scanned for the offsets of groups, and copied nowhere."""
@@ -32,6 +32,7 @@ a group: the group's offset was deleted."""
 _SEEN: Final = "@seen="
 _ASIDE: Final = "@aside="
 _REFUSED: Final = "@refused="
+_EPOCH: Final = "@epoch="
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class RecordedPosition:
     """Why a topic was left out of the transaction, by topic. Older versions neither write nor read it."""
     refused: Mapping[str, RefusedAt] = field(default_factory=dict)
     """Groups with offsets that were passed without being translated. In the same way."""
+    epochs: Mapping[TopicPartition, EpochSpan] = field(default_factory=dict)
+    """The last leader epoch below each offset, where that is known. In the same way."""
 
     @staticmethod
     def of(record: CommitRecord | None) -> RecordedPosition:
@@ -107,9 +110,14 @@ class RecordedPosition:
             if key.startswith(_REFUSED):
                 group, *rest = json.loads(key.removeprefix(_REFUSED))
                 refused[group] = RefusedAt(*rest)
-        return RecordedPosition(
-            cluster_id(source), cluster_id(target), topic_ids(source), topic_ids(target), offsets, seen, aside, refused
-        )
+        epochs = {}
+        for key in source:
+            if key.startswith(_EPOCH):
+                topic, *numbers = key.removeprefix(_EPOCH).split("=")
+                index, *span = map(int, numbers)
+                epochs[TopicPartition(topic, index)] = EpochSpan(*span)
+        ids = topic_ids(source), topic_ids(target)
+        return RecordedPosition(cluster_id(source), cluster_id(target), *ids, offsets, seen, aside, refused, epochs)
 
     def end(self) -> tuple[Any, Any]:
         """As ``CommitRecord.end``."""
@@ -125,8 +133,11 @@ class RecordedPosition:
         refused: dict[str, dict[str, int]] = {
             _REFUSED + json.dumps([group, *self.refused[group]]): {} for group in sorted(self.refused)
         }
+        epochs: dict[str, dict[str, int]] = {
+            _EPOCH + "=".join(map(str, (*partition, *span))): {} for partition, span in sorted(self.epochs.items())
+        }
         return (
-            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused,
+            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused | epochs,
             identity(self.target_cluster, self.target_ids, {}),
         )
 
@@ -207,6 +218,23 @@ class MirrorProgress:
         self.passed[scan.partition] = max(scan.resumes_at(scan.position), self.passed.get(scan.partition, 0))
         scan.forget(position)
 
+    def truncate(self, scan: PartitionScan, offset: int, epoch: int) -> None:
+        """The source's log was truncated to ``offset``, before the position: read on from there. ``epoch``: the last
+        leader epoch below it there, if that is known."""
+        partition = scan.partition
+        scan.forget(offset)
+        scan.epochs = [] if epoch == NO_LEADER_EPOCH else [EpochSpan(epoch, offset, offset)]
+        if self.is_copied(partition):
+            key = self.key(partition)
+            self.begun[key] = (self.begun.get(key) or self.maps[key]).truncated(offset)
+            return
+        # What follows was not read before.
+        if partition in self.passed:
+            self.passed[partition] = min(self.passed[partition], offset)
+        for ends in self.seen.values():
+            if partition.partition in ends:
+                ends[partition.partition] = min(ends[partition.partition], offset)
+
     def forget_passed(self) -> None:
         """Nothing is read again for topics any more once all that was passed is."""
         if all(
@@ -254,10 +282,16 @@ class MirrorProgress:
         sources = {topic.name: topic.source_id for topic in self.topics.values()}
         targets = {topic.target: topic.target_id for topic in self.topics.values() if topic.target}
         kept = {partition: offset for partition, offset in recorded.offsets.items() if partition.topic not in sources}
+        kept_epochs = {partition: span for partition, span in recorded.epochs.items() if partition in kept}
         resumed = {
             partition: self.scans[partition].resumes_at(end)
             for partition, end in cut.items()
             if partition.topic == OFFSETS_TOPIC
+        }
+        epochs = {
+            partition: span
+            for partition, end in {**cut, **resumed}.items()
+            if (span := self.scans[partition].epoch_below(end)) is not None
         }
         return RecordedPosition(
             recorded.source_cluster,
@@ -272,6 +306,7 @@ class MirrorProgress:
             {topic: ends for topic, ends in self.seen.items() if self._is_needed(cut, ends, refused)},
             self.aside_after(cut, aside),
             dict(refused),
+            {**kept_epochs, **epochs},
         )
 
     def see(self, ends: Mapping[TopicPartition, int]) -> None:

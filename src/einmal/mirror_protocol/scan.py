@@ -13,15 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from einmal.types import ProducerId, ProducerIdAndEpoch, TopicPartition
+from einmal.types import NO_LEADER_EPOCH, EpochEnd, ProducerId, ProducerIdAndEpoch, TopicPartition
 
 UNDECIDED: Final = -1
 
 
 class MalformedScan(Exception):
     """Headers or markers contradict each other: no broker writes such a log."""
+
+
+class EpochSpan(NamedTuple):
+    """Batches of one leader epoch that were read: from the first offset of theirs to the last one, exclusive."""
+
+    epoch: int
+    start: int
+    end: int
+
+
+def is_truncated(read: EpochSpan | None, end: EpochEnd | None) -> bool:
+    """Whether a log has lost some of what was read of it, by the end of that leader epoch there. A replica that becomes
+    the leader in a healthy cluster has all of it."""
+    return read is not None and end is not None and end.epoch != NO_LEADER_EPOCH and end.offset < read.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,7 @@ class DataHeader:
     last_offset: int
     producer: ProducerIdAndEpoch | None
     commits: tuple[GroupCommit, ...] = ()
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,7 @@ class MarkerHeader:
     offset: int
     producer: ProducerIdAndEpoch
     committed: bool
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 Header = DataHeader | MarkerHeader
@@ -91,9 +107,13 @@ class PartitionScan:
     """Parts whose marker is missing, as they were before the producer's next transaction. For the caller to report."""
     plain: tuple[int, int] | None = None
     """From the first to the last record outside of transactions that is not copied yet; others may lie between."""
+    epochs: list[EpochSpan] = field(default_factory=list)
+    """Leader epochs of what was scanned, from the last one below the position on."""
 
     def forget(self, position: int) -> None:
         """Scan again, from ``position``."""
+        below = self.epoch_below(position)
+        self.epochs = [] if below is None else [below]
         self.position = self.scanned = position
         self.undecided.clear()
         self.decided.clear()
@@ -102,10 +122,33 @@ class PartitionScan:
 
     def take(self, header: Header) -> None:
         """The next header, in the order of offsets. Raises MalformedScan."""
+        before = self.scanned
         if isinstance(header, MarkerHeader):
             self._take_marker(header)
         else:
             self._take_data(header)
+        if before < self.scanned and header.leader_epoch != NO_LEADER_EPOCH:
+            self._take_epoch(header.leader_epoch, before)
+
+    def _take_epoch(self, epoch: int, start: int) -> None:
+        if self.epochs and self.epochs[-1].epoch == epoch:
+            self.epochs[-1] = self.epochs[-1]._replace(end=self.scanned)
+        else:
+            self.epochs.append(EpochSpan(epoch, start, self.scanned))
+
+    def epoch_below(self, offset: int) -> EpochSpan | None:
+        """The last leader epoch that was read below ``offset``, as far as it lies there; None: not known."""
+        span = next((span for span in reversed(self.epochs) if span.start < offset), None)
+        return None if span is None else span._replace(end=min(span.end, offset))
+
+    def truncated_to(self, end: EpochEnd | None) -> int | None:
+        """The offset from which on the source's log is not the one that was scanned, by the end of the last leader
+        epoch that was; None: it is the same, as far as is known."""
+        span = self.epoch_below(self.scanned)
+        if end is None or span is None or not is_truncated(span, end):
+            return None
+        # The log may have more of an earlier epoch than was read.
+        return end.offset if end.epoch == span.epoch else min(end.offset, span.start)
 
     def reach(self, end: int) -> None:
         """All headers below ``end`` were taken."""
@@ -216,6 +259,8 @@ class PartitionScan:
         """Everything below ``cut`` is copied, and committed at the target."""
         assert self.position <= cut <= self.scanned, "a mirror repeats nothing, and skips nothing that it has not seen"
         self.position = cut
+        below = self.epoch_below(cut)
+        self.epochs = [span for span in self.epochs if below is None or span.start >= below.start]
         self.decided = [share for share in self.decided if share.last >= cut]
         for share in self.decided:
             if share.first < cut:

@@ -12,7 +12,7 @@ from einmal.mirror_protocol.effects import AddPartitions, CreateTopic, TopicsLis
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.offset_map import OffsetMap
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, MirroredTopic, MirrorProgress
-from einmal.mirror_protocol.scan import PartitionScan
+from einmal.mirror_protocol.scan import EpochSpan, PartitionScan
 from einmal.types import TopicPartition
 
 
@@ -67,8 +67,9 @@ def adopt(
     scans: dict[TopicPartition, PartitionScan] = {}
     for topic in topics.values():
         for partition in topic.topic_partitions():
-            position = _position(progress, topic, partition)
+            position, epoch = _position(progress, topic, partition)
             scans[partition] = PartitionScan(partition, position, position, is_copied=bool(topic.target))
+            scans[partition].epochs += [] if epoch is None else [epoch]
             key = topic.key(partition)
             if topic.target and key not in progress.maps:
                 end = listed.target[topic.target].ends[partition.partition]
@@ -162,10 +163,14 @@ def _changes(
             )
 
 
-def _position(progress: MirrorProgress, topic: MirroredTopic, partition: TopicPartition) -> int:
+def _position(
+    progress: MirrorProgress, topic: MirroredTopic, partition: TopicPartition
+) -> tuple[int, EpochSpan | None]:
+    """And the last leader epoch below it, if that is known."""
     known = progress.topics.get(topic.name)
     if known is not None and known.source_id == topic.source_id and partition in progress.scans:
-        return progress.scans[partition].position
+        scan = progress.scans[partition]
+        return scan.position, scan.epoch_below(scan.position)
     if progress.recorded.source_ids.get(topic.name) == topic.source_id:
-        return progress.recorded.offsets.get(partition, UNKNOWN)
-    return UNKNOWN
+        return progress.recorded.offsets.get(partition, UNKNOWN), progress.recorded.epochs.get(partition)
+    return UNKNOWN, None

@@ -11,6 +11,7 @@ from einmal.client.cores.fetched import CorruptData
 from einmal.client.errors import FatalError, KafkaError, RetriableError, UnknownOutcome
 from einmal.mirror_protocol import effects
 from einmal.mirror_protocol.effects import MirrorEffect
+from einmal.mirror_protocol.scan import is_truncated
 from einmal.pauses import DoublingPauses
 from einmal.types import ErrorCode, TopicPartition
 
@@ -80,6 +81,23 @@ class FaultyLeaders(Exception):
     def __init__(self, reasons: dict[str, str]) -> None:
         super().__init__(" ".join(reasons.values()))
         self.reasons = reasons
+
+
+def behind(
+    reached: Mapping[TopicPartition, effects.Reached], extents: Mapping[TopicPartition, effects.Extent]
+) -> dict[str, str]:
+    """Topics with a partition that ends before what was copied of it, without a leader epoch that shows that it was
+    truncated; with a sentence for each. A leader that does not know yet that it was replaced may end there."""
+    reasons: dict[str, str] = {}
+    for partition, (position, epoch) in reached.items():
+        extent = extents.get(partition)
+        if extent is not None and extent.end < position and not is_truncated(epoch, extent.epoch_end):
+            reasons[partition.topic] = (
+                f"partition {partition} ends at offset {extent.end} at the source, before offset {position}, up to "
+                "which it was copied: the log was truncated (an unclean leader election, or a disk that was lost or "
+                "restored)."
+            )
+    return reasons
 
 
 def blamed(effect: MirrorEffect, error: Exception) -> str:

@@ -92,9 +92,10 @@ def _header(batch: RawBatch) -> Header | None:
         kinds = [control_type(record) for record in batch.records()]
         if not kinds or kinds[0] not in (ABORT, COMMIT):
             return None
-        return MarkerHeader(header.base_offset, producer, committed=kinds[0] == COMMIT)
+        return MarkerHeader(header.base_offset, producer, kinds[0] == COMMIT, header.partition_leader_epoch)
     commits = tuple(_commits(batch)) if batch.topic_partition.topic == OFFSETS_TOPIC else ()
-    return DataHeader(header.base_offset, header.last_offset, producer if header.is_transactional else None, commits)
+    owner = producer if header.is_transactional else None
+    return DataHeader(header.base_offset, header.last_offset, owner, commits, header.partition_leader_epoch)
 
 
 def _commits(batch: RawBatch) -> Iterator[GroupCommit]:

@@ -19,7 +19,7 @@ from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN
 from einmal.mirroring.copier import Copier, LocalCopier
-from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroups, SetAside, blamed, faulty
+from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroups, SetAside, behind, blamed, faulty
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -102,6 +102,8 @@ class MirrorProcess:
         self._failing: tuple[type, ...] = ()
         self._failures = 0
         """Why the last step has failed, its kind, and how often since one of its kind has succeeded."""
+        self._behind: dict[str, str] = {}
+        """Topics of the source that end before what was copied of them now, with the reasons."""
         self._has_run = False
         """Both clusters have answered once."""
         self._aside = SetAside()
@@ -310,7 +312,8 @@ class MirrorProcess:
     def _note_answered(self, effect: MirrorEffect) -> None:
         match effect:
             case effects.TakeEnds(partitions):
-                self._aside.answered(effects.TakeEnds, {partition.topic for partition in partitions})
+                topics = {partition.topic for partition in partitions}
+                self._aside.answered(effects.TakeEnds, topics, without=self._behind.keys())
             case effects.ScanHeaders(ranges) | effects.CopyRecords(_, ranges):
                 self._aside.answered(type(effect), {partition.topic for partition in ranges})
             case effects.ListTopics():
@@ -396,6 +399,15 @@ class MirrorProcess:
             raise FaultyLeaders({sources[copy]: why for copy, why in error.reasons.items()}) from error
         return effects.TopicsListed(source_id or "", target_id or "", source, listed)
 
+    def _take_ends(self, effect: effects.TakeEnds) -> MirrorEvent:
+        extents = self._source.extents(effect.partitions, effect.reached)
+        self._goal = {partition: extent.end for partition, extent in extents.items()} | self._goal
+        self._behind = behind(effect.reached, extents)
+        late = self._aside.unanswered(effects.TakeEnds, self._behind, time.monotonic())
+        if late:
+            return effects.EffectFailed(self._behind[late[0]], others={topic: self._behind[topic] for topic in late})
+        return effects.EndsTaken(extents)
+
     def _read(self, effect: MirrorEffect, target: TargetWriter) -> MirrorEvent:
         source = self._source
         match effect:
@@ -408,10 +420,8 @@ class MirrorProcess:
                 target.add_partitions(name, partitions)
             case effects.ReadMaps():
                 return effects.MapsRead(target.read_maps())
-            case effects.TakeEnds(partitions):
-                extents = source.extents(partitions)
-                self._goal = {partition: extent.end for partition, extent in extents.items()} | self._goal
-                return effects.EndsTaken(extents)
+            case effects.TakeEnds():
+                return self._take_ends(effect)
             case effects.ReadTransactions():
                 return effects.TransactionsRead(source.transactions.prepared())
             case effects.ScanHeaders():

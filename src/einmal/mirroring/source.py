@@ -12,9 +12,9 @@ from einmal.client import RangeReader
 from einmal.client.aio.consuming.offsets import EARLIEST, LATEST
 from einmal.client.errors import NotAuthorized
 from einmal.clusters.kafka_cluster import KafkaCluster
-from einmal.mirror_protocol.effects import Extent, SourceTopic
+from einmal.mirror_protocol.effects import Extent, Reached, SourceTopic
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC
-from einmal.mirroring.ends import offsets_each
+from einmal.mirroring.ends import epoch_ends_each, offsets_each, positions_each
 from einmal.mirroring.faults import FaultyLeaders, Leaderless
 from einmal.mirroring.transaction_states import TransactionStates
 from einmal.types import IsolationLevel, TopicPartition
@@ -45,9 +45,11 @@ class SourceReader:
             if topic.topic_id is not None
         }
 
-    def extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Raises FaultyLeaders; Leaderless at once, instead of waiting for the leader of one while all others are
-        waiting, too."""
+    def extents(
+        self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, Reached]
+    ) -> dict[TopicPartition, Extent]:
+        """``reached``: see ``TakeEnds``. Raises FaultyLeaders; Leaderless at once, instead of waiting for the leader of
+        one while all others are waiting, too."""
         wanted = list(partitions)
         names = dict.fromkeys(partition.topic for partition in wanted)
         leaderless = {
@@ -57,11 +59,21 @@ class SourceReader:
             raise Leaderless(
                 {partition.topic: f"partition {partition} has no leader at the source." for partition in lacking}
             )
-        ends, unknown = offsets_each(self.cluster, wanted, LATEST)
+        ends, unknown = positions_each(self.cluster, wanted, LATEST)
         starts, without_start = offsets_each(self.cluster, ends, EARLIEST)
-        if unknown or without_start:
-            raise FaultyLeaders({**without_start, **unknown})
-        return {partition: Extent(starts[partition], ends[partition]) for partition in wanted}
+        epochs = {
+            partition: epoch.epoch
+            for partition, (position, epoch) in reached.items()
+            if epoch is not None and partition in ends
+            if ends[partition].leader_epoch != epoch.epoch or ends[partition].offset < max(position, epoch.end)
+        }
+        epoch_ends, without_epoch = epoch_ends_each(self.cluster, epochs)
+        if unknown or without_start or without_epoch:
+            raise FaultyLeaders({**without_epoch, **without_start, **unknown})
+        return {
+            partition: Extent(starts[partition], end.offset, end.leader_epoch, epoch_ends.get(partition))
+            for partition, end in ends.items()
+        }
 
     def stable_ends(self, partitions: Iterable[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         """Last stable offsets of those that still exist and have a leader, and why there are none, by topic."""

@@ -16,7 +16,7 @@ from einmal.client.aio.admin_calls.producer_calls import ProducerCalls
 from einmal.client.aio.admin_calls.quota_calls import QuotaCalls
 from einmal.client.aio.admin_calls.user_calls import UserCalls
 from einmal.client.aio.consuming.membership import fetch_committed, fetch_settled_each
-from einmal.client.aio.consuming.offsets import list_offsets, list_offsets_each, log_end_offsets_each
+from einmal.client.aio.consuming.offsets import epoch_ends_each, list_offsets, list_offsets_each, log_end_offsets_each
 from einmal.client.aio.network.cluster import Cluster, by_topic
 from einmal.client.aio.network.coordinators import GROUP, TRANSACTION, CoordinatorRequest
 from einmal.client.aio.network.leaders import LeaderRequest, P, ask_leaders
@@ -43,7 +43,7 @@ from einmal.client.habits import missing_method
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from einmal.event_log import EventLog
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
-from einmal.types import ErrorCode, IsolationLevel, TopicPartition
+from einmal.types import EpochEnd, ErrorCode, IsolationLevel, TopicPartition
 from einmal.wire.api.consumer_group_describe import API as CONSUMER_GROUP_DESCRIBE
 from einmal.wire.api.consumer_group_describe import ConsumerGroupDescribeRequest
 from einmal.wire.api.create_partitions import API as CREATE_PARTITIONS
@@ -279,6 +279,13 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         """The end of each leader's log, with what is not replicated yet, or why it is not known; one whose leader does
         not report it has no entry."""
         return await log_end_offsets_each(self._cluster, partitions, deadline=self._cluster.deadline())
+
+    async def epoch_ends_each(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, EpochEnd | KafkaError]:
+        """The end of a leader epoch in each leader's log (OffsetForLeaderEpoch), or why it is not known: where it is
+        below an offset that was read in that epoch, the log was truncated."""
+        return await epoch_ends_each(self._cluster, epochs, deadline=self._cluster.deadline())
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""

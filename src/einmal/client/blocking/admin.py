@@ -24,7 +24,7 @@ from einmal.client.descriptions import (
 from einmal.client.errors import KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
-from einmal.types import IsolationLevel, TopicPartition
+from einmal.types import EpochEnd, IsolationLevel, TopicPartition
 
 
 class AdminCalls(SecurityCalls):
@@ -87,6 +87,11 @@ class AdminCalls(SecurityCalls):
         """The end of each leader's log, with what is not replicated yet, or why it is not known; one whose leader does
         not report it has no entry."""
         return self._thread.run(lambda admin: admin.log_end_offsets_each(partitions))
+
+    def epoch_ends_each(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd | KafkaError]:
+        """The end of a leader epoch in each leader's log (OffsetForLeaderEpoch), or why it is not known: where it is
+        below an offset that was read in that epoch, the log was truncated."""
+        return self._thread.run(lambda admin: admin.epoch_ends_each(epochs))
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> list[ProducerDescription]:
         """Every producer that the leaders of these partitions remember: who holds the last stable offset back."""

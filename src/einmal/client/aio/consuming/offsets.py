@@ -1,15 +1,15 @@
-"""ListOffsets: the ends of partitions, and the offset of a time. OffsetForLeaderEpoch: the end of the log."""
+"""ListOffsets: the ends of partitions, and the offset of a time. OffsetForLeaderEpoch: the ends of leader epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from einmal.client.aio.network.cluster import Cluster
-from einmal.client.aio.network.leaders import LeaderRequest, ask_each_leader, ask_leaders
+from einmal.client.aio.network.leaders import Answers, LeaderRequest, ask_each_leader, ask_leaders
 from einmal.client.errors import KafkaError
 from einmal.client.records import OffsetAndTimestamp
-from einmal.types import IsolationLevel, TopicPartition
+from einmal.types import EpochEnd, IsolationLevel, TopicPartition
 from einmal.wire.api.list_offsets import API as LIST_OFFSETS
 from einmal.wire.api.list_offsets import (
     ListOffsetsPartition,
@@ -100,12 +100,38 @@ async def log_end_offsets_each(
     """The offset after the last record in the leader's log, replicated or not, or why there is none: where the leader's
     own epoch ends. A leader that does not know its epoch has no entry."""
 
+    def own_epoch(partition: TopicPartition) -> int:
+        leader = cluster.metadata.leader(partition)
+        return -1 if leader is None else leader.leader_epoch
+
+    answers = await _ask_for_epochs(cluster, partitions, own_epoch, deadline)
+    ends = {partition: result.end_offset for partition, result in answers.results.items() if result.end_offset >= 0}
+    return {**ends, **answers.errors}
+
+
+async def epoch_ends_each(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int], *, deadline: int
+) -> dict[TopicPartition, EpochEnd | KafkaError]:
+    """For each partition the end of a leader epoch in its leader's log, or why it is not known."""
+    answers = await _ask_for_epochs(cluster, epochs, epochs.__getitem__, deadline)
+    ends = {partition: EpochEnd(end.leader_epoch, end.end_offset) for partition, end in answers.results.items()}
+    return {**ends, **answers.errors}
+
+
+async def _ask_for_epochs(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    epoch_of: Callable[[TopicPartition], int],
+    deadline: int,
+) -> Answers[EpochEndOffset]:
     def request_of(some: Sequence[TopicPartition]) -> OffsetForLeaderEpochRequest:
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for partition in some:
             leader = cluster.metadata.leader(partition)
-            epoch = -1 if leader is None else leader.leader_epoch
-            topics.setdefault(partition.topic, []).append(OffsetForLeaderPartition(partition.partition, epoch, epoch))
+            current_epoch = -1 if leader is None else leader.leader_epoch
+            topics.setdefault(partition.topic, []).append(
+                OffsetForLeaderPartition(partition.partition, current_epoch, epoch_of(partition))
+            )
         return OffsetForLeaderEpochRequest(
             topics=tuple(OffsetForLeaderTopic(topic, tuple(partitions)) for topic, partitions in topics.items())
         )
@@ -118,6 +144,4 @@ async def log_end_offsets_each(
         ]
 
     request = LeaderRequest(OFFSET_FOR_LEADER_EPOCH, request_of, results)
-    answers = await ask_each_leader(cluster, request, partitions, deadline=deadline)
-    ends = {partition: result.end_offset for partition, result in answers.results.items() if result.end_offset >= 0}
-    return {**ends, **answers.errors}
+    return await ask_each_leader(cluster, request, partitions, deadline=deadline)
