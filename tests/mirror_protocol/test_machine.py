@@ -612,6 +612,20 @@ def test_an_offset_that_was_deleted_and_committed_again_at_the_source_is_still_t
     assert commit.offsets == {"g": {COPY: 105}}
 
 
+def test_the_metadata_of_an_offset_is_committed_with_it() -> None:
+    clusters = after_five_orders()
+    other = TopicPartition("other", 0)
+    clusters.logs[OFFSETS] += [
+        DataHeader(0, 0, None, (GroupCommit("g", ORDERS, 3, "of the offset before"),)),
+        DataHeader(1, 1, None, (GroupCommit("g", ORDERS, 4, "state=42"), GroupCommit("h", ORDERS, 2))),
+        DataHeader(2, 2, None, (GroupCommit("g", other, 4, "of a topic that is not copied"),)),
+    ]
+    clusters.run(machine(run="run-2"))
+    (commit,) = [each for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
+    assert commit.offsets == {"g": {COPY: 104}, "h": {COPY: 102}}
+    assert commit.metadata == {"g": {COPY: "state=42"}}
+
+
 def test_runs_below_all_known_groups_are_dropped_when_there_are_too_many() -> None:
     clusters = after_five_orders()
     runs = tuple(OffsetRun(source, 100 + source, 1) for source in range(0, 5, 2))

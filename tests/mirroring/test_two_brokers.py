@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 
 from einmal.client import Admin, Consumer, ConsumerRecord, Header, NewTopic, Producer
+from einmal.client.records import OffsetAndMetadata
 from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
 from einmal.mirror_protocol.flow import Flow, MirrorNotice
 from einmal.mirror_protocol.replication_policy import NameFilter
@@ -180,6 +181,22 @@ def test_a_group_that_switches_clusters_reads_each_record_once(
     assert sorted(map(str, seen)) == sorted(map(str, everything))
 
 
+def test_what_a_group_commits_with_its_offset_arrives_with_it(
+    clusters: Clusters, producer: Producer, topic: str
+) -> None:
+    write(producer, topic, ["c0", "c1"])
+    group, (first, second) = f"streams-{topic}", partitions(topic)
+    with Consumer({"bootstrap.servers": clusters.source, "group.id": group}) as consumer:
+        consumer.assign([first, second])
+        consumer.commit({first: OffsetAndMetadata(1, metadata="state=42"), second: OffsetAndMetadata(0)})
+    run(mirror(clusters))
+    with Admin({"bootstrap.servers": clusters.target}) as admin:
+        committed = admin.list_group_offsets(group)
+    assert {copy: offset.metadata for copy, offset in committed.items()} == dict(
+        zip(copies(topic), ("state=42", ""), strict=True)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.time_limit(120)
 def test_a_mirror_that_is_killed_at_any_effect_loses_and_repeats_nothing(
@@ -221,6 +238,15 @@ def test_settings_of_topics_are_copied_and_followed(clusters: Clusters, producer
         source.alter_configs(topic, {"retention.ms": "2000", "min.insync.replicas": "1"})
         run(mirror(clusters))
         assert settings() == {**copied, "retention.ms": "2000"}
+        target.alter_configs(f"A.{topic}", {"min.insync.replicas": "1", "segment.ms": "5000"})
+        source.alter_configs(topic, dict.fromkeys(copied))
+        notices: list[MirrorNotice] = []
+        run(mirror(clusters, notices))
+        # Not what belongs to the target's cluster, or lets the copy accept records.
+        assert settings() == {"max.message.bytes": "2000000", "min.insync.replicas": "1"}
+        (reset, *others) = sorted(notice.text for notice in notices if notice.subject == f"A.{topic}")
+        assert reset == f"A.{topic}: cleanup.policy is reset to the target's default: it is not set at the source"
+        assert len(others) == 2
 
 
 def test_what_was_committed_at_the_start_is_copied_while_more_is_written(

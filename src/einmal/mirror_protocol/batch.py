@@ -19,13 +19,14 @@ from einmal.types import TopicPartition
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
     """``maps`` and ``groups``: as they are once the transaction is committed. ``offsets``: target offsets by group.
-    ``notices``: what is reported once the transaction is committed."""
+    ``metadata``: what was committed with them. ``notices``: what is reported once the transaction is committed."""
 
     outputs: tuple[Output, ...]
     maps: Mapping[MapKey, OffsetMap]
     changes: Mapping[MapKey, MapChange]
     groups: Mapping[MapKey, Mapping[str, GroupPosition]]
     offsets: Mapping[str, Mapping[TopicPartition, int]]
+    metadata: Mapping[str, Mapping[TopicPartition, str]]
     notices: tuple[MirrorNotice, ...]
 
 
@@ -40,8 +41,8 @@ def groups_of(progress: MirrorProgress, cut: Cut, refused: Collection[str]) -> G
     """Whose offsets a transaction that copies up to ``cut`` may commit, and in which partitions of the target; without
     groups that the target has refused."""
     groups: dict[str, set[TopicPartition]] = {}
-    for (group, partition), offset in _last_commits(progress, cut).items():
-        if offset is not None and group not in refused:
+    for (group, partition), commit in _last_commits(progress, cut).items():
+        if commit.offset is not None and group not in refused:
             groups.setdefault(group, set()).add(_at_target(progress, partition))
     return {group: frozenset(partitions) for group, partitions in groups.items()}
 
@@ -76,8 +77,8 @@ def moved_groups(
     now: they have members there, or an offset that is not the last one that was translated. To overwrite it would
     repeat or skip records of whoever has committed it."""
     moved = {}
-    for (group, partition), offset in _last_commits(progress, cut).items():
-        copy = _at_target(progress, partition)
+    for (group, partition), commit in _last_commits(progress, cut).items():
+        offset, copy = commit.offset, _at_target(progress, partition)
         actual = target_groups.offsets.get(group, {}).get(copy)
         if offset is None:
             continue
@@ -137,6 +138,7 @@ def stage(
         outputs += _outputs(progress, partition, copied)
     groups = {key: dict(known) for key, known in progress.groups.items()}
     offsets, untranslated = _translate(progress, cut, maps, groups, moved)
+    metadata = _metadata(progress, cut, offsets)
     for key in _current(progress):
         maps[key] = _shortened(flow, progress, maps[key], key, groups.get(key, {}))
     changes = {}
@@ -144,7 +146,7 @@ def stage(
         change = _change(saved.get(key), maps[key], progress.groups.get(key, {}), groups.get(key, {}))
         if change != MapChange():
             changes[key] = change
-    return StagedBatch(tuple(outputs), maps, changes, groups, offsets, (*moved.values(), *untranslated))
+    return StagedBatch(tuple(outputs), maps, changes, groups, offsets, metadata, (*moved.values(), *untranslated))
 
 
 def advance(progress: MirrorProgress, cut: Cut, position: RecordedPosition, staged: StagedBatch) -> None:
@@ -182,10 +184,10 @@ def _translate(
     """The last offset of each group in each partition; ``groups`` is updated."""
     offsets: dict[str, dict[TopicPartition, int]] = {}
     untranslated = []
-    for (group, partition), offset in _last_commits(progress, cut).items():
+    for (group, partition), commit in _last_commits(progress, cut).items():
         if (group, partition) in moved:
             continue
-        key = progress.key(partition)
+        offset, key = commit.offset, progress.key(partition)
         if offset is None:
             # The target's offset of the group stays: deleting is the decision of an operator there.
             known = groups.setdefault(key, {})
@@ -202,13 +204,24 @@ def _translate(
     return offsets, untranslated
 
 
-def _last_commits(progress: MirrorProgress, cut: Cut) -> dict[GroupPartition, int | None]:
-    last: dict[GroupPartition, int | None] = {}
+def _metadata(
+    progress: MirrorProgress, cut: Cut, offsets: Mapping[str, Mapping[TopicPartition, int]]
+) -> dict[str, dict[TopicPartition, str]]:
+    """Metadata of the offsets that were translated: Kafka Streams, for one, keeps the time of a partition there."""
+    metadata: dict[str, dict[TopicPartition, str]] = {}
+    for (group, partition), commit in _last_commits(progress, cut).items():
+        copy = _at_target(progress, partition)
+        if commit.metadata and copy in offsets.get(group, {}):
+            metadata.setdefault(group, {})[copy] = commit.metadata
+    return metadata
+
+
+def _last_commits(progress: MirrorProgress, cut: Cut) -> dict[GroupPartition, GroupCommit]:
+    last: dict[GroupPartition, GroupCommit] = {}
     for partition, scan in progress.scans.items():
-        commit: GroupCommit
         for commit in scan.commits_below(cut[partition]):
             if progress.is_copied(commit.partition):
-                last[commit.group, commit.partition] = commit.offset
+                last[commit.group, commit.partition] = commit
     return last
 
 

@@ -184,10 +184,12 @@ class SaveMaps:
 
 @dataclass(frozen=True, slots=True)
 class CommitGroupOffsets:
-    """TxnOffsetCommit of these target offsets, by group. Answer: Done, GroupsRefused, Failed, Fenced, Unclear."""
+    """TxnOffsetCommit of these target offsets, by group. ``metadata``: of those that have any. Answer: Done,
+    GroupsRefused, Failed, Fenced, Unclear."""
 
     identity: ProducerIdAndEpoch
     offsets: TargetOffsets
+    metadata: Mapping[str, Mapping[TopicPartition, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

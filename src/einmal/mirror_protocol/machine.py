@@ -609,7 +609,7 @@ def _save(identity: ProducerIdAndEpoch, batch: StagedBatch, refused: MutableMapp
     if batch.changes:
         steps.append(SaveMaps(identity, batch.changes))
     if batch.offsets:
-        steps.append(CommitGroupOffsets(identity, batch.offsets))
+        steps.append(CommitGroupOffsets(identity, batch.offsets, batch.metadata))
     for step in steps:
         event = yield step
         if isinstance(event, GroupsRefused):

@@ -40,11 +40,13 @@ def is_truncated(read: EpochSpan | None, end: EpochEnd | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupCommit:
-    """A group's committed offset of one source partition. ``offset`` None: it was deleted."""
+    """A group's committed offset of one source partition. ``offset`` None: it was deleted. ``metadata``: what the group
+    has committed with it."""
 
     group: str
     partition: TopicPartition
     offset: int | None
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)

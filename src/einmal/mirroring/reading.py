@@ -103,4 +103,6 @@ def _commits(batch: RawBatch) -> Iterator[GroupCommit]:
         decoded = group_records.decode(record.key, record.value)
         if isinstance(decoded, group_records.OffsetRecord):
             partition = TopicPartition(decoded.topic, decoded.partition)
-            yield GroupCommit(decoded.group_id, partition, None if decoded.value is None else decoded.value.offset)
+            value = decoded.value
+            offset, metadata = (None, "") if value is None else (value.offset, value.metadata)
+            yield GroupCommit(decoded.group_id, partition, offset, metadata)

@@ -362,8 +362,8 @@ class MirrorProcess:
                 return self._copier.copy(effect, target.target)
             case effects.SaveMaps(identity, changes):
                 target.save_maps(identity, changes)
-            case effects.CommitGroupOffsets(identity, offsets):
-                target.commit_offsets(identity, offsets)
+            case effects.CommitGroupOffsets(identity, offsets, metadata):
+                target.commit_offsets(identity, offsets, metadata)
             case _:
                 return perform(effect, target.target)
         return protocol.Done()

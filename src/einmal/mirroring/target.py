@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from einmal.client.aio.consuming.offsets import LATEST
 from einmal.client.errors import KafkaError, RequestRefused
+from einmal.client.records import OffsetAndMetadata
 from einmal.clusters.kafka_cluster import KafkaCluster, TopicSeen
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
 from einmal.mirror_protocol.effects import (
@@ -136,9 +137,21 @@ class TargetWriter:
         """Raises RefusedGroups."""
         _for_each(groups, lambda group, partitions: committed_offsets(self.cluster, {group: partitions}))
 
-    def commit_offsets(self, identity: ProducerIdAndEpoch, offsets: TargetOffsets) -> None:
+    def commit_offsets(
+        self,
+        identity: ProducerIdAndEpoch,
+        offsets: TargetOffsets,
+        metadata: Mapping[str, Mapping[TopicPartition, str]],
+    ) -> None:
         """Raises RefusedGroups, SinkError."""
-        _for_each(offsets, lambda group, partitions: self.target.commit_offsets(identity, group, partitions))
+        commits = {
+            group: {
+                partition: OffsetAndMetadata(offset, metadata=metadata.get(group, {}).get(partition, ""))
+                for partition, offset in partitions.items()
+            }
+            for group, partitions in offsets.items()
+        }
+        _for_each(commits, lambda group, partitions: self.target.commit_offsets(identity, group, partitions))
 
     def close(self) -> None:
         self.target.close()

@@ -1,15 +1,16 @@
 """Settings and ACLs of topics, copied from the source to the target beside the transactions of records.
 
 Both are copied where the mirror may read them at the source and set them at the target; what is refused is reported.
-Settings that the source has set for a topic are set for its copy, others are left as they are; limits that would make
-the copy refuse records are raised to what is in effect at the source. Of ACLs those about
-reading are copied: to write to a mirrored topic is the mirror's alone.
+The settings of a copy are those that the source has set for its topic: others are taken back to the default, as
+MirrorMaker does, since one that was removed at the source may delete the copy's records. Limits that would make the
+copy refuse records are raised to what is in effect at the source. Of ACLs those about reading are copied: to write to a
+mirrored topic is the mirror's alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -67,7 +68,9 @@ class TopicSettings:
             wanted = _set_values(self._source, list(topics))
             current = _set_values(self._target, list(topics.values()))
             for name, values in wanted.items():
-                self._set(topics[name], values, current.get(topics[name], {}))
+                copy = topics[name]
+                self._set(copy, values, current.get(copy, {}))
+                self._reset(copy, current.get(copy, {}).keys() - values.keys())
         self.raise_limits(topics)
         with self._failure_noticed(", ".join(topics), "ACLs of topics are not copied"):
             self._copy_acls(topics)
@@ -91,6 +94,15 @@ class TopicSettings:
                 # One at a time: the target may lack one of them.
                 with self._failure_noticed(topic, f"{name} = {value!r} is not set"):
                     self._target.alter_configs(topic, {name: value})
+
+    def _reset(self, topic: str, names: Collection[str]) -> None:
+        for name in sorted(names):
+            if name in _LIMITS:
+                continue
+            with self._failure_noticed(topic, f"{name}, which the source does not set any more, is not reset"):
+                self._target.alter_configs(topic, {name: None})
+                text = f"{topic}: {name} is reset to the target's default: it is not set at the source"
+                self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, text))
 
     def _copy_acls(self, topics: Mapping[str, str]) -> None:
         acls = self._source.describe_acls(AclFilter(ResourceType.TOPIC, pattern_type=PatternType.LITERAL))

@@ -24,7 +24,7 @@ from einmal.client.errors import (
     UnknownOutcome,
     UnknownTopic,
 )
-from einmal.client.records import WrittenRange
+from einmal.client.records import OffsetAndMetadata, WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.claims import Denied, Output
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
@@ -223,7 +223,9 @@ class KafkaCommitPoint(CommitPoint):
         with _errors(_failed), self._log.writer.begun(identity, self._transactions.version) as writer:
             return write_all(writer, batches, lambda partition: self._transactions.add(identity, partition))
 
-    def commit_offsets(self, identity: Identity, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(
+        self, identity: Identity, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> None:
         """Offsets of a group, inside the transaction."""
         with _errors():
             self._transactions.commit_offsets(identity, group_id, offsets)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from einmal.client import PreparedTxnState, TransactionDriver
 from einmal.client.aio.producing.transaction_requests import KeptTransaction
 from einmal.client.errors import FatalError, KafkaError
+from einmal.client.records import OffsetAndMetadata
 from einmal.options.sink import TRANSACTION_TIMEOUT_MS, TWO_PHASE_COMMIT
 from einmal.types import ErrorCode, ProducerIdAndEpoch, TopicPartition, TransactionVersion
 
@@ -100,7 +101,7 @@ class KafkaTransactions:
         self._requests.add_partitions(identity, [partition])
 
     def commit_offsets(
-        self, identity: ProducerIdAndEpoch, group_id: str, positions: Mapping[TopicPartition, int]
+        self, identity: ProducerIdAndEpoch, group_id: str, positions: Mapping[TopicPartition, OffsetAndMetadata | int]
     ) -> None:
         if positions:
             self._is_empty = False
