@@ -120,6 +120,22 @@ def test_changes_of_each_kind_are_numbered_and_keyed() -> None:
     assert {value["transaction"]["id"] for value in values if value} == {"7:10"}
 
 
+def test_a_value_that_is_in_no_old_row_is_unavailable_and_never_null() -> None:
+    # Of a partition with another replica identity than the table that it is published as: what the log lacks is null.
+    full = TABLE._replace(relation_id=2, table="u", replica_identity="f")
+    (found, _) = records(
+        transaction(
+            10,
+            messages.relation(TABLE),
+            messages.relation(full),
+            messages.update(1, ["2", UNCHANGED], key=["1", "v"]),
+            messages.update(2, ["1", UNCHANGED], old=["1", None]),
+        )
+    )
+    after = [json.loads(each.value)["after"] for each in found if each.value is not None]
+    assert after == [None, {"id": 2, "v": "v"}, {"id": 1, "v": UNAVAILABLE}]
+
+
 def test_a_schema_change_is_described() -> None:
     known = tables()
     now = RelationMessage(

@@ -180,6 +180,47 @@ def test_a_toasted_value_that_was_not_touched_is_marked_unavailable(client: Clie
     ]
 
 
+def partitioned(client: Client, root: str, leaf: str) -> None:
+    """A table of one partition, with these replica identities, published as one."""
+    client.execute(
+        "CREATE TABLE root (id int, region text, v text, PRIMARY KEY (region, id)) PARTITION BY LIST (region)"
+    )
+    client.execute("CREATE TABLE leaf PARTITION OF root FOR VALUES IN ('eu')")
+    client.execute("ALTER TABLE leaf ALTER v SET STORAGE EXTERNAL")
+    client.execute(f"ALTER TABLE root REPLICA IDENTITY {root}")
+    client.execute(f"ALTER TABLE leaf REPLICA IDENTITY {leaf}")
+    client.execute(f"DROP PUBLICATION {PUBLICATION}")
+    client.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE root WITH (publish_via_partition_root = true)")
+
+
+@pytest.mark.parametrize("root", ["FULL", "DEFAULT"])
+def test_toasted_values_of_partitions_arrive_by_their_own_full_identity(
+    client: Client, captured: Captured, root: str
+) -> None:
+    partitioned(client, root, "FULL")
+    captured.drain()
+    large = "v" * 5_000
+    client.execute("INSERT INTO root VALUES (1, 'eu', %s)", (large,))
+    client.execute("UPDATE root SET id = 2")
+    changes = captured.changes()
+    assert [(each.op, (each.row or {})["id"]) for each in changes] == [("c", 1), ("d", 1), ("c", 2)]
+    assert changes[2].row == {"id": 2, "region": "eu", "v": large}
+
+
+def test_partitions_without_the_replica_identity_of_their_root_are_refused(client: Client, captured: Captured) -> None:
+    partitioned(client, "FULL", "DEFAULT")
+    with pytest.raises(SourceRefused, match="1 partitions of root have another replica identity") as refused:
+        captured.drain()
+    assert refused.value.hint.startswith("ALTER TABLE leaf REPLICA IDENTITY FULL")
+    client.execute("ALTER TABLE leaf REPLICA IDENTITY FULL")
+    client.execute("INSERT INTO root VALUES (1, 'eu', 'v')")
+    captured.drain()
+    client.execute("CREATE TABLE added PARTITION OF root FOR VALUES IN ('us')")
+    client.execute("INSERT INTO root VALUES (2, 'us', 'v')")
+    with pytest.raises(SourceRefused, match="added"):
+        captured.drain()
+
+
 def test_a_toasted_key_is_never_the_marker(client: Client, captured: Captured) -> None:
     client.execute("CREATE TABLE t (id text PRIMARY KEY, w int)")
     client.execute("ALTER TABLE t ALTER id SET STORAGE EXTERNAL")

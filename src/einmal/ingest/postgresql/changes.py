@@ -147,7 +147,7 @@ class ChangeStream:
 
     def _updated(self, table: RowShape, lsn: Lsn, change: UpdatedRow) -> Iterator[IngestRecord]:
         before = change.key if change.old is None else change.old
-        new = change.new if before is None else _completed(table, change.new, before, is_whole=change.old is not None)
+        new = change.new if before is None else _completed(change.new, before)
         old_key = None if before is None else table.key_of(before)
         new_key = table.key_of(new)
         if before is None or old_key == new_key:
@@ -211,11 +211,11 @@ class ChangeStream:
             self._tables.note(SourceNotice(_OUTBOX_UPDATED, table.name, text))
 
 
-def _completed(table: RowShape, new: Values, before: Values, *, is_whole: bool) -> Values:
-    """Values that were not touched, from the old row or, of its key, from the old key."""
+def _completed(new: Values, before: Values) -> Values:
+    """Values that were not touched, from the old row or, of its key, from the old key. A null there is a column that
+    the log lacks, also in what is sent as the whole row of a partition: a value that is null is sent."""
     return tuple(
-        before[i] if value is UNCHANGED and (is_whole or table.columns[i].in_identity) else value
-        for i, value in enumerate(new)
+        old if value is UNCHANGED and old is not None else value for value, old in zip(new, before, strict=True)
     )
 
 

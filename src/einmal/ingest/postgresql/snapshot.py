@@ -28,9 +28,11 @@ from einmal.ingest.postgresql.pgoutput import RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, parse_snapshot
 from einmal.ingest.postgresql.session import SourceSession
 from einmal.ingest.postgresql.tables import AnnouncedTables, CatalogTable, KnownKey, known_key
-from einmal.ingest.source import IngestRecord, SourceFailed
+from einmal.ingest.source import IngestRecord, SourceFailed, SourceRefused
 
 _CURSOR: Final = "einmal_snapshot"
+_NAMED_MAX: Final = 8
+_ALTERED: Final = {"d": "DEFAULT", "f": "FULL"}
 _TAKING: Final = "taking a snapshot"
 _KEY: Final = """
     SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_index i
@@ -55,7 +57,19 @@ _KEYED: Final = """
     SELECT coalesce(sum(hashtextextended(concat_ws(' ', c.oid, c.relreplident, c.relnamespace, c.relname, i.indexrelid,
         i.indkey), 0)), 0)::text
     FROM pg_class c LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-    WHERE c.relreplident IN ('f', 'n') AND c.relkind IN ('r', 'p')
+    WHERE (c.relreplident IN ('f', 'n') OR c.relispartition) AND c.relkind IN ('r', 'p')
+"""
+_OTHER_IDENTITIES: Final = """
+    SELECT c.oid::regclass::text, c.relreplident::text,
+        array_agg(leaf.oid::regclass::text ORDER BY leaf.oid::regclass::text)
+    FROM pg_publication pub
+    JOIN pg_publication_tables p ON p.pubname = pub.pubname
+    JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename AND c.relkind = 'p' AND c.relreplident <> 'n'
+    CROSS JOIN pg_partition_tree(c.oid) tree
+    JOIN pg_class leaf ON leaf.oid = tree.relid AND tree.isleaf AND leaf.relkind = 'r'
+    WHERE pub.pubname = %s AND pub.pubviaroot AND leaf.relreplident NOT IN ('f', c.relreplident)
+    GROUP BY c.oid, c.relreplident ORDER BY 1
 """
 _WAITED_FOR: Final = """
     SELECT string_agg(who, ', ') FROM (
@@ -112,10 +126,24 @@ def published_tables(session: SourceSession, publication: str) -> tuple[Publishe
 
 
 def keyed_tables(session: SourceSession) -> str:
-    """Differs where there are other tables whose key is not in the log, or other keys of them: their columns, which the
-    log does have, are what takes the catalog a second to find for a thousand tables."""
+    """Differs where there are other partitions or tables whose key is not in the log, or other keys of them: their
+    columns, which the log does have, are what takes the catalog a second to find for a thousand tables."""
     ((digest,),) = session.rows("reading the catalog", _KEYED)
     return str(digest)
+
+
+def check_partitions(session: SourceSession, publication: str) -> None:
+    """Raises SourceRefused where a partition that is published as its root has another replica identity: the log has
+    the old rows by the partition's, and they are sent as if they were by the root's, with nulls for what is missing."""
+    for root, identity, partitions in session.rows("reading the publication", _OTHER_IDENTITIES, (publication,)):
+        named = ", ".join(partitions[:_NAMED_MAX]) + (", ..." if len(partitions) > _NAMED_MAX else "")
+        altered = _ALTERED.get(identity, "FULL")
+        raise SourceRefused(
+            f"{len(partitions)} partitions of {root} have another replica identity than {root}, as which they are "
+            f"published (publish_via_partition_root): {named}; old rows would have nulls instead of values",
+            f"ALTER TABLE {partitions[0]} REPLICA IDENTITY {altered}, for each of them, and for a new partition in the "
+            "transaction that creates it",
+        )
 
 
 class CatalogKeys(NamedTuple):

@@ -39,6 +39,7 @@ from einmal.ingest.postgresql.snapshot import (
     TableSnapshot,
     catalog_keys,
     catalog_table,
+    check_partitions,
     keyed_tables,
     newest_transaction,
     waited_for,
@@ -101,6 +102,7 @@ class PostgresSource(RecordSource):
             # Recorded keys are of the log that follows; for tables without them, the catalog is the best there is.
             self._tables.known = {**self._catalog_keys().keys, **({} if at is None else at.keys)}
             if at is None:
+                check_partitions(self._session, self._options.publication)
                 at = yield from self._begin(state)
             yield from self._follow(at)
         finally:
@@ -194,6 +196,7 @@ class PostgresSource(RecordSource):
                 yield None
                 continue
             if (keyed := keyed_tables(self._session)) != added:
+                check_partitions(self._session, self._options.publication)
                 # Before their first change is ingested: the table may be gone when the next process reads the second.
                 added, self._tables.known = keyed, {**self._catalog_keys().keys, **self._tables.known}
             if self._tables.known != at.keys:
