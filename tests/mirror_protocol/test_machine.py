@@ -315,6 +315,37 @@ def test_retention_that_passes_the_position_stops_the_mirror() -> None:
     assert "failOnDataLoss=false" in effect.hint
 
 
+def test_aborted_records_that_are_deleted_are_no_data_loss() -> None:
+    clusters = after_five_orders()
+    clusters.logs[ORDERS] += [
+        DataHeader(5, 6, PRODUCER),
+        MarkerHeader(7, PRODUCER._replace(producer_epoch=ProducerEpoch(1)), committed=False),
+    ]
+    mirror = machine(run="run-2")
+    assert isinstance(clusters.run(mirror), effects.Wait)
+    assert clusters.record is not None and clusters.record.end[0]["orders"] == {"0": 8}
+    assert [each.ranges for each in clusters.performed if isinstance(each, effects.CopyRecords)] == [{}]
+    clusters.performed.clear()
+    assert isinstance(clusters.wake(mirror), effects.Wait)
+    assert "EndTxn" not in clusters.kinds(), "they are passed once"
+    clusters.starts[ORDERS] = 8
+    clusters.logs[ORDERS].clear()
+    another = machine(run="run-3")
+    assert isinstance(clusters.run(another), effects.Wait)
+    assert kinds(another) == []
+
+
+def test_a_run_to_the_end_records_that_it_has_passed_aborted_records() -> None:
+    clusters = after_five_orders()
+    marker = MarkerHeader(6, PRODUCER._replace(producer_epoch=ProducerEpoch(1)), committed=False)
+    clusters.logs[ORDERS] += [DataHeader(5, 5, PRODUCER), marker]
+    mirror = machine(run="run-2")
+    effect = mirror.start()
+    while not mirror.has_copied({ORDERS: 7, OFFSETS: 0}):
+        effect = mirror.step(clusters.answer(effect))
+    assert clusters.record is not None and clusters.record.end[0]["orders"] == {"0": 7}
+
+
 def test_without_fail_on_data_loss_it_is_reported_and_the_rest_is_copied() -> None:
     clusters = after_five_orders()
     clusters.starts[ORDERS] = 9

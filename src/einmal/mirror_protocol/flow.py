@@ -66,7 +66,7 @@ class NoticeKind(Enum):
     """A source partition ends before the mirror's position, and it is not known why; or a truncated log has lost
     offsets of groups."""
     SETTINGS = "settings"
-    """Settings or ACLs of a topic are not copied, or one of the copy's was reset."""
+    """Settings or ACLs of a topic are not copied."""
     HELD = "held"
     """Committed records wait for transactions that stay open."""
     TORN = "torn"

@@ -116,13 +116,16 @@ class MirrorMachine:
         held: Held | None = None,
         aside: MutableMapping[str, str] | None = None,
         refused: MutableMapping[str, str] | None = None,
+        settings: MutableMapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """``run``: the name of this run, which no other run has. ``held``: by the run before it in this process.
         ``aside``: topics that are left out, with the reasons; the machine adds to it, its owner removes what is to be
-        tried again. ``refused``: the same for groups whose offsets the target refuses."""
+        tried again. ``refused``: the same for groups whose offsets the target refuses. ``settings``: names of the
+        settings that were copied, by the target's topic; the machine adds those of the commit record."""
         self._flow = flow
         self._aside: MutableMapping[str, str] = {} if aside is None else aside
         self._refused: MutableMapping[str, str] = {} if refused is None else refused
+        self._settings: MutableMapping[str, tuple[str, ...]] = {} if settings is None else settings
         self._has_looked = False
         self._is_stale = False
         self._is_read_ahead = False
@@ -166,8 +169,10 @@ class MirrorMachine:
         return (
             self._has_looked
             and recorded.aside.keys() == self._aside.keys()
+            and recorded.settings == self._settings
             and (recorded.refused.keys() <= self._refused.keys() or OFFSETS_TOPIC in self._aside)
             and self._progress.has_copied(goal)
+            and not self._passes(self._largest_cut())
         )
 
     def _refused_now(self) -> Mapping[str, str]:
@@ -216,6 +221,8 @@ class MirrorMachine:
             progress.recorded = RecordedPosition.of(record)
         except ValueError as error:
             raise RunEnded(str(error), f"{self._flow.transactional_id!r} belongs to a pipeline: rename it") from error
+        for topic, names in progress.recorded.settings.items():
+            self._settings.setdefault(topic, names)
         while True:
             try:
                 saved = (yield from self._ask(ReadMaps(), MapsRead)).maps
@@ -236,12 +243,15 @@ class MirrorMachine:
             cut = self._largest_cut()
             if not self._has_content(cut):
                 self._note_held()
-                # Only a transaction lets others know of topics and groups that are left out.
+                # Only a transaction lets others know of topics and groups that are left out, and of copied settings.
                 recorded = self._progress.recorded
                 are_known = recorded.refused == refusals(self._progress, cut, self._refused_now())
-                if are_known and recorded.aside.keys() == self._progress.aside_after(cut, self._aside).keys():
+                are_known &= recorded.settings == self._settings
+                is_same = are_known and recorded.aside.keys() == self._progress.aside_after(cut, self._aside).keys()
+                if is_same and not self._passes(cut):
                     return False
-        self._rounds_held = 0
+        if self._has_content(cut):
+            self._rounds_held = 0
         yield from self._transact(cut)
         return True
 
@@ -533,12 +543,18 @@ class MirrorMachine:
     def _has_content(self, cut: Cut) -> bool:
         return any(scan.has_content(cut[partition]) for partition, scan in self._progress.scans.items())
 
+    def _passes(self, cut: Cut) -> bool:
+        """Whether offsets of aborted transactions lie below the cut. They have to be passed, though nothing is copied:
+        once they are deleted, nobody can know that."""
+        progress = self._progress
+        return any(progress.is_copied(scan) and progress.scans[scan].position < end for scan, end in cut.items())
+
     def _transact(self, cut: Cut) -> _Steps[None]:
         progress, record = self._progress, self._committer.record
         are_ahead = all(progress.scans[partition].position <= end for partition, end in cut.items())
         assert are_ahead, "a cut below a position would record less than what is at the target"
         refused = self._refused_now()
-        position = progress.position_after(cut, self._aside, refusals(progress, cut, refused))
+        position = progress.position_after(cut, self._aside, refusals(progress, cut, refused), self._settings)
         batch = Batch(
             query_id=self._run_name,
             checkpoint=self._checkpoint,

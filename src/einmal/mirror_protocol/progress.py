@@ -33,6 +33,7 @@ _SEEN: Final = "@seen="
 _ASIDE: Final = "@aside="
 _REFUSED: Final = "@refused="
 _EPOCH: Final = "@epoch="
+_SETTINGS: Final = "@settings="
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class RecordedPosition:
     """Groups with offsets that were passed without being translated. In the same way."""
     epochs: Mapping[TopicPartition, EpochSpan] = field(default_factory=dict)
     """The last leader epoch below each offset, where that is known. In the same way."""
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the settings that were copied, by the target's topic. In the same way."""
 
     @staticmethod
     def of(record: CommitRecord | None) -> RecordedPosition:
@@ -116,8 +119,24 @@ class RecordedPosition:
                 topic, *numbers = key.removeprefix(_EPOCH).split("=")
                 index, *span = map(int, numbers)
                 epochs[TopicPartition(topic, index)] = EpochSpan(*span)
-        ids = topic_ids(source), topic_ids(target)
-        return RecordedPosition(cluster_id(source), cluster_id(target), *ids, offsets, seen, aside, refused, epochs)
+        settings = {
+            topic: tuple(filter(None, names.split(",")))
+            for key in source
+            if key.startswith(_SETTINGS)
+            for topic, _, names in [key.removeprefix(_SETTINGS).partition("=")]
+        }
+        return RecordedPosition(
+            cluster_id(source),
+            cluster_id(target),
+            topic_ids(source),
+            topic_ids(target),
+            offsets,
+            seen,
+            aside,
+            refused,
+            epochs,
+            settings,
+        )
 
     def end(self) -> tuple[Any, Any]:
         """As ``CommitRecord.end``."""
@@ -136,8 +155,11 @@ class RecordedPosition:
         epochs: dict[str, dict[str, int]] = {
             _EPOCH + "=".join(map(str, (*partition, *span))): {} for partition, span in sorted(self.epochs.items())
         }
+        settings: dict[str, dict[str, int]] = {
+            f"{_SETTINGS}{topic}={','.join(names)}": {} for topic, names in sorted(self.settings.items())
+        }
         return (
-            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused | epochs,
+            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused | epochs | settings,
             identity(self.target_cluster, self.target_ids, {}),
         )
 
@@ -275,7 +297,13 @@ class MirrorProgress:
         """Whether it was one of another ``__consumer_offsets``, which was deleted."""
         return partition not in self.scans and any(scan.topic == OFFSETS_TOPIC for scan in self.scans)
 
-    def position_after(self, cut: Cut, aside: Mapping[str, str], refused: Mapping[str, RefusedAt]) -> RecordedPosition:
+    def position_after(
+        self,
+        cut: Cut,
+        aside: Mapping[str, str],
+        refused: Mapping[str, RefusedAt],
+        settings: Mapping[str, tuple[str, ...]],
+    ) -> RecordedPosition:
         """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
         positions."""
         recorded = self.recorded
@@ -307,6 +335,7 @@ class MirrorProgress:
             self.aside_after(cut, aside),
             dict(refused),
             {**kept_epochs, **epochs},
+            dict(settings),
         )
 
     def see(self, ends: Mapping[TopicPartition, int]) -> None:

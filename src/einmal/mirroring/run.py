@@ -112,7 +112,9 @@ class MirrorProcess:
         """Part of the goal that is not copied, and since when it has not changed."""
         self._reported: dict[str, str] = {}
         """Notices that need not be repeated, with their subjects."""
-        self._settings = TopicSettings(self._source.cluster.admin, self._target.cluster.admin, self._tell)
+        self._copied: dict[str, tuple[str, ...]] = {}
+        """Names of the settings that were copied, by the target's topic."""
+        self._settings = TopicSettings(self._source.cluster.admin, self._target.cluster.admin, self._tell, self._copied)
         self._goal: dict[TopicPartition, int] = {}
         """The ends of the source when the process has begun."""
         self.reached: dict[TopicPartition, int] = {}
@@ -130,7 +132,9 @@ class MirrorProcess:
         held: Held | None = None
         target = self._target
         while not self.stop.is_set():
-            machine = MirrorMachine(self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups)
+            machine = MirrorMachine(
+                self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups, self._copied
+            )
             self._has_left_out = False
             try:
                 target.prepare()
@@ -414,7 +418,7 @@ class MirrorProcess:
             case effects.ListTopics():
                 return self._list_topics(target)
             case effects.CreateTopic(source_name, name, partitions):
-                target.create_topic(name, partitions, self._settings.of_new_topic(source_name))
+                target.create_topic(name, partitions, self._settings.of_new_topic(source_name, name))
                 self._settings.raise_limits({source_name: name})
             case effects.AddPartitions(name, partitions):
                 target.add_partitions(name, partitions)

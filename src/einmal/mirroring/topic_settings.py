@@ -1,16 +1,16 @@
 """Settings and ACLs of topics, copied from the source to the target beside the transactions of records.
 
 Both are copied where the mirror may read them at the source and set them at the target; what is refused is reported.
-The settings of a copy are those that the source has set for its topic: others are taken back to the default, as
-MirrorMaker does, since one that was removed at the source may delete the copy's records. Limits that would make the
-copy refuse records are raised to what is in effect at the source. Of ACLs those about reading are copied: to write to a
-mirrored topic is the mirror's alone.
+Settings that the source has set for a topic are set for its copy. One that is not set at the source any more is taken
+back there, too, since it may delete the copy's records: the commit record has the names of those that were copied.
+Others are left as they are; limits that would make the copy refuse records are raised to what is in effect at the
+source. Of ACLs those about reading are copied: to write to a mirrored topic is the mirror's alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -45,18 +45,27 @@ _READS: Final = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperatio
 
 
 class TopicSettings:
-    """``notify`` gets a notice of what could not be copied."""
+    """``notify`` gets a notice of what could not be copied. ``copied``: names of the settings that were, by the
+    target's topic; its owner keeps them."""
 
-    def __init__(self, source: AdminCalls, target: AdminCalls, notify: Callable[[MirrorNotice], None]) -> None:
+    def __init__(
+        self,
+        source: AdminCalls,
+        target: AdminCalls,
+        notify: Callable[[MirrorNotice], None],
+        copied: MutableMapping[str, tuple[str, ...]],
+    ) -> None:
         self._source, self._target = source, target
         self._notify = notify
+        self._copied = copied
         self._due_s = 0.0
 
-    def of_new_topic(self, name: str) -> dict[str, str]:
-        """The settings that a copy of a source topic is created with."""
+    def of_new_topic(self, name: str, copy: str) -> dict[str, str]:
+        """The settings that the copy of a source topic is created with."""
         settings: dict[str, dict[str, str]] = {}
         with self._failure_noticed(name, "its settings cannot be read at the source"):
             settings = _set_values(self._source, [name])
+        self._copied[copy] = tuple(sorted(settings.get(name, {})))
         return settings.get(name, {})
 
     def synchronize(self, topics: Mapping[str, str]) -> None:
@@ -70,7 +79,8 @@ class TopicSettings:
             for name, values in wanted.items():
                 copy = topics[name]
                 self._set(copy, values, current.get(copy, {}))
-                self._reset(copy, current.get(copy, {}).keys() - values.keys())
+                removed = current.get(copy, {}).keys() & self._copied.get(copy, ()) - values.keys()
+                self._copied[copy] = tuple(sorted(values.keys() | self._left(copy, removed)))
         self.raise_limits(topics)
         with self._failure_noticed(", ".join(topics), "ACLs of topics are not copied"):
             self._copy_acls(topics)
@@ -95,14 +105,14 @@ class TopicSettings:
                 with self._failure_noticed(topic, f"{name} = {value!r} is not set"):
                     self._target.alter_configs(topic, {name: value})
 
-    def _reset(self, topic: str, names: Collection[str]) -> None:
-        for name in sorted(names):
-            if name in _LIMITS:
-                continue
-            with self._failure_noticed(topic, f"{name}, which the source does not set any more, is not reset"):
+    def _left(self, topic: str, removed: Collection[str]) -> set[str]:
+        """Take back settings that were removed at the source. Returns those for which that has failed."""
+        left = set(removed)
+        for name in sorted(left.difference(_LIMITS)):
+            with self._failure_noticed(topic, f"{name}, which is not set at the source any more, is not reset"):
                 self._target.alter_configs(topic, {name: None})
-                text = f"{topic}: {name} is reset to the target's default: it is not set at the source"
-                self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, text))
+                left.remove(name)
+        return left.difference(_LIMITS)
 
     def _copy_acls(self, topics: Mapping[str, str]) -> None:
         acls = self._source.describe_acls(AclFilter(ResourceType.TOPIC, pattern_type=PatternType.LITERAL))
