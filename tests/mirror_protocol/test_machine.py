@@ -428,6 +428,9 @@ def test_a_log_that_ends_before_the_position_is_reported_and_awaited() -> None:
     assert isinstance(clusters.run(mirror), effects.Wait)
     assert kinds(mirror) == [NoticeKind.BEHIND]
     assert "CopyRecords" not in clusters.kinds()
+    clusters.logs[ORDERS].append(DataHeader(3, 9, None))
+    effect = stopped(clusters.wake(mirror))
+    assert "has ended at offset 3, and has grown past offset 5" in effect.reason
 
 
 def truncated(offset: int, end: int) -> Clusters:
@@ -464,6 +467,7 @@ def test_without_fail_on_data_loss_what_was_written_since_a_truncation_is_copied
     clusters.logs[OFFSETS].append(DataHeader(0, 0, None, (GroupCommit("h", ORDERS, 3),)))
     mirror = machine(run="run-2", fail_on_data_loss=False)
     clusters.run(mirror)
+    clusters.wake(mirror)
     assert kinds(mirror) == [NoticeKind.DATA_LOSS]
     assert copied(clusters) == [{ORDERS: (3, 10)}]
     (save,) = [each for each in clusters.performed if isinstance(each, effects.SaveMaps)]
@@ -552,7 +556,8 @@ def test_truncated_offsets_of_groups_stop_nothing_and_what_was_committed_since_i
     clusters.logs[OFFSETS] = [DataHeader(1, 5, None, (GroupCommit("g", ORDERS, 4),), leader_epoch=2)]
     clusters.logs[OFFSETS].insert(0, DataHeader(0, 0, None, leader_epoch=1))
     mirror = machine(run="run-2")
-    assert isinstance(clusters.run(mirror), effects.Wait)
+    clusters.run(mirror)
+    assert isinstance(clusters.wake(mirror), effects.Wait)
     assert kinds(mirror) == [NoticeKind.BEHIND]
     (commit,) = [each for each in clusters.performed if isinstance(each, effects.CommitGroupOffsets)]
     assert commit.offsets == {"g": {COPY: 104}}

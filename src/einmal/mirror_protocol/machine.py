@@ -391,19 +391,12 @@ class MirrorMachine:
         for partition, extent in extents.items():
             scan = progress.scans[partition]
             progress.starts[partition] = extent.start
-            truncated = scan.truncated_to(extent.epoch_end)
             if scan.position == UNKNOWN:
                 scan.forget(extent.start)
-            elif truncated is not None:
-                is_void = True
-                if scan.scanned == scan.position:
-                    self._truncate(scan, truncated, extent)
-                else:
-                    # The next probe asks for the last leader epoch below the position.
-                    behind = f"{partition} was truncated"
-            elif extent.end >= scan.position and extent.lacks_epoch:
-                is_void = True
-                self._restore(scan)
+                progress.behind.pop(partition, None)
+            elif self._is_replaced(scan, extent):
+                # The next probe asks for the last leader epoch below the position.
+                is_void, behind = True, f"the log of {partition} was replaced"
             elif scan.position < extent.start:
                 lost = f"{partition} offsets {scan.position} to {extent.start - 1} were deleted before they were copied"
                 if partition.topic != OFFSETS_TOPIC:
@@ -418,12 +411,31 @@ class MirrorMachine:
                     ": the log was truncated (an unclean leader election, or a disk that was lost or restored)",
                 )
                 behind = f"{partition} is behind"
+                if scan.epoch_below(scan.position) is None:
+                    progress.behind[partition] = min(extent.end, progress.behind.get(partition, extent.end))
             elif extent.end < scan.scanned:
                 is_void = True
         if is_void:
             progress.rescan()
         if behind:
             raise _Again(behind)
+
+    def _is_replaced(self, scan: PartitionScan, extent: Extent) -> bool:
+        """Whether the log is not the one that was read. What differs of what was copied is lost, and reported."""
+        behind = self._progress.behind
+        truncated = scan.truncated_to(extent.epoch_end)
+        if truncated is not None:
+            if scan.scanned == scan.position:
+                self._truncate(scan, truncated, extent)
+        elif extent.end < scan.position:
+            return False
+        elif extent.lacks_epoch:
+            self._restore(scan)
+        elif scan.partition in behind:
+            self._regrow(scan, behind.pop(scan.partition))
+        else:
+            return False
+        return True
 
     def _truncate(self, scan: PartitionScan, offset: int, extent: Extent) -> None:
         """The log is not the one that was copied any more, from this offset on."""
@@ -433,23 +445,32 @@ class MirrorMachine:
             f"the source's log of {partition} was truncated to offset {offset} (an unclean leader election, or a disk "
             f"that was lost or restored): what was at offsets {offset} to {position - 1} is gone there"
         )
-        if partition.topic == OFFSETS_TOPIC:
-            self._notice(NoticeKind.BEHIND, str(partition), f"{text}, and groups may begin before their offsets here")
-        else:
-            self._lose(MirrorNotice(NoticeKind.DATA_LOSS, str(partition), f"{text}, and was copied before"))
+        self._lose_of(scan, f"{text}, and was copied before")
         self._progress.truncate(scan, offset, extent.epoch_end.epoch)
+
+    def _regrow(self, scan: PartitionScan, end: int) -> None:
+        """The log has ended there, before the position, and no leader epoch is known that would show why."""
+        text = (
+            f"the source's log of {scan.partition} has ended at offset {end}, and has grown past offset "
+            f"{scan.position}, up to which it was copied: if it was truncated, records between the two are not copied"
+        )
+        self._lose_of(scan, text)
 
     def _restore(self, scan: PartitionScan) -> None:
         """The log is older than what was copied of it, and has other records since."""
-        self._lose(
-            MirrorNotice(
-                NoticeKind.DATA_LOSS,
-                str(scan.partition),
-                f"the source's log of {scan.partition} lacks the leader epoch in which it was copied up to offset "
-                f"{scan.position}: it was restored from an older copy, and records before that offset may be others",
-            )
+        text = (
+            f"the source's log of {scan.partition} lacks the leader epoch in which it was copied up to offset "
+            f"{scan.position}: it was restored from an older copy, and records before that offset may be others"
         )
+        self._lose_of(scan, text)
         self._progress.truncate(scan, scan.position, NO_LEADER_EPOCH)
+
+    def _lose_of(self, scan: PartitionScan, text: str) -> None:
+        """Records of a partition; offsets of groups are not worth a stop: what follows replaces them."""
+        if scan.partition.topic == OFFSETS_TOPIC:
+            self._notice(NoticeKind.BEHIND, str(scan.partition), text)
+        else:
+            self._lose(MirrorNotice(NoticeKind.DATA_LOSS, str(scan.partition), text))
 
     def _scan(self, extents: Mapping[TopicPartition, Extent]) -> _Steps[None]:
         scans = self._progress.scans

@@ -188,6 +188,8 @@ class MirrorProgress:
     ``passed`` are read again for these topics alone."""
     returned_groups: dict[str, int] = field(default_factory=dict)
     """The same for groups that the target had refused: the position from which each is read again."""
+    behind: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where partitions have ended before their positions, of which no leader epoch is known."""
     passed: dict[TopicPartition, int] = field(default_factory=dict)
     """Positions in ``__consumer_offsets`` before some were read again."""
 
