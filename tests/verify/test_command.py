@@ -153,6 +153,21 @@ def test_the_evidence_is_a_document_and_a_page_and_names_the_command_that_repeat
 
 @pytest.mark.slow
 @pytest.mark.system
+def test_an_anomaly_has_its_page_and_its_status_whoever_reads_the_verdict(tmp_path: Path) -> None:
+    broker: EinmalBroker = shared("einmal-commands")
+    page = tmp_path / "red.html"
+    command = [sys.executable, "-m", "einmal", "verify", "-b", broker.bootstrap, "--control", "read-uncommitted"]
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [*command, "--time", "6s", "--report", str(page)], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert run.returncode == 1, run.stderr
+    assert b"stdout cannot be written" in run.stderr and b"Traceback" not in run.stderr
+    assert "G1a" in page.read_text() and json.loads(page.with_suffix(".json").read_text())["verdict"] == "anomaly"
+
+
+@pytest.mark.slow
+@pytest.mark.system
 def test_ctrl_c_removes_what_was_made() -> None:
     broker: EinmalBroker = shared("einmal-commands")
     run = started(broker.bootstrap, "--time", "10m")

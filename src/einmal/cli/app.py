@@ -193,6 +193,9 @@ def start(
 
 def _flush_stdout() -> None:
     """At the interpreter's own end a failure would be a traceback. Raises OutputFailed."""
+    if sys.stdout is None:
+        # It was closed by whoever has started the program.
+        return
     try:
         sys.stdout.flush()
     except BrokenPipeError:

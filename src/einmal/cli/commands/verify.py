@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _NO_VERDICT: Final = 2
 _SEEDS: Final = 2**31
 _ERRORS_SHOWN: Final = 3
+_PRECEDENCE: Final = (0, _NO_VERDICT, 1)
+"""Exit statuses: an anomaly stays one where its page cannot be written."""
 
 
 class ClientName(StrEnum):
@@ -257,9 +259,8 @@ def verify(
     status = evidence.verdict.exit_status
     if report is not None:
         # A pipeline's writes are its input, and its reads the output: no history of one log.
-        status = status or _write(
-            report, evidence, environment, left, fields, evidence.workloads if tested is None else ()
-        )
+        histories = evidence.workloads if tested is None else ()
+        status = max(status, _write(report, evidence, environment, left, fields, histories), key=_PRECEDENCE.index)
     raise typer.Exit(status)
 
 
