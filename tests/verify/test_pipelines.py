@@ -144,7 +144,7 @@ with Producer(bootstrap_servers=os.environ["BOOTSTRAP_SERVERS"], transactional_i
 async def test_an_output_with_an_open_transaction_at_its_end_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "open.py").write_text(_LEAVES_OPEN)
     both = f"{shlex.quote(sys.executable)} {tmp_path}/open.py & {own('right')}"
-    evidence = await verified(both, tmp_path, query(_DOUBLED), seconds=8.0, quiet_s=5.0)
+    evidence = await verified(both, tmp_path, query(_DOUBLED), seconds=8.0)
     assert evidence.verdict is RunVerdict.UNKNOWN, evidence.sentence
     assert "an open transaction holds back" in evidence.sentence
 
