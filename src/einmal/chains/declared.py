@@ -12,7 +12,7 @@ from typing import Any, Final
 from einmal.chains.graph import Link, LinkKind, Location, LocationKind
 from einmal.declare import pipeline as pipelines
 from einmal.declare.document import toml_tables
-from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclaredSink, Source
+from einmal.declare.pipeline import Declaration, DeclaredSink, Source
 from einmal.ingest import declaration as ingesters
 from einmal.ingest.declaration import IngestDeclaration
 from einmal.ingest.machine import transactional_id
@@ -20,13 +20,12 @@ from einmal.mirror_protocol.flow import Flow
 from einmal.mirroring import declaration as mirrors
 from einmal.mirroring.declaration import MirrorDeclaration
 from einmal.options.sink import SinkOptions
-from einmal.options.source import topics_of
+from einmal.options.source import isolation_of, topics_of
 from einmal.options.values import OptionError, client_settings
 from einmal.sinks.kafka.sink import KafkaSink
 from einmal.sinks.kinds import new_sink
 from einmal.sinks.sink import Sink
 
-_DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
 _USER: Final = re.compile(r"//[^/@]*@")
 _HERE: Final = "this machine"
 
@@ -102,16 +101,17 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
     patterns: list[tuple[str, str]] = []
     source, reads_uncommitted = None, False
     for declared_source in declaration.sources:
-        if declared_source.format not in _DEFAULT_ISOLATION:
+        settings = {name.lower(): value for name, value in declared_source.options.items()}
+        client_of_source = client_settings(settings)
+        isolation = isolation_of(declared_source.format, client_of_source)
+        if isolation is None:
             inputs.append(_other_source(declared_source))
             continue
-        settings = {name.lower(): value for name, value in declared_source.options.items()}
-        source = client_settings(settings)
+        source = client_of_source
         system = systems(source)
         inputs += [Location(system, topic) for topic in topics_of(settings)]
         if "subscribepattern" in settings:
             patterns.append((system, settings["subscribepattern"]))
-        isolation = source.get("isolation.level", _DEFAULT_ISOLATION[declared_source.format]).strip().lower()
         reads_uncommitted |= isolation == "read_uncommitted"
     link = Link(
         name=declaration.name,

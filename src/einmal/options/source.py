@@ -198,6 +198,16 @@ def _by_partition(text: str, what: str) -> Offsets:
         raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":-2}}}}, not {text!r}') from error
 
 
+_DEFAULT_ISOLATION: Final = {"einmal": "read_committed", "kafka": "read_uncommitted"}
+"""By the format of a source. Spark's own reads what Java's client reads by default."""
+
+
+def isolation_of(kind: str, client: Mapping[str, str]) -> str | None:
+    """Return the isolation level of a source of this format with these settings; None: it is none of Kafka's topics."""
+    default = _DEFAULT_ISOLATION.get(kind)
+    return None if default is None else client.get("isolation.level", default).strip().lower()
+
+
 def topics_of(options: Mapping[str, str]) -> list[str]:
     """The topics that a source's options name, in lower case; none where it has a pattern, or JSON that is none."""
     if "assign" in options:

@@ -108,6 +108,11 @@ class WorkloadEvidence:
             ],
         }
 
+    def frequent_errors(self, most: int) -> list[str]:
+        """Return the errors of clients that came most often, each on a line."""
+        counts = Counter(self.client_errors).most_common(most)
+        return [f"{self.name}: {count:,} × {text}" for text, count in counts]
+
     def shown(self, since: float, examples_max: int = _SHOWN) -> Iterator[ShownAnomaly]:
         """A few of each kind, those with the fewest values first."""
         kinds: dict[str, list[Anomaly]] = defaultdict(list)

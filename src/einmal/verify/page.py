@@ -98,11 +98,7 @@ def _anomalies(evidence: Evidence) -> str:
 
 
 def _client_errors(evidence: Evidence) -> str:
-    lines = [
-        f"{workload.name}: {count:,} × {text}"
-        for workload in evidence.workloads
-        for text, count in Counter(workload.client_errors).most_common(_ERRORS_MAX)
-    ]
+    lines = [line for workload in evidence.workloads for line in workload.frequent_errors(_ERRORS_MAX)]
     return f"<h2>Errors of clients</h2>{_list(lines)}" if lines else ""
 
 

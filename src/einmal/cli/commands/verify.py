@@ -11,7 +11,6 @@ import logging
 import secrets
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -209,7 +208,8 @@ def verify(
     if pipeline is None:
         _check_without_pipeline(of_pipelines)
     else:
-        _check_pipeline(client, one_cluster=not (input_database or output_bootstrap_server), **_topics(of_pipelines))
+        is_one_log = input_topic == output_topic and not (input_database or output_bootstrap_server)
+        _check_pipeline(client, input_topic if is_one_log else None)
     _check_report(report)
     _check_client_settings(client, settings)
     if output_command_config and not output_bootstrap_server:
@@ -304,14 +304,11 @@ def _check_without_pipeline(options: Mapping[str, object]) -> None:
         raise typer.BadParameter(f"{', '.join(given)}: only with --pipeline COMMAND")
 
 
-def _topics(options: Mapping[str, object]) -> dict[str, object]:
-    return {"source": options["--input"], "target": options["--output"]}
-
-
-def _check_pipeline(client: ClientName | None, source: object, target: object, *, one_cluster: bool) -> None:
+def _check_pipeline(client: ClientName | None, common_topic: str | None) -> None:
+    """``common_topic``: one that is input and output."""
     if client is not None:
         raise typer.BadParameter("--client is of workloads: --pipeline has clients of its own")
-    if one_cluster and source is not None and source == target:
+    if common_topic is not None:
         raise typer.BadParameter("--input and --output are two topics: of one, the output is compared with itself")
 
 
@@ -461,8 +458,8 @@ def _write(
 def _print(evidence: Evidence, environment: RunEnvironment) -> None:
     _print_workloads(evidence.workloads, evidence.began)
     for workload in evidence.workloads:
-        for text, count in Counter(workload.client_errors).most_common(_ERRORS_SHOWN):
-            print(f"errors of clients: {workload.name}: {count} × {text}")
+        for line in workload.frequent_errors(_ERRORS_SHOWN):
+            print(f"errors of clients: {line}")
     print(f"\ndurability: {', '.join(f'{name}={value}' for name, value in evidence.durability.items())}")
     print(f"not tested: {'; '.join(evidence.not_tested)}")
     print(f"repeat: {environment.command}")

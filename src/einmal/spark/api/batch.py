@@ -27,6 +27,7 @@ from einmal.sinks.sink import Opening, RowSink
 from einmal.spark.declare.preflight import preflight_write
 from einmal.spark.environment.plans.plan_redaction import redact_plans
 from einmal.spark.environment.spark_session import require_classic_session
+from einmal.spark.option_log import log_without_effect
 from einmal.spark.protocol.run import SinkBatch
 from einmal.spark.protocol.transaction_run import NoAdditions, TransactionRun
 from einmal.spark.sinks.frame_rows import FrameRows
@@ -113,9 +114,7 @@ class BatchWriter:
                 )
             return options, sink
         to_topics = write_options(self._options, new_write_name)
-        if to_topics.without_effect:
-            names = ", ".join(to_topics.without_effect)
-            _logger.warning("options_without_effect", "options without effect here: %(options)s", options=names)
+        log_without_effect(to_topics.without_effect)
         return to_topics, KafkaFrameSink(to_topics.client, to_topics.topic)
 
     def _save(self, options: VersionOptions, sink: RowSink) -> Written:

@@ -45,6 +45,7 @@ from einmal.spark.environment.plans.source_environment import share_environments
 from einmal.spark.environment.spark_session import require_classic_session
 from einmal.spark.errors import reason_of
 from einmal.spark.operate import metrics
+from einmal.spark.option_log import log_without_effect
 from einmal.spark.protocol.at_least_once import AtLeastOnce
 from einmal.spark.protocol.at_most_once import AtMostOnce
 from einmal.spark.protocol.checkpoint import Checkpoint
@@ -310,6 +311,4 @@ def _unordered(write: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, 
 def _log_without_effect(options: QueryOptions, frame: DataFrame, *, has_letters: bool) -> None:
     """One line for all options that are accepted without effect. Raises OptionError for the options of a source."""
     ours = [source_options(given, streaming=True) for kind, given in sources(frame) if kind == KafkaDataSource.name()]
-    if names := query_without_effect(options, ours, has_letters=has_letters):
-        without_effect = ", ".join(names)
-        _logger.warning("options_without_effect", "options without effect here: %(options)s", options=without_effect)
+    log_without_effect(query_without_effect(options, ours, has_letters=has_letters))

@@ -11,9 +11,9 @@ from typing import Final
 
 from einmal.client.errors import KafkaError
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
-from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Declaration, DeclaredSink, Source
+from einmal.declare.pipeline import Declaration, DeclaredSink, Source
 from einmal.options.sink import EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
-from einmal.options.source import topics_of
+from einmal.options.source import isolation_of, topics_of
 from einmal.options.values import client_settings
 from einmal.schemas import settings as decoding_settings
 from einmal.sinks.kinds import new_sink
@@ -21,8 +21,6 @@ from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SinkFacts,
 from einmal.spark.declare.inspection import ClusterFacts, inspect
 
 _PATIENCE_MS: Final = "3000"
-_DEFAULT_ISOLATION: Final = {OWN_FORMAT: "read_committed", SPARK_FORMAT: "read_uncommitted"}
-"""Spark's own source reads what Java's client reads by default."""
 
 
 def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str = "") -> PipelineFacts:
@@ -60,16 +58,17 @@ def _sink(sink: DeclaredSink, record: str | None) -> SinkFacts:
 
 def _source(source: Source) -> SourceFacts:
     options = {name.lower(): value for name, value in source.options.items()}
-    if source.format not in _DEFAULT_ISOLATION:
-        return SourceFacts(name=source.name, format=source.format)
     client = client_settings(options)
+    isolation = isolation_of(source.format, client)
+    if isolation is None:
+        return SourceFacts(name=source.name, format=source.format)
     cluster, problem = _cluster(client, topics_of(options))
     if "subscribepattern" in options:
         cluster, problem = None, "they are chosen by a pattern"
     return SourceFacts(
         name=source.name,
         format=source.format,
-        isolation=client.get("isolation.level", _DEFAULT_ISOLATION[source.format]).strip().lower(),
+        isolation=isolation,
         fails_on_data_loss=options.get("failondataloss", "true").lower() != "false",
         cluster=cluster,
         problem=problem,

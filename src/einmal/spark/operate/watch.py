@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.source_offsets import SourcePosition
+from einmal.options.source import isolation_of
 from einmal.options.values import client_settings
 from einmal.pipeline import events
 from einmal.spark.operate.progress import Progress
@@ -36,7 +37,6 @@ _ENDS_REPORT_S: Final = 0.5
 """The maximum age of the known ends of the sources, between batches and for the lag of one that is over."""
 _SPARK_REPORTS_S: Final = 1.0
 """How long the end waits for Spark's report of the last batches."""
-_DEFAULT_ISOLATION: Final = {"einmal": "read_committed", "kafka": "read_uncommitted"}
 
 
 class PipelineView(Protocol):
@@ -209,9 +209,9 @@ class _Ends:
         ends = []
         try:
             for number, (offsets, (kind, options)) in enumerate(zip(reached, self._sources, strict=True)):
-                if kind not in _DEFAULT_ISOLATION or not isinstance(offsets, dict):
+                isolation = isolation_of(kind, client_settings(options))
+                if isolation is None or not isinstance(offsets, dict):
                     return None
-                isolation = options.get("kafka.isolation.level", _DEFAULT_ISOLATION[kind]).strip().lower()
                 position = SourcePosition.from_json(offsets)
                 cluster = self._cluster(number, options)
                 ends.append(cluster.latest(cluster.existing(position), committed=isolation == "read_committed"))

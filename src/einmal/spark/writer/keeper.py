@@ -40,11 +40,12 @@ from einmal.sinks.commit_point import SinkError, SinkFailed
 from einmal.sinks.kafka.outside_transactions import write_plainly
 from einmal.sinks.sink import Opening
 from einmal.spark.environment.local_files import LocalFiles, RemoteLocation
+from einmal.spark.option_log import log_without_effect
 from einmal.spark.protocol.checkpoint import Checkpoint
 from einmal.spark.protocol.transaction_run import TransactionRun
 from einmal.spark.writer.handover import STATE_CAVEAT
 from einmal.spark.writer.messages import READY
-from einmal.spark.writer.run_keeper import RunKeeper, Send, log_without_effect
+from einmal.spark.writer.run_keeper import RunKeeper, Send
 from einmal.spark.writer.write_keeper import WriteKeeper
 
 _logger = EventLog(__name__)
@@ -79,9 +80,9 @@ class StreamKeeper(RunKeeper):
                 f"there is no planned batch in {self._checkpoint.name}, as this machine sees it",
                 'set .option("checkpointLocation", ...) to a directory on the driver\'s machine',
             )
-        offsets = self._checkpoint.offsets(newest)
         # Batch 0 of einmal's own source, whose positions have the identity of their cluster, is empty.
-        begins_empty = newest == 0 and offsets is not None and all(map(is_identified, offsets.end))
+        first = self._checkpoint.offsets(0) if newest == 0 else None
+        begins_empty = first is not None and all(map(is_identified, first.end))
         return self._checkpoint.planned(newest, self._token, begins_empty=begins_empty)
 
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -244,13 +244,6 @@ class _Once:
         if not self._is_sent:
             self._is_sent = True
             self._send(answer)
-
-
-def log_without_effect(names: Sequence[str]) -> None:
-    """Options that are accepted without effect."""
-    if names:
-        without_effect = ", ".join(names)
-        _logger.warning("options_without_effect", "options without effect here: %(options)s", options=without_effect)
 
 
 def _own_address(servers: str) -> str:

@@ -11,8 +11,9 @@ from einmal.options.sink import WriteOptions
 from einmal.pipeline.errors import PipelineFailed
 from einmal.sinks.commit_point import SinkError
 from einmal.sinks.sink import Opening
+from einmal.spark.option_log import log_without_effect
 from einmal.spark.protocol.transaction_run import TransactionRun
-from einmal.spark.writer.run_keeper import RunKeeper, Send, log_without_effect
+from einmal.spark.writer.run_keeper import RunKeeper, Send
 
 _logger = EventLog(__name__)
 
