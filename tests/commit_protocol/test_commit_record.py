@@ -51,6 +51,15 @@ def test_a_record_that_names_a_kept_commit_file_is_refused_by_releases_that_know
 
 
 @pytest.mark.parametrize(
+    "key", ["@topic=in", "@start=in=0", "@start=in=0=many", "@start=in=first=1", "@start=in=0=-7", "@start="]
+)
+def test_a_position_whose_identity_has_another_form_is_refused(key: str) -> None:
+    end = [{"in": {"0": 5}, key: {}}]
+    with pytest.raises(UnreadableCommitRecord, match="end"):
+        decode(RECORD.key, json.dumps(json.loads(RECORD.encode()) | {"end": end}).encode())
+
+
+@pytest.mark.parametrize(
     "field",
     ["query_id", "checkpoint", "batch_id", "end", "records", "digest", "commit_text", "prepared", "prepared_in"],
 )

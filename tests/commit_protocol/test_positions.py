@@ -37,6 +37,26 @@ def test_an_identity_is_read_as_it_was_written_and_holds_no_offsets() -> None:
 
 
 @pytest.mark.parametrize(
+    "end",
+    [
+        {"t": {"0": "many"}},
+        {"t": {"0": "5"}},
+        {"t": {"0": 5.5}},
+        {"t": {"0": True}},
+        {"t": {"first": 1}},
+        {"t": {"-1": 1}},
+        {"t": {"0": -2}},
+        {"t": 7},
+        "5",
+        None,
+    ],
+)
+def test_what_is_not_offsets_by_partition_is_a_position_in_something_else(end: Any) -> None:
+    assert offsets_of((end,)) is None
+    assert offsets_of((position(3)[0], end)) is None
+
+
+@pytest.mark.parametrize(
     ("one", "other", "same"),
     [
         (position(3), position(3), True),

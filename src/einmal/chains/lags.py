@@ -14,6 +14,7 @@ from einmal.client import Consumer
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import RESERVED_TOPICS
+from einmal.commit_protocol.positions import offsets_of
 from einmal.commit_protocol.source_offsets import SourcePosition
 from einmal.sinks.commit_point import SinkError
 from einmal.types import TopicPartition
@@ -92,12 +93,9 @@ def _behind(end: tuple[Any, ...], cluster: KafkaCluster) -> dict[TopicPartition,
     """Position and last stable offset of partitions that are not read to their end."""
     behind: dict[TopicPartition, tuple[int, int]] = {}
     for source_end in end:
-        if not isinstance(source_end, dict):
+        if offsets_of((source_end,)) is None:
             return None
-        try:
-            position = SourcePosition.from_json(source_end)
-        except (ValueError, TypeError, AttributeError):
-            return None
+        position = SourcePosition.from_json(source_end)
         wanted = {location for location in position.offsets if location.topic not in RESERVED_TOPICS}
         here = [location for location in cluster.existing(position) if location in wanted]
         if len(here) < len(wanted):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from einmal.commit_protocol.positions import has_readable_identity
+
 COMMIT_TOPIC: Final = "__einmal_commits"
 """Compacted; one record per pipeline survives."""
 OFFSET_MAP_TOPIC: Final = "__einmal_offset_maps"
@@ -153,7 +155,7 @@ def _wrong_fields(record: CommitRecord, end: object) -> list[str]:
         "query_id": isinstance(record.query_id, str),
         "checkpoint": isinstance(record.checkpoint, str),
         "batch_id": type(record.batch_id) is int,
-        "end": isinstance(end, list),
+        "end": isinstance(end, list) and all(map(has_readable_identity, end)),
         "records": type(record.records) is int,
         "digest": isinstance(record.digest, str),
         "commit_text": record.commit_text is None or isinstance(record.commit_text, str),

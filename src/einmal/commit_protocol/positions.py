@@ -57,16 +57,27 @@ def identity(
 
 
 def offsets_of(end: tuple[Any, ...]) -> dict[str, int] | None:
-    """Offsets by ``topic-partition``; None where a source counts in something else."""
+    """Offsets by ``topic-partition``; None where a source counts in something else, or a client wrote what is none."""
     offsets: dict[str, int] = {}
     for position in end:
         if not isinstance(position, dict):
             return None
         for topic, partitions in topics_in(position).items():
-            if not isinstance(partitions, dict):
+            if not isinstance(partitions, dict) or not all(map(_is_offset, partitions, partitions.values())):
                 return None
-            offsets |= {f"{topic}-{partition}": int(offset) for partition, offset in partitions.items()}
+            offsets |= {f"{topic}-{partition}": offset for partition, offset in partitions.items()}
     return offsets
+
+
+def has_readable_identity(position: object) -> bool:
+    """Whether all that it names beside offsets has the form that ``identity`` gives it."""
+    if not isinstance(position, dict):
+        return True
+    try:
+        topic_ids(position)
+        return all(_is_offset(*entry) for offsets in starts(position).values() for entry in offsets.items())
+    except ValueError:
+        return False
 
 
 def is_identified(position: object) -> bool:
@@ -100,6 +111,11 @@ def short(end: tuple[Any, ...] | None) -> str:
     )
     text = ", ".join(parts) or "the beginning"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _is_offset(partition: str, offset: object) -> bool:
+    # A mirror that has not begun with a partition has -1. True is an int, too.
+    return partition.isascii() and partition.isdecimal() and type(offset) is int and offset >= -1
 
 
 def _split(key: str, prefix: str, separators: int) -> list[str]:

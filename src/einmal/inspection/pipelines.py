@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _OTHER_SOURCE: Final = "its sources are not Kafka topics"
 _SET: Final = "its position was set, and it has not committed since"
-_UNREADABLE: Final = (ValueError, TypeError, KeyError, AttributeError)
-"""From a position that some client has written."""
 _OF_A_RECORD: Final = ("kind", "batch_id", "records", "checkpoint", "positions", "unread_offsets")
 
 
@@ -65,11 +63,7 @@ def _names(records: Iterable[Committed], cluster_id: str | None) -> list[str]:
     """The topics that positions in this cluster name."""
     names: set[str] = set()
     for last in records:
-        try:
-            offsets = None if last.record is None else _offsets(last.record)
-        except _UNREADABLE:
-            # It gets its reason later.
-            continue
+        offsets = None if last.record is None else _offsets(last.record)
         for at, (_, position) in (offsets or {}).items():
             if position.cluster_id in (None, cluster_id):
                 names.add(at.topic)
@@ -109,13 +103,8 @@ def _view(last: Committed, here: _Here) -> CommittedPipelineView:
         return CommittedPipelineView(last.transactional_id, committed_at=last.timestamp, unknown=unknown)
     unknown = {}
     positions: tuple[SourcePositionView, ...] | None = None
-    try:
-        offsets = _offsets(record)
-    except _UNREADABLE as error:
-        offsets, unknown["positions"] = None, f"its position cannot be read: {error}"
-    if offsets is None:
-        unknown.setdefault("positions", _OTHER_SOURCE)
-        unknown["unread_offsets"] = unknown["positions"]
+    if (offsets := _offsets(record)) is None:
+        unknown = dict.fromkeys(("positions", "unread_offsets"), _OTHER_SOURCE)
     else:
         positions = tuple(_position(at, offset, position, here) for at, (offset, position) in sorted(offsets.items()))
         if why := next((why for position in positions for why in position.unknown.values()), ""):

@@ -80,6 +80,15 @@ def test_a_reset_asks_and_does_nothing_without_a_yes(cli: Cli, owner: PipelineOw
     assert shown(cli, owner.name)["batch"] == 5
 
 
+@pytest.mark.parametrize("to", ['{"t":{"0":-2}}', '{"t":{"0":"many"}}', '{"t":{"0":1.7}}', '{"t":{"first":1}}', "7"])
+def test_a_position_that_is_none_is_refused(cli: Cli, owner: PipelineOwner, to: str) -> None:
+    owner.commit(4, {"t": {"0": 3}})
+    assert (
+        "--to is start, earliest, latest, or JSON"
+        in cli("pipeline", "reset", owner.name, "--to", to, "--yes", status=2).errors[-1]
+    )
+
+
 def test_a_reset_fences_the_running_instance_and_leaves_no_record(cli: Cli, owner: PipelineOwner) -> None:
     owner.commit(4, {"t": {"0": 3}})
     owner.write(5, {"t": {"0": 9}})

@@ -316,7 +316,7 @@ def _position(owned: Ownership, record: CommitRecord | None, to: str) -> tuple[A
     try:
         given = json.loads(to)
         position = tuple(given if isinstance(given, list) else [given])
-        if offsets_of(position) is None:
+        if (offsets := offsets_of(position)) is None or min(offsets.values(), default=0) < 0:
             raise ValueError(to)
     except (ValueError, TypeError) as error:
         example = '[{"orders":{"0":23,"1":7}}]'

@@ -180,5 +180,5 @@ def _lag(record: CommitRecord, cluster: KafkaCluster) -> int | None:
             # They were read from another cluster, or deleted since.
             return None
         ends = cluster.latest(here, committed=True)
-        lag += sum(max(0, ends[partition] - position.offsets[partition]) for partition in here)
+        lag += sum(max(0, ends[partition] - max(0, position.offsets[partition])) for partition in here)
     return lag
