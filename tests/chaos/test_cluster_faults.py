@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from einmal.chaos import cluster_faults
 from einmal.chaos.cluster_faults import ClusterFaults
 from einmal.chaos.damage import NothingToDamage, flip_bit, truncate
 from einmal.client import Admin, Consumer, NewTopic, Producer
-from einmal.local.processes import LocalCluster
+from einmal.local.processes import BrokerFailed, LocalCluster
 from einmal.types import TopicPartition
 from tests.suite.shared import unique
 
@@ -57,6 +58,26 @@ def read(faults: ClusterFaults, topic: str, count: int) -> list[bytes | None]:
         while len(found) < count:
             found += [record.value for record in consumer.poll()]
         return found
+
+
+@pytest.mark.system
+def test_all_brokers_at_once_are_restored(faults: ClusterFaults, topic: str) -> None:
+    write(faults, topic, b"before")
+    for node_id in faults.cluster.brokers:
+        faults.kill(node_id)
+    faults.restore()
+    assert read(faults, topic, 1) == [b"before"]
+
+
+@pytest.mark.system
+def test_a_broker_that_never_serves_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_faults, "_START_S", 2.0)
+    with ClusterFaults(LocalCluster.on_loopback(tmp_path, 3)) as faults:
+        with pytest.raises(BrokerFailed, match="does not serve"):
+            faults.start(1)
+        assert faults.serving == []
 
 
 @pytest.mark.system

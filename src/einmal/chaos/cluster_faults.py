@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,6 +15,8 @@ from einmal.client.errors import KafkaError
 from einmal.local.processes import NodeProcess, ProcessCluster
 
 _RECOVERY_S: Final = 60.0
+_START_S: Final = 300.0
+"""A broker that does not serve by then never will; on its own it waits for other brokers without a bound."""
 
 
 class ClusterFaults:
@@ -61,10 +64,14 @@ class ClusterFaults:
         self.resume(node_id)
         self.cluster.brokers[node_id].stop()
 
-    def start(self, node_id: int) -> None:
-        """Start a killed or stopped broker, and wait until it serves. Raises BrokerFailed."""
-        self.cluster.brokers[node_id].start()
-        self.cluster.brokers[node_id].wait_until_ready()
+    def start(self, *node_ids: int) -> None:
+        """Start killed or stopped brokers, and wait until they serve. Raises BrokerFailed."""
+        brokers = [self.cluster.brokers[node_id] for node_id in node_ids]
+        # All of them before the first wait: one alone may lack the others' votes.
+        for broker in brokers:
+            broker.start()
+        for broker in brokers:
+            _wait_until_ready(broker)
 
     def pause(self, node_id: int) -> None:
         """SIGSTOP: the broker stands still, and its connections stay open."""
@@ -90,10 +97,10 @@ class ClusterFaults:
 
     def restore(self) -> None:
         """Resume and start all brokers, and wait until every replica is in sync. Raises Stalled, BrokerFailed."""
-        for node_id, broker in self.cluster.brokers.items():
+        brokers = self.cluster.brokers
+        for node_id in brokers:
             self.resume(node_id)
-            if not broker.is_running:
-                self.start(node_id)
+        self.start(*(node_id for node_id, broker in brokers.items() if not broker.is_running))
         self.wait_until_in_sync()
 
     # --- by part ------------------------------------------------------------------------------------------------------
@@ -167,3 +174,14 @@ class ClusterFaults:
         except KafkaError:
             return None
         return [(name, partition) for name in names for partition in topics[name].partitions.values()]
+
+
+def _wait_until_ready(broker: NodeProcess) -> None:
+    """Raises BrokerFailed."""
+    # The wait ends with the broker.
+    watchdog = threading.Timer(_START_S, broker.signal, [signal.SIGKILL])
+    watchdog.start()
+    try:
+        broker.wait_until_ready()
+    finally:
+        watchdog.cancel()
