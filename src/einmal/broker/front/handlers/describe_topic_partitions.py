@@ -3,11 +3,13 @@
 API: 75. Versions: 0.
 Access: DESCRIBE on Topic; without it a topic is left out where all are asked for.
 Behaviour: topics in the order of their names from the cursor on, at most 2,000 partitions in one answer (KIP-966).
+INVALID_REQUEST for each where the cursor's topic is not among them, or its partition is negative.
 Version notes: none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
 from einmal.broker.cluster_metadata import ClusterMetadata
@@ -45,13 +47,16 @@ class DescribeTopicPartitionsHandler:
         image = self.metadata.image
         alive = alive_on(image, context.listener.name)
         room = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
-        names = sorted(dict.fromkeys(topic.name for topic in request.topics)) or sorted(image.topics)
+        named = dict.fromkeys(topic.name for topic in request.topics)
+        if request.cursor is not None and not _is_valid(request.cursor, named):
+            return await _refused(context, named)
+        names = sorted(named) or sorted(image.topics)
         first_partition = 0
         if request.cursor is not None:
             start = request.cursor
             names = [name for name in names if name >= start.topic_name]
             if names and names[0] == start.topic_name:
-                first_partition = max(0, start.partition_index)
+                first_partition = start.partition_index
         topics: list[DescribeTopicPartitionsResponseTopic] = []
         async for name in context.paced(names):
             is_visible = self.access.describes_topic(context, name, is_asked=bool(request.topics))
@@ -74,6 +79,8 @@ class DescribeTopicPartitionsHandler:
                 )
                 first_partition = 0
                 continue
+            # A cursor may be of a topic that had more partitions before it was made again.
+            first_partition = min(first_partition, len(topic.partitions))
             after = min(len(topic.partitions), first_partition + room)
             room -= after - first_partition
             topics.append(_topic(topic, range(first_partition, after), alive, operations))
@@ -81,6 +88,20 @@ class DescribeTopicPartitionsHandler:
                 return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(name, after))
             first_partition = 0
         return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
+
+
+def _is_valid(cursor: Cursor, named: Mapping[str, None]) -> bool:
+    """Whether an answer can begin there. ``named``: the topics asked for; none: all."""
+    return cursor.partition_index >= 0 and (not named or cursor.topic_name in named)
+
+
+async def _refused(context: RequestContext, named: Iterable[str]) -> DescribeTopicPartitionsResponse:
+    """An answer has no error of its own: each topic has it, as in Apache Kafka."""
+    topics = [
+        DescribeTopicPartitionsResponseTopic(name=name, error_code=ErrorCode.invalid_request)
+        async for name in context.paced(named)
+    ]
+    return DescribeTopicPartitionsResponse(topics=topics, next_cursor=None)
 
 
 def _topic(
