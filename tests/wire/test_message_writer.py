@@ -5,6 +5,7 @@ import random
 from typing import Any
 from uuid import UUID
 
+import pytest
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
@@ -13,7 +14,7 @@ from einmal.wire.messages import request_type, response_type
 from einmal.wire.schemas import unwrap
 from tests.suite.cases import each_case
 from tests.wire.kio_messages import encode
-from tests.wire.mapped import write
+from tests.wire.mapped import decode_response, encode_response, write
 
 ALL = [
     (key, version, loader)
@@ -64,3 +65,12 @@ def test_every_message_is_written_as_kio_writes_it(api_key: int, version: int, l
     for _ in range(ROUNDS):
         fields = random_fields(schema, source)
         assert write(schema, fields) == encode(schema, fields)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_message_of_an_error_is_cut_to_what_a_client_can_read(version: int) -> None:
+    """It may quote a setting of the request, and the older encoding has no longer string: the answer was lost."""
+    response = {"error_code": ErrorCode.invalid_config, "error_message": "ä" * 20_000, "resource_name": "t"}
+    answer = decode_response(33, version, encode_response(33, version, {"responses": [response]}), 0)
+    assert answer.responses[0].error_message == "ä" * 16_383
+    assert answer.responses[0].resource_name == "t"

@@ -26,6 +26,8 @@ _NO_TAGS: Final = 0
 _PIECE_BYTES: Final = 4096
 """Some hundred small structures, which take about a millisecond. Counted in arrays at any depth: one topic may have
 49,000 partitions."""
+_STRING_BYTES_MAX: Final = 32_767
+"""Maximum size of a string: no client reads a longer one, and the older encoding has none."""
 _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 _NO_ID: Final = UUID(int=0).bytes
@@ -55,6 +57,8 @@ class _Field:
                 one = partial(_write_nullable, one)
         else:
             one = _primitive_writer(field.metadata["kafka_type"], flexible)
+            if field.name == "error_message":
+                one = partial(_write_cut, one)
         self.item = one if is_array else None
         """Writer of an array's elements."""
         self.write: Writer = partial(_write_array, one, self.length) if is_array else one
@@ -179,6 +183,13 @@ def _write_or_default(write: Writer, default: bytes, out: bytearray, value: Any)
         out += default
     else:
         write(out, value)
+
+
+def _write_cut(write: Writer, out: bytearray, value: str | None) -> None:
+    """An error's message, which may quote a whole string of the request: cut to the longest string there is."""
+    if value is not None:
+        value = value.encode()[:_STRING_BYTES_MAX].decode(errors="ignore")
+    write(out, value)
 
 
 def _write_array(write: Writer, length: Callable[[int], bytes], out: bytearray, value: Any) -> None:
