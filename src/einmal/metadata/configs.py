@@ -29,6 +29,9 @@ class ConfigChange:
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 _UNLIMITED: Final = -1
+_BYTES_PER_REQUEST_MAX: Final = 8 * 1024 * 1024
+"""Maximum size of the settings that one request changes: they are one batch of the metadata log. APPEND writes a value
+of 32 KB for a request's few bytes."""
 
 CHANGED_FOR_ALL: Final[Mapping[str, str]] = {
     setting.broker_key: name
@@ -36,6 +39,19 @@ CHANGED_FOR_ALL: Final[Mapping[str, str]] = {
     if setting.broker_key not in (None, MIN_INSYNC_REPLICAS)
 }
 """The settings of all brokers that can be changed while they run, with their topic-level names."""
+
+
+def problem_of_changes(changes: Sequence[ConfigChange]) -> str | None:
+    """Why nothing can be changed like this, whatever it is; None: something can. As Apache Kafka's brokers check it."""
+    names = dict.fromkeys(change.name for change in changes)
+    if len(names) < len(changes):
+        return "Error due to duplicate config keys: name each setting once."
+    for change in changes:
+        if change.operation not in (SET, DELETE, APPEND, SUBTRACT):
+            return f"Unknown operations type {change.operation} for: {change.name}"
+        if change.operation != DELETE and change.value is None:
+            return f"Null value not supported for: {change.name}"
+    return None
 
 
 class ConfigDecisions(Deciding):
@@ -54,7 +70,7 @@ class ConfigDecisions(Deciding):
         plan = self._plan()
         results = []
         for name, wanted in settings:
-            dropped = [item for item in self.image.topic_configs(name) if item not in wanted]
+            dropped = [item for item in self._own_configs(plan, name) if item not in wanted]
             changes = [
                 *(ConfigChange(name=item, operation=DELETE, value=None) for item in dropped),
                 *(ConfigChange(name=item, operation=SET, value=value) for item, value in wanted.items()),
@@ -95,7 +111,7 @@ class ConfigDecisions(Deciding):
         topic = self.image.topics.get(name)
         if topic is None:
             return TopicResult(name=name, error=error_of_absent(name))
-        settings: dict[str, str | None] = dict(plan.settings.get(name) or self.image.topic_configs(name))
+        settings: dict[str, str | None] = dict(self._own_configs(plan, name))
         touched, problem = _apply(settings, changes, _changed)
         if problem is None and "cleanup.policy" in touched:
             problem = policy_problem(name, settings)
@@ -103,11 +119,20 @@ class ConfigDecisions(Deciding):
             problem = conflict_of(settings)
         if problem is not None:
             return TopicResult(name=name, error=ErrorCode.invalid_config, message=problem)
+        plan.setting_bytes += sum(len(item) + len(settings[item] or "") for item in touched)
+        if plan.setting_bytes > _BYTES_PER_REQUEST_MAX:
+            message = f"The request changes more than {_BYTES_PER_REQUEST_MAX} bytes of settings: use several requests."
+            return TopicResult(name=name, error=ErrorCode.policy_violation, message=message)
         plan.records += [ConfigRecord(TOPIC_RESOURCE, name, item, settings[item]) for item in touched]
         plan.settings[name] = {item: value for item, value in settings.items() if value is not None}
         if MIN_INSYNC_REPLICAS in touched or UNCLEAN_LEADER_ELECTION in touched:
             plan.reconsider(topic)
         return TopicResult(name=name)
+
+    def _own_configs(self, plan: Plan, topic: str) -> Mapping[str, str]:
+        """Those of the topic after the planned records."""
+        planned = plan.settings.get(topic)
+        return self.image.topic_configs(topic) if planned is None else planned
 
 
 def _apply(
@@ -168,5 +193,6 @@ def _changed(current: str | None, change: ConfigChange) -> tuple[str | None, str
         if change.operation == APPEND:
             value = ",".join(dict.fromkeys([*items, *value.split(",")]))
         else:
-            value = ",".join(item for item in items if item not in value.split(","))
+            dropped = dict.fromkeys(value.split(","))
+            value = ",".join(item for item in items if item not in dropped)
     return value, problem_of(change.name, value)

@@ -97,6 +97,8 @@ class Plan:
         self.actions: list[ControllerAction] = []
         self.settings: dict[str, Mapping[str, str]] = {}
         """All settings of the topics whose settings this decision changes."""
+        self.setting_bytes = 0
+        """Size of the topics' settings that this decision was to change so far."""
         self.cluster_settings: dict[str, str | None] = {}
         """Those settings of all brokers that this decision changes."""
         self._image = image

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+VALUE_BYTES_MAX: Final = 32_767
+"""Maximum size of a setting's value: clients read no longer strings. Every node has all settings in memory."""
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -139,6 +141,9 @@ def problem_of(name: str, value: str | None) -> str | None:
         return f"Unknown topic config name: {name}"
     if value is None:
         return None
+    size = len(value.encode())
+    if size > VALUE_BYTES_MAX:
+        return f"Invalid value for configuration {name}: {size} bytes, and at most {VALUE_BYTES_MAX} are possible"
     reason = setting.problem(value)
     return None if reason is None else f"Invalid value for configuration {name}: {reason}"
 

@@ -2,9 +2,10 @@
 
 API: 44. Versions: 0-1.
 Access: ALTER_CONFIGS on Topic, ALTER_CONFIGS on Group, ALTER_CONFIGS on Cluster: by the type of resource.
-Behaviour: set, delete, append, subtract (KIP-339); takes effect at once. Of all brokers those settings can be changed
-that topics inherit (KIP-226). A single broker's come from its command line: to take back what was set there, as
-kafka-reassign-partitions does with its throttles, is always done already.
+Behaviour: set, delete, append, subtract (KIP-339); takes effect at once. INVALID_REQUEST for a resource, or a setting
+of one, that is named twice. Of all brokers those settings can be changed that topics inherit (KIP-226). A single
+broker's come from its command line: to take back what was set there, as kafka-reassign-partitions does with its
+throttles, is always done already.
 Version notes: none that matter here.
 """
 
@@ -17,7 +18,7 @@ from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.topics.changed_settings import change_settings, changeable
-from einmal.metadata.configs import DELETE, ConfigChange
+from einmal.metadata.configs import ConfigChange
 from einmal.wire.api.incremental_alter_configs import (
     API,
     AlterConfigsResource,
@@ -44,7 +45,6 @@ class IncrementalAlterConfigsHandler:
             changes_of=_changes,
             decide_topics=lambda shard, changes: shard.alter_topic_configs(changes, validate_only=validate_only),
             decide_brokers=lambda shard, changes: shard.alter_cluster_configs(changes, validate_only=validate_only),
-            only_deletes=_only_deletes,
         )
         responses = [
             AlterConfigsResourceResponse(result.error, result.message, resource.resource_type, resource.resource_name)
@@ -57,7 +57,3 @@ def _changes(resource: AlterConfigsResource) -> list[ConfigChange]:
     return [
         ConfigChange(name=item.name, operation=item.config_operation, value=item.value) for item in resource.configs
     ]
-
-
-def _only_deletes(resource: AlterConfigsResource) -> bool:
-    return all(item.config_operation == DELETE for item in resource.configs)
