@@ -229,7 +229,7 @@ class ControllerNode:
         topic = NewTopic(
             name=name,
             topic_id=UUID(int=7_000 + self.partition.log_end_offset),
-            assignments=dict(enumerate(replicas)),
+            assignments=list(enumerate(replicas)),
         )
         results = await self.controller.submit(lambda shard, _: shard.create_topics([topic]))
         assert not isinstance(results, ErrorCode)

@@ -235,7 +235,7 @@ async def test_the_markers_of_a_deleted_topic_are_not_waited_for() -> None:
     end = world.on_broker(world.end(who, committed=True))
     await asyncio.sleep(0)
     topic_id = world.node.metadata.image.topics["t"].topic_id
-    await world.on_broker(world.node.controller.submit(lambda shard, _: shard.delete_topics([("t", topic_id)])))
+    await world.on_broker(world.node.controller.submit(lambda shard, _: shard.delete_topics([(None, topic_id)])))
     await end
     for _ in range(1_000):
         transaction = await world.described()

@@ -127,7 +127,7 @@ class Cluster:
         topic = NewTopic(
             name=name,
             topic_id=UUID(int=1_000 + len(self.log)),
-            assignments=dict(enumerate(replicas)),
+            assignments=list(enumerate(replicas)),
             configs={key.replace("_", "."): value for key, value in configs.items()},
         )
         results = self.done(self.controller.create_topics([topic]))

@@ -67,7 +67,7 @@ def test_no_replica_is_assigned_if_no_broker_could_lead() -> None:
     assert Placement(cluster.image).usable == 1
     cluster.lose(2)
     assert create(cluster, "u", replication_factor=1) is ErrorCode.invalid_replication_factor
-    assert create(cluster, "u", assignments={0: (1, 2)}) is ErrorCode.invalid_replica_assignment
+    assert create(cluster, "u", assignments=[(0, (1, 2))]) is ErrorCode.invalid_replica_assignment
     grown = cluster.controller.create_partitions([NewPartitions(name="t", count=2)])
     assert grown.response[0].error is ErrorCode.invalid_replication_factor
 

@@ -50,7 +50,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("__cluster_metadata", ErrorCode.topic_authorization_failed),
+        ("__cluster_metadata", ErrorCode.invalid_request),
         ("__cluster.metadata", ErrorCode.invalid_topic_exception),
         ("__consumer.offsets", ErrorCode.invalid_topic_exception),
         ("..transaction_state", ErrorCode.invalid_topic_exception),
@@ -88,14 +88,19 @@ def test_the_cleanup_policy_of_an_internal_topic_stays_compact() -> None:
         ({"partitions": PARTITIONS_PER_REQUEST_MAX + 1}, ErrorCode.invalid_partitions),
         ({"replication_factor": 0}, ErrorCode.invalid_replication_factor),
         ({"replication_factor": 3}, ErrorCode.invalid_replication_factor),
-        ({"assignments": {0: (1, 1)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {0: (1,), 1: (2, 1)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {1: (1,)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {0: (9,)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {0: (1,)}, "partitions": 1}, ErrorCode.invalid_request),
+        ({"assignments": [(0, (1, 1))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (1,)), (1, (2, 1))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, ())]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(1, (1,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (9,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (1,)), (0, (2,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (1,)), (0, (1,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (1,))], "partitions": 1}, ErrorCode.invalid_request),
+        ({"assignments": [(0, (1,))], "replication_factor": 1}, ErrorCode.invalid_request),
         ({"configs": {"no.such": "1"}}, ErrorCode.invalid_config),
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.invalid_config),
-        ({"configs": {"retention.ms": "5"}, "assignments": {0: (2, 1), 1: (1, 2)}}, ErrorCode.none),
+        ({"configs": {"retention.ms": None}}, ErrorCode.invalid_config),
+        ({"configs": {"retention.ms": "5"}, "assignments": [(0, (2, 1)), (1, (1, 2))]}, ErrorCode.none),
     ],
 )
 def test_each_thing_that_is_wrong_with_a_topic_has_its_error(fields: dict[str, object], error: ErrorCode) -> None:
@@ -114,9 +119,11 @@ def test_one_topic_that_cannot_be_made_does_not_stop_the_others() -> None:
     assert list(cluster.image.topics) == ["good"]
 
 
-def test_the_partitions_of_one_request_are_counted_together() -> None:
+@pytest.mark.parametrize("is_by_hand", [False, True])
+def test_the_partitions_of_one_request_are_counted_together(is_by_hand: bool) -> None:
     half = PARTITIONS_PER_REQUEST_MAX // 2 + 1
-    decision = with_brokers(1).controller.create_topics([new("a", partitions=half), new("bb", partitions=half)])
+    wanted = {"assignments": [(number, (1,)) for number in range(half)]} if is_by_hand else {"partitions": half}
+    decision = with_brokers(1).controller.create_topics([new("a", **wanted), new("bb", **wanted)])
     assert [result.error for result in decision.response] == [ErrorCode.none, ErrorCode.invalid_partitions]
 
 
@@ -142,6 +149,28 @@ def test_topics_are_deleted_by_name_or_by_id_and_take_their_settings_along() -> 
     ]
     cluster.done(cluster.controller.create_topics([new("a")]))
     assert cluster.image.topic_configs("a") == {}
+
+
+def test_a_topic_that_is_named_twice_is_not_deleted() -> None:
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new("a"), new("bb"), new("ccc"), new("dddd")]))
+    ids = {name: topic.topic_id for name, topic in cluster.image.topics.items()}
+    none = UUID(int=0)
+    asked = [("a", none), ("a", none), (None, ids["bb"]), (None, ids["bb"]), ("ccc", none), (None, ids["ccc"])]
+    asked += [("no", none), ("no", none), ("dddd", none)]
+    results = cluster.done(cluster.controller.delete_topics(asked))
+    assert [result.error for result in results] == [ErrorCode.invalid_request] * 8 + [ErrorCode.none]
+    assert list(cluster.image.topics) == ["a", "bb", "ccc"]
+
+
+def test_a_topic_to_delete_is_named_in_one_way() -> None:
+    """With its name and the id of another topic, whichever was meant would be a guess."""
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new("a"), new("bb")]))
+    other = cluster.image.topics["bb"].topic_id
+    results = cluster.done(cluster.controller.delete_topics([("a", other), (None, UUID(int=0))]))
+    assert [result.error for result in results] == [ErrorCode.invalid_request] * 2
+    assert list(cluster.image.topics) == ["a", "bb"]
 
 
 def test_a_coordinators_topic_is_neither_deleted_nor_resized() -> None:
@@ -179,3 +208,32 @@ def test_one_request_adds_a_bounded_number_of_partitions_to_all_topics_together(
         ErrorCode.invalid_partitions,
         ErrorCode.invalid_partitions,
     ]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "error"),
+    [
+        (((2, 1),), ErrorCode.none),
+        (((2,),), ErrorCode.invalid_replica_assignment),
+        (((2, 1, 3),), ErrorCode.invalid_replica_assignment),
+        (((2, 2),), ErrorCode.invalid_replica_assignment),
+        (((2, 1), (1, 2)), ErrorCode.invalid_replica_assignment),
+        ((), ErrorCode.invalid_replica_assignment),
+    ],
+)
+def test_partitions_that_are_added_by_hand_have_as_many_replicas_as_the_others(
+    assignments: tuple[tuple[int, ...], ...], error: ErrorCode
+) -> None:
+    cluster = with_brokers(3, replication_factor=2)
+    cluster.done(cluster.controller.create_topics([new("t")]))
+    wanted = NewPartitions(name="t", count=2, assignments=assignments)
+    assert cluster.controller.create_partitions([wanted]).response[0].error is error
+
+
+def test_partitions_that_are_added_by_hand_are_bounded_like_others() -> None:
+    cluster = with_brokers(1)
+    cluster.done(cluster.controller.create_topics([new("t")]))
+    count = PARTITIONS_PER_REQUEST_MAX + 1
+    wanted = NewPartitions(name="t", count=1 + count, assignments=((1,),) * count)
+    decision = cluster.controller.create_partitions([wanted])
+    assert (decision.response[0].error, decision.records) == (ErrorCode.invalid_partitions, ())

@@ -100,7 +100,7 @@ DECISIONS: Mapping[str, Callable[[Controller], object]] = {
     "topics that exist": lambda shard: shard.create_topics(_new("known_%d")),
     "topics with replicas by hand": lambda shard: shard.create_topics(
         [
-            NewTopic(name=f"new_{index}", topic_id=UUID(int=KNOWN + index + 1), assignments={0: (1, 2, 3)})
+            NewTopic(name=f"new_{index}", topic_id=UUID(int=KNOWN + index + 1), assignments=[(0, (1, 2, 3))])
             for index in range(ASKED)
         ]
     ),

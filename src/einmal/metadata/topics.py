@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOURCE, plain_name
+from einmal.metadata.image import CLUSTER_METADATA, INTERNAL_TOPICS, TOPIC_RESOURCE, TopicImage, plain_name
 from einmal.metadata.placement import Placement, Replicas
 from einmal.metadata.plan import Deciding, MetadataDecision
 from einmal.metadata.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -33,13 +33,13 @@ _TOO_MANY: Final = f"More than {PARTITIONS_PER_REQUEST_MAX} partitions in one re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """``partitions`` and ``replication_factor`` -1: the cluster's default. ``assignments``: replicas by partition."""
+    """``partitions`` and ``replication_factor`` -1: the cluster's default. ``assignments``: partitions and replicas."""
 
     name: str
     topic_id: UUID
     partitions: int = -1
     replication_factor: int = -1
-    assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -85,7 +85,7 @@ def name_problem(name: str) -> tuple[ErrorCode, str | None]:
         )
     if name == CLUSTER_METADATA:
         # The metadata log's own directory would be this topic's: Apache Kafka answers the same.
-        return ErrorCode.topic_authorization_failed, f"Topic name {name} is reserved for the metadata log."
+        return ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited: it is the metadata log."
     reserved = _RESERVED.get(plain_name(name), name)
     if reserved != name:
         # The internal topic may not exist yet, and could then not be created any more.
@@ -132,7 +132,8 @@ class TopicDecisions(Deciding):
         error, message = self._name_problem(topic.name)
         if error is ErrorCode.none:
             for name, value in topic.configs.items():
-                if (reason := problem_of(name, value)) is not None:
+                reason = f"Null value not supported for: {name}" if value is None else problem_of(name, value)
+                if reason is not None:
                     error, message = ErrorCode.invalid_config, reason
                     break
         if error is ErrorCode.none:
@@ -169,7 +170,13 @@ class TopicDecisions(Deciding):
         if topic.assignments:
             if topic.partitions != -1 or topic.replication_factor != -1:
                 return ErrorCode.invalid_request, "A manual assignment excludes partition count and factor.", []
-            return self._by_hand([topic.assignments.get(number, ()) for number in range(len(topic.assignments))])
+            if len(topic.assignments) > room:
+                return ErrorCode.invalid_partitions, _TOO_MANY, []
+            by_number = dict(topic.assignments)
+            if len(by_number) < len(topic.assignments):
+                return ErrorCode.invalid_replica_assignment, "A partition has more than one manual assignment.", []
+            assignments = [by_number.get(number, ()) for number in range(len(by_number))]
+            return self._by_hand(assignments, len(assignments[0]))
         count = self.defaults.partitions if topic.partitions == -1 else topic.partitions
         factor = self.defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
         if count <= 0:
@@ -179,14 +186,16 @@ class TopicDecisions(Deciding):
         error, message = _factor_problem(factor, placement)
         return error, message, [] if message else placement.assign((), count, factor)
 
-    def _by_hand(self, assignments: Sequence[Sequence[int]]) -> tuple[ErrorCode, str | None, list[Replicas]]:
+    def _by_hand(
+        self, assignments: Sequence[Sequence[int]], factor: int
+    ) -> tuple[ErrorCode, str | None, list[Replicas]]:
         """Replicas by a manual assignment, or its problem."""
         plan = self._plan()
         replicas = [tuple(map(BrokerId, item)) for item in assignments]
         for item in replicas:
             if not (
                 item
-                and len(dict.fromkeys(item)) == len(item) == len(replicas[0])
+                and len(dict.fromkeys(item)) == len(item) == factor
                 and all(broker in self.image.brokers for broker in item)
             ):
                 return ErrorCode.invalid_replica_assignment, "The manual partition assignment is not valid.", []
@@ -217,29 +226,33 @@ class TopicDecisions(Deciding):
     def delete_topics(
         self, topics: Sequence[tuple[str | None, UUID]], *, admits: Callable[[int], bool] = _always
     ) -> MetadataDecision[list[TopicResult]]:
-        """Each by its name, or by its id where the name is None. ``admits``: as in ``create_topics``."""
+        """Each by its name, or by its id where the name is None. ``admits``: as in ``create_topics``.
+
+        One that is named twice is not deleted, in whichever way it is named.
+        """
         results: list[TopicResult] = []
-        deleted: dict[str, UUID] = {}
-        for name, topic_id in topics:
-            missing = ErrorCode.unknown_topic_or_partition
-            if name is None:
-                name = self.image.topic_names.get(topic_id)
-                missing = ErrorCode.unknown_topic_id
-            topic = None if name is None else self.image.topics.get(name)
-            if topic is None:
-                results.append(TopicResult(name=name, topic_id=topic_id, error=missing))
-            elif topic.is_internal:
-                # Coordinators live in it.
-                message = f"{topic.name} is internal and cannot be deleted."
-                results.append(TopicResult(name=name, error=ErrorCode.invalid_topic_exception, message=message))
-            elif topic.name in deleted:
-                results.append(TopicResult(name=name, error=ErrorCode.invalid_request, message="Duplicate topic name."))
+        deleted: list[UUID] = []
+        asked = [self._asked_topic(name, topic_id) for name, topic_id in topics]
+        keys = [question if topic is None else topic.topic_id for question, topic in zip(topics, asked, strict=True)]
+        counts = Counter(keys)
+        for (name, topic_id), topic, key in zip(topics, asked, keys, strict=True):
+            error, message = _deletion_problem(name, topic_id, topic)
+            if counts[key] > 1:
+                error, message = ErrorCode.invalid_request, "Duplicate topic name or id."
+            name = name if topic is None else topic.name
+            if error is not ErrorCode.none or topic is None:
+                results.append(TopicResult(name=name, topic_id=topic_id, error=error, message=message))
             elif not admits(len(topic.partitions)):
                 results.append(_over_quota(topic.name))
             else:
-                deleted[topic.name] = topic.topic_id
-                results.append(TopicResult(name=topic.name, topic_id=topic.topic_id))
-        return Decision(records=tuple(map(RemoveTopicRecord, deleted.values())), response=results)
+                deleted.append(topic.topic_id)
+                results.append(TopicResult(name=name, topic_id=topic.topic_id))
+        return Decision(records=tuple(map(RemoveTopicRecord, deleted)), response=results)
+
+    def _asked_topic(self, name: str | None, topic_id: UUID) -> TopicImage | None:
+        if name is None:
+            name = self.image.topic_names.get(topic_id)
+        return None if name is None else self.image.topics.get(name)
 
     def create_partitions(
         self,
@@ -297,10 +310,24 @@ class TopicDecisions(Deciding):
         elif len(wanted.assignments) != added:
             error, message = ErrorCode.invalid_replica_assignment, f"{added} assignments are needed."
         else:
-            error, message, replicas = self._by_hand(wanted.assignments)
+            error, message, replicas = self._by_hand(wanted.assignments, factor)
         if message is not None:
             return refuse(error, message)
         return TopicResult(name=wanted.name), self._partition_records(topic.topic_id, has, replicas)
+
+
+def _deletion_problem(name: str | None, topic_id: UUID, topic: TopicImage | None) -> tuple[ErrorCode, str | None]:
+    """Why a topic, which is asked for by its name or its id, cannot be deleted, however often it is named."""
+    if name is None and topic_id == _NO_TOPIC_ID:
+        return ErrorCode.invalid_request, "Neither topic name nor id were specified."
+    if name is not None and topic_id != _NO_TOPIC_ID:
+        return ErrorCode.invalid_request, "You may not specify both topic name and topic id."
+    if topic is None:
+        return ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition, None
+    if topic.is_internal:
+        # Coordinators live in it.
+        return ErrorCode.invalid_topic_exception, f"{topic.name} is internal and cannot be deleted."
+    return ErrorCode.none, None
 
 
 def _over_quota(name: str) -> TopicResult:

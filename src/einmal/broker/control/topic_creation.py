@@ -13,7 +13,7 @@ from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.rpc.controller_channel import ControllerChannel
 from einmal.event_log import EventLog
-from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
+from einmal.metadata.image import CLUSTER_METADATA, CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.metadata.topic_configs import INTERNAL_SEGMENT_BYTES, SEGMENT_BYTES_MIN
 from einmal.metadata.topics import name_problem
 from einmal.rpc.connection import NoAnswer
@@ -41,6 +41,9 @@ class TopicCreation:
         """Create the topic with the cluster's defaults, or as the internal topic that it is, unless it is there."""
         if name in self._metadata.image.topics:
             return ErrorCode.none
+        if name == CLUSTER_METADATA:
+            # Apache Kafka's brokers do not report the controller's refusal of it either.
+            return ErrorCode.unknown_topic_or_partition
         error, _ = name_problem(name)
         if error is not ErrorCode.none:
             # Not even asked for: a client could have a line logged with every request.

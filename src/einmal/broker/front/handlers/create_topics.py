@@ -59,7 +59,7 @@ class CreateTopicsHandler:
                 topic_id=self.new_uuid(),
                 partitions=topic.num_partitions,
                 replication_factor=topic.replication_factor,
-                assignments={item.partition_index: item.broker_ids for item in topic.assignments},
+                assignments=[(item.partition_index, item.broker_ids) for item in topic.assignments],
                 configs={item.name: item.value for item in topic.configs},
             )
             async for topic in context.paced(asked.permitted)

@@ -4,6 +4,7 @@ API: 20. Versions: 1-6.
 Access: DELETE on Cluster, or DELETE on Topic; by name DESCRIBE on Topic too, without which an error reveals neither a
 name nor that a topic is missing.
 Behaviour: answered when the removal is committed in the metadata log; from then on a topic of the same name is another.
+INVALID_REQUEST for one that is named twice, or by name and id at once: it is not deleted.
 Version notes: v5 error messages, and topics beyond a quota are refused; v6 topics by id.
 """
 
