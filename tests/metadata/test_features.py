@@ -84,3 +84,11 @@ def test_updates_are_all_made_or_none() -> None:
     assert update(cluster, down, down) is ErrorCode.invalid_request
     assert update(cluster, down, validate_only=True) is ErrorCode.none
     assert cluster.image.features["transaction.version"] == 2
+
+
+def test_an_update_that_is_repeated_is_refused_before_it_is_compared_with_each_broker() -> None:
+    cluster = Cluster(2)
+    known = FeatureUpdate("transaction.version", 2)
+    wrong = FeatureUpdate("no.such", 1)
+    assert update(cluster, known, known) is ErrorCode.invalid_request
+    assert update(cluster, wrong, wrong) is ErrorCode.invalid_request

@@ -52,12 +52,13 @@ class FeatureDecisions(Deciding):
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> MetadataDecision[FeatureResult]:
         """All of them, or none and what is wrong with the first that cannot be."""
+        if len(dict.fromkeys(update.name for update in updates)) < len(updates):
+            # First, because each update is compared with every broker.
+            return Decision(response=FeatureResult(ErrorCode.invalid_request, "A feature is named twice."))
         for update in updates:
             if (reason := self._feature_problem(update)) is not None:
                 message = f"Invalid update version {update.level} for feature {update.name}. {reason}"
                 return Decision(response=FeatureResult(ErrorCode.invalid_update_version, message))
-        if len(dict.fromkeys(update.name for update in updates)) < len(updates):
-            return Decision(response=FeatureResult(ErrorCode.invalid_request, "A feature is named twice."))
         records = tuple(
             FeatureLevelRecord(update.name, update.level)
             for update in updates

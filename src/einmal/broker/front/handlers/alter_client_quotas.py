@@ -2,13 +2,15 @@
 
 API: 49. Versions: 0-1.
 Access: ALTER_CONFIGS on Cluster.
-Behaviour: each entity alone, with all its values or none (KIP-546); answered when the change is committed in the
-metadata log. Brokers throttle by a new quota as soon as they have replayed it.
+Behaviour: each entity alone, with all its values or none (KIP-546); INVALID_REQUEST for an entity, or a quota of one,
+that is named twice. Answered when the change is committed in the metadata log. Brokers throttle by a new quota as soon
+as they have replayed it.
 Version notes: none that matter here.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
@@ -32,7 +34,6 @@ from einmal.wire.api.alter_client_quotas import (
 
 _PARTS_MAX: Final = 10
 """Maximum number of parts of one entity, and of its values: there are three types and five quotas."""
-_TOO_MANY: Final = f"An entity has at most {_PARTS_MAX} parts and {_PARTS_MAX} quotas."
 
 
 @handler
@@ -47,16 +48,23 @@ class AlterClientQuotasHandler:
             refused = QuotaResult(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
             entries = [_response_entry(entry, refused) async for entry in context.paced(request.entries)]
             return AlterClientQuotasResponse(entries=entries)
-        async for chunk in context.paced_chunks(request.entries):
+        named: Counter[frozenset[object]] = Counter()
+        async for entry in context.paced(request.entries):
+            named[frozenset(entry.entity)] += 1
+        asked = ((entry, _problem(entry, named[frozenset(entry.entity)])) for entry in request.entries)
+        async for chunk in context.paced_chunks(asked):
             results = await self._change(chunk, validate_only=request.validate_only)
-            entries += map(_response_entry, chunk, results)
+            entries += [_response_entry(entry, result) for (entry, _), result in zip(chunk, results, strict=True)]
         return AlterClientQuotasResponse(entries=entries)
 
-    async def _change(self, chunk: Sequence[RequestEntryData], *, validate_only: bool) -> Sequence[QuotaResult]:
+    async def _change(
+        self, chunk: Sequence[tuple[RequestEntryData, str | None]], *, validate_only: bool
+    ) -> Sequence[QuotaResult]:
+        """Each entity with its problem, None: it has none in itself."""
         changes = [
             QuotaChange(entry.entity, {op.key: None if op.remove else op.value for op in entry.ops})
-            for entry in chunk
-            if _is_small(entry)
+            for entry, problem in chunk
+            if problem is None
         ]
 
         def decide(shard: Controller, _now: Instant) -> MetadataDecision[list[QuotaResult]]:
@@ -66,12 +74,21 @@ class AlterClientQuotasHandler:
         if isinstance(results, ErrorCode):
             return [QuotaResult(results)] * len(chunk)
         decided = iter(results)
-        refused = QuotaResult(ErrorCode.invalid_request, _TOO_MANY)
-        return [next(decided) if _is_small(entry) else refused for entry in chunk]
+        return [
+            next(decided) if problem is None else QuotaResult(ErrorCode.invalid_request, problem)
+            for _entry, problem in chunk
+        ]
 
 
-def _is_small(entry: RequestEntryData) -> bool:
-    return len(entry.entity) <= _PARTS_MAX and len(entry.ops) <= _PARTS_MAX
+def _problem(entry: RequestEntryData, times: int) -> str | None:
+    """``times``: how often the request names this entity."""
+    if len(entry.entity) > _PARTS_MAX or len(entry.ops) > _PARTS_MAX:
+        return f"An entity has at most {_PARTS_MAX} parts and {_PARTS_MAX} quotas."
+    if times > 1:
+        return "Ignoring duplicate entity: put all its changes together."
+    if len(dict.fromkeys(op.key for op in entry.ops)) < len(entry.ops):
+        return "Duplicate quota key: name each quota of an entity once."
+    return None
 
 
 def _response_entry(entry: RequestEntryData, result: QuotaResult) -> ResponseEntryData:
