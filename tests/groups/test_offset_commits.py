@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from einmal.groups.classic.subscription import subscribed_topics
 from einmal.groups.config import GroupConfig
 from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit
 from einmal.types import ErrorCode, TopicPartition
@@ -315,6 +316,23 @@ def test_single_offsets_can_be_deleted_unless_a_member_may_need_them() -> None:
     shard.mark(producer(), True)
     assert delete_offset(shard) is ErrorCode.none
     assert shard.fetch() == -1
+
+
+def test_a_subscription_is_read_once_however_many_offsets_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def reads(metadata: bytes) -> frozenset[str] | None:
+        read.append(metadata)
+        return subscribed_topics(metadata)
+
+    monkeypatch.setattr("einmal.groups.classic.group.subscribed_topics", reads)
+    shard = shard_at_once()
+    stable_group(shard, Consumer(shard, "a", protocols=(("range", subscription("other")),)))
+    partitions = tuple(TopicPartition(topic, index) for topic in ("other", "topic") for index in range(100))
+    response = shard.apply(shard.coordinator.offset_delete(GROUP, partitions))
+    errors = [{partition.error_code for partition in topic.partitions} for topic in response.topics]
+    assert errors == [{ErrorCode.group_subscribed_to_topic}, {ErrorCode.none}]
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from einmal.transactions.coordinator import TOMBSTONES_PER_BATCH
@@ -436,6 +438,19 @@ def test_list_passes_what_every_filter_passes() -> None:
     machine.now_ms += 5_000
     assert names(states=[S.ONGOING], longer_than_ms=4_999) == ["open"]
     assert names(states=[S.ONGOING], longer_than_ms=5_000) == []
+
+
+def test_a_filter_of_many_values_is_not_searched_for_each_transaction() -> None:
+    class Searched(tuple[Any, ...]):
+        def __contains__(self, value: object) -> bool:
+            raise AssertionError("a request may have 49,000 values, a shard 10,000 transactions")
+
+    machine = Machine()
+    who = machine.begin()
+    filters = Searched((who.producer_id,))
+    (listed,) = machine.run(machine.shard.list_transactions(producer_ids=filters, now=machine.now))
+    assert listed.producer_id == who.producer_id
+    assert machine.run(machine.shard.list_transactions(states=Searched((S.ONGOING,)), now=machine.now)) == ()
 
 
 def test_completion_forgets_the_staged_producer_id() -> None:

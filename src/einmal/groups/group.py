@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Protocol
 
 from einmal.groups.requests import OffsetCommit, TxnOffsetCommit
@@ -27,10 +28,10 @@ class Group(Protocol):
 
     @property
     def has_known_subscriptions(self) -> bool:
-        """Whether ``wants`` can read what its members subscribe to."""
+        """Whether ``wanted`` can read what its members subscribe to."""
 
-    def wants(self, topic: str) -> bool:
-        """Whether a member is, or may be, subscribed to a topic."""
+    def wanted(self, topics: Set[str]) -> Set[str]:
+        """Those of the topics that a member is, or may be, subscribed to."""
 
     def commit_refusal(self, request: OffsetCommit | TxnOffsetCommit, *, is_transactional: bool) -> ErrorCode:
         """The error for a commit as this member, in this generation."""

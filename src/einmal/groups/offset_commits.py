@@ -7,7 +7,7 @@ Groups decide who may commit (KIP-447); KIP-211 defines when offsets expire.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from einmal.groups.config import GroupConfig
@@ -93,9 +93,10 @@ class OffsetCommits:
             return Decision(response=OffsetDeleteResponse(error_code=ErrorCode.non_empty_group))
         records = []
         topics: dict[str, list[OffsetDeleteResponsePartition]] = {}
+        wanted: Set[str] = frozenset() if group is None else group.wanted({partition.topic for partition in partitions})
         for partition in partitions:
             error = ErrorCode.none
-            if group is not None and group.wants(partition.topic):
+            if partition.topic in wanted:
                 error = ErrorCode.group_subscribed_to_topic
             elif self._offsets.is_unstable(group_id, partition):
                 error = ErrorCode.unstable_offset_commit

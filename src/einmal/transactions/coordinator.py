@@ -391,6 +391,7 @@ class TransactionCoordinator:
         now: Instant,
     ) -> TransactionDecision[tuple[Transaction, ...]]:
         """The transactions that match all filters; an empty filter matches all. Durations are those of the log."""
+        states, producer_ids = frozenset(states), frozenset(producer_ids)
 
         def passes(transaction: Transaction) -> bool:
             return (

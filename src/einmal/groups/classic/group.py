@@ -9,6 +9,7 @@ COMPLETING_REBALANCE or STABLE has a leader that is a member, and a protocol tha
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,14 +98,16 @@ class ClassicGroup:
             self.speakers.get(name) == count for name, _metadata in protocols
         )
 
-    def wants(self, topic: str) -> bool:
-        """Whether a member is, or may be, subscribed to a topic."""
+    def wanted(self, topics: Set[str]) -> Set[str]:
+        """Those of the topics that a member is, or may be, subscribed to: all where a subscription is unreadable."""
+        wanted: set[str] = set()
         for member in self.members.values():
             for _name, metadata in member.protocols:
-                topics = subscribed_topics(metadata)
-                if topics is None or topic in topics:
-                    return True
-        return False
+                subscribed = subscribed_topics(metadata)
+                if subscribed is None:
+                    return topics
+                wanted |= topics & subscribed
+        return wanted
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """The error for a request as this member (KIP-345 for instance ids)."""

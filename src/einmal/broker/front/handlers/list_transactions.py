@@ -20,7 +20,6 @@ from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.security.acl import AclOperation, ResourceType
 from einmal.transactions.states import STATES_BY_NAME
-from einmal.transactions.transaction import Transaction
 from einmal.types import ErrorCode, ProducerId
 from einmal.wire.api.list_transactions import (
     API,
@@ -49,10 +48,10 @@ class ListTransactionsHandler:
                 pattern = _compiled(request.transactional_id_pattern)
             except re2.error:
                 return ListTransactionsResponse(error_code=ErrorCode.invalid_regular_expression)
-        states = [STATES_BY_NAME[name] for name in request.state_filters if name in STATES_BY_NAME]
+        states = frozenset(STATES_BY_NAME[name] for name in request.state_filters if name in STATES_BY_NAME)
         unknown = [name for name in request.state_filters if name not in STATES_BY_NAME and name not in _NEVER]
-        producer_ids = tuple(map(ProducerId, request.producer_id_filters))
-        listed: list[Transaction] = []
+        producer_ids = frozenset(map(ProducerId, request.producer_id_filters))
+        listed: list[TransactionState] = []
         if states or not request.state_filters:
             async for runtime in context.paced(self.transactions.runtimes()):
                 outcome = await runtime.submit(
@@ -64,18 +63,14 @@ class ListTransactionsHandler:
                 if isinstance(outcome, ErrorCode):
                     return ListTransactionsResponse(error_code=outcome)
                 listed += [
-                    transaction
+                    TransactionState(
+                        transaction.transactional_id, transaction.producer_id, transaction.state.kafka_name
+                    )
                     async for transaction in context.paced(outcome)
                     if (pattern is None or pattern.fullmatch(transaction.transactional_id))
                     and self._is_visible(context, transaction.transactional_id)
                 ]
-        return ListTransactionsResponse(
-            unknown_state_filters=unknown,
-            transaction_states=[
-                TransactionState(transaction.transactional_id, transaction.producer_id, transaction.state.kafka_name)
-                for transaction in listed
-            ],
-        )
+        return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=listed)
 
     def _is_visible(self, context: RequestContext, transactional_id: str) -> bool:
         return self.access.allows(
