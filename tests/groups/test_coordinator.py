@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from einmal.groups.classic.group import ShardTotals
+from einmal.groups.classic.member import size_of_id
 from einmal.groups.config import GroupConfig
 from einmal.groups.coordinator import GroupCoordinator
 from einmal.groups.requests import OffsetFetchGroup
-from einmal.types import ErrorCode
+from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.describe_groups import DescribedGroupMember
 from tests.groups.drive import GROUP, Consumer, GroupLog, producer, settle, stable_group
 
@@ -132,6 +135,16 @@ class Machine(RuleBasedStateMachine):
     def join(self, number: int) -> None:
         self.consumers[number].join()
 
+    @rule(number=st.integers(0, 4), name=st.sampled_from(["a", "a long name", "ü"]), size=st.integers(0, 9))
+    def change_metadata(self, number: int, name: str, size: int) -> None:
+        consumer = self.consumers[number]
+        consumer.name, consumer.protocols = name, (("range", bytes(size)), *consumer.protocols[1:])
+
+    @rule(number=st.integers(0, 4))
+    def ask_for_an_id_and_forget_it(self, number: int) -> None:
+        consumer = self.consumers[number]
+        Consumer(self.shard, f"new-{len(self.shard.answers)}", group_id=consumer.group_id)._send_join()
+
     @rule(number=st.integers(0, 4), assigns=st.booleans())
     def go_on(self, number: int, assigns: bool) -> None:
         consumer = self.consumers[number]
@@ -222,6 +235,34 @@ class Machine(RuleBasedStateMachine):
             assert sum(group.speakers.values()) == sum(len(member.protocols) for member in group.members.values())
             assert all(member_id in group.members for member_id in group.pending_sync)
             assert all(member_id in group.members for member_id in group.static_members.values())
+
+    @invariant()
+    def sizes_are_those_of_what_is_there(self) -> None:
+        classic = self.shard.coordinator._classic
+        sizes = assignments = pending = 0
+        for group in classic.live.values():
+            pending += len(group.pending_members)
+            members = sum(member.size for member in group.members.values())
+            assert group.size == members + sum(size_of_id(member_id) for member_id in group.pending_members)
+            sizes += group.size
+            assignments += sum(len(member.assignment) for member in group.members.values())
+        assert classic._totals == ShardTotals(sizes + assignments, pending)
+
+    @invariant()
+    def partitions_are_unstable_by_the_transactions_that_are_open(self) -> None:
+        offsets = self.shard.coordinator._offsets
+        unstable: dict[str, Counter[TopicPartition]] = {}
+        for of_producer in offsets._pending.values():
+            for group_id, partitions in of_producer.items():
+                unstable.setdefault(group_id, Counter()).update(partitions.keys())
+        assert {group_id: counts for group_id, counts in unstable.items() if counts} == offsets._unstable
+
+    @invariant()
+    def timers_hold_nobody_that_is_gone(self) -> None:
+        classic = self.shard.coordinator._classic
+        for watch in classic.membership._timers._due:
+            group = classic.live[watch.group_id]
+            assert not watch.member_id or watch.member_id in {**group.members, **group.pending_members}
 
 
 Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

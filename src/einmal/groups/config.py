@@ -19,10 +19,13 @@ class GroupConfig:
     """Maximum size of all members' metadata of a group, and of an assignment: both are in one record."""
     max_commit_bytes: int = 3_000_000
     """Maximum size of the offsets of one commit. A group writes them in one batch, which has to fit into a segment."""
-    max_shard_bytes: int = 16 * 1024 * 1024
-    """The same of all groups of a coordinator. Above it, new members with more than a little metadata have to wait."""
+    max_shard_bytes: int = 32 * 1024 * 1024
+    """Size of all groups of a coordinator: the members' metadata, their assignments and pending member ids. Above it,
+    new members with more than a little metadata have to wait."""
     max_pending_members: int = 10_000
     """Member ids of one group that were assigned and not yet used in a join."""
+    max_shard_pending_members: int = 20_000
+    """The same of all groups of a coordinator. Above it, new members have to wait."""
     new_member_join_timeout_ms: int = 300_000
     """Session timeout of a new member, which cannot send heartbeats while its first join waits (Kafka: 5 minutes)."""
     offset_metadata_max_bytes: int = 4_096

@@ -197,6 +197,13 @@ def _decode_member(reader: FieldReader, version: int) -> MemberMetadata:
     return member
 
 
+def text_bytes(text: str | None) -> int:
+    """Bytes of a text in a record, without its length."""
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else len(text.encode())
+
+
 _int16 = struct.Struct(">h").pack
 _int32 = struct.Struct(">i").pack
 _int64 = struct.Struct(">q").pack

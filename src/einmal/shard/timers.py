@@ -12,7 +12,7 @@ import heapq
 from typing import Final, Generic, TypeVar
 
 KeyT = TypeVar("KeyT")
-_REPLACED_MAX: Final = 1_000
+_REPLACED_MAX: Final = 100
 """Entries without a meaning, beside one for each key."""
 
 

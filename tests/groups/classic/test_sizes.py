@@ -1,5 +1,8 @@
 """The data of members are bounded: they are kept, sent to leaders, and written as one record."""
 
+from dataclasses import replace
+from typing import Any
+
 from einmal.groups.classic.requests import MemberIdentity
 from einmal.groups.config import GroupConfig
 from einmal.types import ErrorCode
@@ -10,11 +13,13 @@ SMALL = GroupConfig(
     max_bytes=20_000,
     max_shard_bytes=30_000,
     max_pending_members=3,
+    max_shard_pending_members=5,
 )
 
 
-def large(shard: GroupLog, name: str, size: int, group_id: str = GROUP) -> Consumer:
-    return Consumer(shard, name, knows_its_id_first=False, protocols=(("range", bytes(size)),), group_id=group_id)
+def large(shard: GroupLog, name: str, size: int, group_id: str = GROUP, **fields: Any) -> Consumer:
+    protocols = (("range", bytes(size)),)
+    return Consumer(shard, name, knows_its_id_first=False, protocols=protocols, group_id=group_id, **fields)
 
 
 def error_of(consumer: Consumer) -> ErrorCode:
@@ -50,3 +55,83 @@ def test_pending_member_ids_are_bounded() -> None:
     assert [answer.error_code for answer in answers] == [ErrorCode.member_id_required] * 3 + [
         ErrorCode.group_max_size_reached
     ]
+
+
+def test_pending_member_ids_of_all_groups_are_bounded_and_given_back() -> None:
+    shard = GroupLog(SMALL)
+
+    def ask(number: int) -> ErrorCode:
+        return error_of(Consumer(shard, f"c{number}", group_id=f"g{number}"))
+
+    assert [ask(number) for number in range(6)] == [ErrorCode.member_id_required] * 5 + [
+        ErrorCode.coordinator_not_available
+    ]
+    assert shard.delete("g0") is ErrorCode.none
+    assert ask(6) is ErrorCode.member_id_required
+    shard.pass_time(10_000)
+    assert [ask(number) for number in range(7, 12)] == [ErrorCode.member_id_required] * 5
+
+
+def test_ids_that_are_never_used_take_bytes_of_the_group_and_of_the_shard() -> None:
+    shard = GroupLog(replace(SMALL, max_shard_bytes=20_000))
+    assert error_of(Consumer(shard, "x" * 9_000)) is ErrorCode.member_id_required
+    assert error_of(Consumer(shard, "y" * 9_000)) is ErrorCode.group_max_size_reached
+    assert error_of(Consumer(shard, "x" * 9_000, group_id="g2")) is ErrorCode.member_id_required
+    assert error_of(Consumer(shard, "x" * 9_000, group_id="g3")) is ErrorCode.coordinator_not_available
+    assert error_of(Consumer(shard, "x", group_id="g3")) is ErrorCode.member_id_required
+
+
+def test_no_timer_holds_the_id_of_a_member_that_is_gone() -> None:
+    shard = GroupLog(SMALL)
+    for number in range(500):
+        consumer = Consumer(shard, f"c{number}", session_timeout_ms=1_800_000)
+        assert error_of(consumer) is ErrorCode.member_id_required
+        consumer.member_id = f"c{number}-c{number}1"
+        consumer.join()
+        consumer.leave()
+        assert len(shard.coordinator._classic.membership._timers._heap) < 300
+
+
+def test_text_counts_with_its_bytes() -> None:
+    emoji = "\U0001f600"
+    assert error_of(large(GroupLog(SMALL), emoji * 1_200, 10_000)) is ErrorCode.none
+    assert error_of(large(GroupLog(SMALL), emoji * 1_300, 10_000)) is ErrorCode.group_max_size_reached
+    shard = GroupLog(SMALL)
+    consumer = large(shard, "a", 0)
+    consumer.protocols = ((emoji * 5_000, b""),)
+    assert error_of(consumer) is ErrorCode.group_max_size_reached
+
+
+def test_a_static_member_that_restarts_counts_instead_of_its_predecessor() -> None:
+    shard = GroupLog(SMALL)
+    stable_group(shard, large(shard, "a", 15_000, group_instance_id="A"))
+    assert error_of(large(shard, "b", 15_000, group_instance_id="A")) is ErrorCode.none
+
+
+def test_a_member_that_takes_another_client_id_leaves_nothing_behind() -> None:
+    shard = GroupLog(SMALL)
+    for number in range(10):
+        consumer = large(shard, "x" * 5_000, 10)
+        stable_group(shard, consumer)
+        consumer.name, consumer.protocols = "", (("range", b"%d" % number),)
+        stable_group(shard, consumer)
+        assert consumer.leave() is ErrorCode.none
+    assert shard.coordinator._classic.live[GROUP].size == 0
+    assert error_of(large(shard, "honest", 15_000)) is ErrorCode.none
+
+
+def test_assignments_take_their_share_of_all_groups() -> None:
+    shard = GroupLog(SMALL)
+    for number in range(2):
+        leader = large(shard, "a", 10, f"g{number}")
+        leader.join()
+        leader.joined()
+        leader.sync({leader.member_id: bytes(18_000)})
+        assert leader.assignment().error_code is ErrorCode.none
+    leader = large(shard, "a", 10, "g3")
+    leader.join()
+    leader.joined()
+    leader.sync({leader.member_id: bytes(18_000)})
+    assert leader.assignment().error_code is ErrorCode.coordinator_not_available
+    leader.sync({leader.member_id: bytes(1_000)})
+    assert leader.assignment().error_code is ErrorCode.none

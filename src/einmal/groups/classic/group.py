@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from einmal.groups.classic.member import Member
+from einmal.groups.classic.member import Member, size_of_id
 from einmal.groups.classic.states import VALID_MOVES, GroupState
 from einmal.groups.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from einmal.groups.records import GroupMetadata
@@ -25,6 +25,15 @@ from einmal.wire.api.list_groups import ListedGroup
 CLASSIC: Final = "classic"
 """The type of group that ListGroups may filter by (KIP-848)."""
 _CAN_REBALANCE: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+
+
+@dataclass(slots=True)
+class ShardTotals:
+    """Sums over the groups of a shard, which the groups keep."""
+
+    size: int = 0
+    """Bytes of the groups, with the members' assignments."""
+    pending_members: int = 0
 
 
 @dataclass(slots=True)
@@ -50,9 +59,10 @@ class ClassicGroup:
     """A member joined since the initial delay began or was extended."""
     waiting_joins: int = 0
     size: int = 0
-    """Bytes of its members' metadata."""
+    """Bytes of its members' metadata, and of the pending member ids."""
     speakers: dict[str, int] = field(default_factory=dict)
     """How many members support each protocol."""
+    totals: ShardTotals = field(default_factory=ShardTotals)
 
     # --- claims -------------------------------------------------------------------------------------------------
 
@@ -172,16 +182,31 @@ class ClassicGroup:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
         self._count_protocols(member, 1)
-        self.size += member.size
+        self._grow(member.size)
+        self.totals.size += len(member.assignment)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
-        self.pending_members.pop(member.member_id, None)
+        self.forget_pending(member.member_id)
+
+    def await_member(self, member_id: str, deadline: int) -> None:
+        """A member id is handed out, to be used in a join before ``deadline``."""
+        self.forget_pending(member_id)
+        self.pending_members[member_id] = deadline
+        self._grow(size_of_id(member_id))
+        self.totals.pending_members += 1
+
+    def forget_pending(self, member_id: str) -> None:
+        """A member id is used by now, or never will be; nothing for one that is not pending."""
+        if self.pending_members.pop(member_id, None) is not None:
+            self._grow(-size_of_id(member_id))
+            self.totals.pending_members -= 1
 
     def remove(self, member: Member) -> None:
         del self.members[member.member_id]
         self.park_join(member, None)
         self._count_protocols(member, -1)
-        self.size -= member.size
+        self._grow(-member.size)
+        self.totals.size -= len(member.assignment)
         self.pending_sync.pop(member.member_id, None)
         if member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
@@ -209,12 +234,17 @@ class ClassicGroup:
             self.leader = member_id
         return member
 
-    def set_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+    def set_metadata(self, member: Member, client_id: str, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        """Take what a member has sent with another join."""
         self._count_protocols(member, -1)
-        self.size -= member.size
-        member.protocols = protocols
-        self.size += member.size
+        self._grow(-member.size)
+        member.client_id, member.protocols = client_id, protocols
+        self._grow(member.size)
         self._count_protocols(member, 1)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self.totals.size += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def park_join(self, member: Member, ticket: Ticket | None) -> Ticket | None:
         """Let the member's join wait under ``ticket`` (None: no longer); returns the one that waited before."""
@@ -273,9 +303,9 @@ class ClassicGroup:
         )
 
     @classmethod
-    def restore(cls, group_id: str, metadata: GroupMetadata, now: int) -> ClassicGroup:
+    def restore(cls, group_id: str, metadata: GroupMetadata, now: int, totals: ShardTotals) -> ClassicGroup:
         """A group as a new coordinator finds it in the log. ``now`` is monotonic ms."""
-        group = cls(group_id, generation_id=metadata.generation_id, protocol_type=metadata.protocol_type)
+        group = cls(group_id, generation_id=metadata.generation_id, protocol_type=metadata.protocol_type, totals=totals)
         for member in metadata.members:
             group.add(Member.restore(member, metadata.protocol_name, now), metadata.protocol_type)
         if group.members:
@@ -283,6 +313,10 @@ class ClassicGroup:
             group.protocol_name = metadata.protocol_name
             group.leader = metadata.leader if metadata.leader in group.members else next(iter(group.members))
         return group
+
+    def _grow(self, change: int) -> None:
+        self.size += change
+        self.totals.size += change
 
     def _count_protocols(self, member: Member, change: int) -> None:
         for name, _metadata in member.protocols:

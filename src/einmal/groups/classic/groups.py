@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from einmal.groups.classic.group import ClassicGroup
+from einmal.groups.classic.group import ClassicGroup, ShardTotals
 from einmal.groups.classic.membership import Membership
 from einmal.groups.classic.states import GroupState
 from einmal.groups.config import GroupConfig
@@ -18,7 +18,8 @@ class ClassicGroups:
 
     def __init__(self, config: GroupConfig) -> None:
         self.live: dict[str, ClassicGroup] = {}
-        self.membership = Membership(config, self.live)
+        self._totals = ShardTotals()
+        self.membership = Membership(config, self.live, self._totals)
         self._generations: dict[str, GroupMetadata] = {}
 
     def replay(self, record: GroupRecord) -> None:
@@ -31,7 +32,7 @@ class ClassicGroups:
         """The whole log was replayed: start the groups' soft state."""
         assert not self.live, "a shard is loaded once"
         for group_id, metadata in self._generations.items():
-            group = ClassicGroup.restore(group_id, metadata, now.monotonic_ms)
+            group = ClassicGroup.restore(group_id, metadata, now.monotonic_ms, self._totals)
             self.live[group_id] = group
             self.membership.restore(group)
 
@@ -49,6 +50,7 @@ class ClassicGroups:
         """Drop a group. Yields the tombstone of its generation, if it has one."""
         group = self.live.pop(group_id, None)
         if group is not None:
+            self.membership.forget(group)
             group.move_to(GroupState.DEAD)
         if group_id in self._generations:
             yield GroupRecord(group_id, None)

@@ -1,13 +1,12 @@
-"""Whether a member may join: what JoinGroup is refused for, and how large a group may become."""
+"""Whether a member may join: what JoinGroup is refused for, and how large a group and its assignments may become."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from einmal.groups.classic.group import ClassicGroup
-from einmal.groups.classic.member import Member, size_of
-from einmal.groups.classic.requests import JoinGroup
+from einmal.groups.classic.group import ClassicGroup, ShardTotals
+from einmal.groups.classic.member import Member, size_of, size_of_id
+from einmal.groups.classic.requests import JoinGroup, SyncGroup
 from einmal.groups.classic.states import GroupState
 from einmal.groups.config import GroupConfig
 from einmal.groups.records import TEXT_BYTES_MAX
@@ -18,11 +17,11 @@ _SMALL_BYTES: Final = 4 * 1024
 
 
 class JoinChecks:
-    """``groups``: all of the shard, which ``ClassicGroups`` owns."""
+    """``totals``: of the shard, which its groups keep."""
 
-    def __init__(self, config: GroupConfig, groups: Mapping[str, ClassicGroup]) -> None:
+    def __init__(self, config: GroupConfig, totals: ShardTotals) -> None:
         self._config = config
-        self._groups = groups
+        self._totals = totals
 
     def refusal(self, request: JoinGroup, group: ClassicGroup | None) -> ErrorCode:
         if not request.group_id:
@@ -41,21 +40,31 @@ class JoinChecks:
 
     def _size_refusal(self, request: JoinGroup, group: ClassicGroup) -> ErrorCode:
         """The error for a member whose metadata is too large: it is kept in memory, and sent to the leader."""
-        member = group.members.get(request.member_id)
-        added = size_of(request.client_id, request.group_instance_id, request.protocols) - (
-            0 if member is None else member.size
-        )
+        added = size_of(request.client_id, request.group_instance_id, request.protocols) - _replaced(request, group)
         if group.size + added > self._config.max_bytes:
             return ErrorCode.group_max_size_reached
-        if (
-            added > _SMALL_BYTES
-            and sum(shard_group.size for shard_group in self._groups.values()) > self._config.max_shard_bytes
-        ):
+        if not self._has_room(added):
             return ErrorCode.coordinator_not_available
-        is_newcomer = member is None and request.member_id == NO_MEMBER_ID
-        if is_newcomer and len(group.pending_members) >= self._config.max_pending_members:
+        needs_id = (
+            request.requires_known_member_id and request.member_id == NO_MEMBER_ID and request.group_instance_id is None
+        )
+        if needs_id and len(group.pending_members) >= self._config.max_pending_members:
             return ErrorCode.group_max_size_reached
+        if needs_id and self._totals.pending_members >= self._config.max_shard_pending_members:
+            return ErrorCode.coordinator_not_available
         return ErrorCode.none
+
+    def assignment_refusal(self, request: SyncGroup, group: ClassicGroup) -> ErrorCode:
+        """The error for an assignment that is too large: it is kept, and written as one record with the metadata."""
+        size = sum(len(assignment) for _member_id, assignment in request.assignments)
+        if size > self._config.max_bytes:
+            return ErrorCode.group_max_size_reached
+        is_kept = request.member_id == group.leader and group.state is not GroupState.STABLE
+        return ErrorCode.coordinator_not_available if is_kept and not self._has_room(size) else ErrorCode.none
+
+    def _has_room(self, added: int) -> bool:
+        """Whether the shard may have as many bytes more; a little is always accepted."""
+        return added <= _SMALL_BYTES or self._totals.size <= self._config.max_shard_bytes
 
     def accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """Whether the group may grow. While it rebalances, those that have rejoined count, so that a group
@@ -68,6 +77,17 @@ class JoinChecks:
             is_waiting = member is not None and member.join_ticket is not None
             return is_waiting or group.waiting_joins < self._config.max_size
         return member is not None or len(group.members) < self._config.max_size
+
+
+def _replaced(request: JoinGroup, group: ClassicGroup) -> int:
+    """Bytes of what the join would replace: the member's metadata, its static predecessor's, or its pending id."""
+    if request.member_id in group.pending_members:
+        return size_of_id(request.member_id)
+    member_id = request.member_id
+    if member_id == NO_MEMBER_ID and request.group_instance_id is not None:
+        member_id = group.static_members.get(request.group_instance_id, NO_MEMBER_ID)
+    member = group.members.get(member_id)
+    return 0 if member is None else member.size
 
 
 def is_up_to_date(group: ClassicGroup, member: Member, request: JoinGroup) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from einmal.groups.records import MemberMetadata
+from einmal.groups.records import MemberMetadata, text_bytes
 from einmal.groups.requests import Ticket
 
 _OVERHEAD: Final = 100
@@ -76,5 +76,10 @@ class Member:
 def size_of(client_id: str, group_instance_id: str | None, protocols: Iterable[tuple[str, bytes]]) -> int:
     """Bytes of a member's metadata in JoinGroup."""
     # Its member id begins with its client id, or with its instance's.
-    names = 2 * len(client_id) + 2 * len(group_instance_id or "")
-    return _OVERHEAD + names + sum(len(name) + len(metadata) for name, metadata in protocols)
+    names = 2 * text_bytes(client_id) + 2 * text_bytes(group_instance_id)
+    return _OVERHEAD + names + sum(text_bytes(name) + len(metadata) for name, metadata in protocols)
+
+
+def size_of_id(member_id: str) -> int:
+    """Bytes that a member id takes until it is used in a join."""
+    return _OVERHEAD + text_bytes(member_id)

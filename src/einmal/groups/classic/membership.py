@@ -56,7 +56,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from einmal.groups.classic.answers import assignment_answer, generation_answer, join_error, sync_error
-from einmal.groups.classic.group import ClassicGroup
+from einmal.groups.classic.group import ClassicGroup, ShardTotals
 from einmal.groups.classic.join_checks import NO_MEMBER_ID, JoinChecks, distinct, is_up_to_date
 from einmal.groups.classic.member import Member
 from einmal.groups.classic.requests import Heartbeat, JoinGroup, LeaveGroup, MemberIdentity, SyncGroup
@@ -88,12 +88,13 @@ class _Watch(NamedTuple):
 
 
 class Membership:
-    """The rebalance protocol over ``groups``, which ``ClassicGroups`` owns."""
+    """The rebalance protocol over ``groups``, which ``ClassicGroups`` owns, as their ``totals``."""
 
-    def __init__(self, config: GroupConfig, groups: dict[str, ClassicGroup]) -> None:
+    def __init__(self, config: GroupConfig, groups: dict[str, ClassicGroup], totals: ShardTotals) -> None:
         self._config = config
         self._groups = groups
-        self._joins = JoinChecks(config, groups)
+        self._totals = totals
+        self._joins = JoinChecks(config, totals)
         self._timers: Timers[_Watch] = Timers()
 
     # --- requests -----------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class Membership:
         if error is not ErrorCode.none:
             return effects.decide(join_error(request.member_id, error))
         if group is None:
-            group = self._groups[request.group_id] = ClassicGroup(request.group_id)
+            group = self._groups[request.group_id] = ClassicGroup(request.group_id, totals=self._totals)
         if not self._joins.accepts(group, request.member_id):
             self._turn_away(group, request.member_id, now, effects)
             response: JoinGroupResponse | None = join_error(NO_MEMBER_ID, ErrorCode.group_max_size_reached)
@@ -121,8 +122,9 @@ class Membership:
         effects = Effects()
         group = self._groups.get(request.group_id)
         error = _sync_refusal(request, group)
-        if sum(len(assignment) for _member_id, assignment in request.assignments) > self._config.max_bytes:
-            error = ErrorCode.group_max_size_reached
+        if error is ErrorCode.none:
+            assert group is not None
+            error = self._joins.assignment_refusal(request, group)
         if error is not ErrorCode.none:
             return effects.decide(sync_error(error))
         assert group is not None
@@ -196,6 +198,12 @@ class Membership:
         for member in group.members.values():
             self._watch_session(group, member)
 
+    def forget(self, group: ClassicGroup) -> None:
+        """Give up a group without members, with the ids that were handed out for it."""
+        for member_id in list(group.pending_members):
+            self._forget_pending(group, member_id)
+        self._timers.drop(_Watch(_Kind.REBALANCE, group.group_id))
+
     def committed(self, request: OffsetCommit | TxnOffsetCommit, now: Instant) -> None:
         """A commit shows that a member of the present generation is alive."""
         group = self._groups.get(request.group_id)
@@ -237,7 +245,7 @@ class Membership:
         if deadline > now.monotonic_ms:
             self._timers.watch(_Watch(_Kind.PENDING_MEMBER, group.group_id, member_id), deadline)
             return
-        del group.pending_members[member_id]
+        self._forget_pending(group, member_id)
         self._complete_join_if_all_joined(group, now, effects)
 
     def _check_rebalance(self, group: ClassicGroup, now: Instant, effects: Effects) -> None:
@@ -260,7 +268,7 @@ class Membership:
         member = group.members.get(member_id)
         if member is not None:
             self._remove(group, member, now, effects)
-        group.pending_members.pop(member_id, None)
+        self._forget_pending(group, member_id)
 
     def _join_newcomer(
         self, group: ClassicGroup, request: JoinGroup, ticket: Ticket, now: Instant, effects: Effects
@@ -276,7 +284,7 @@ class Membership:
         if request.requires_known_member_id:
             # A client that gives up and asks anew must not leave a member behind each time (KIP-394).
             deadline = now.monotonic_ms + request.session_timeout_ms
-            group.pending_members[member_id] = deadline
+            group.await_member(member_id, deadline)
             self._timers.watch(_Watch(_Kind.PENDING_MEMBER, group.group_id, member_id), deadline)
             return join_error(member_id, ErrorCode.member_id_required)
         self._admit(group, member_id, request, ticket, now, effects)
@@ -316,6 +324,7 @@ class Membership:
             is_new=True,
         )
         group.has_newcomers = True
+        self._forget_pending(group, member_id)
         group.add(member, request.protocol_type)
         group.park_join(member, ticket)
         self._watch_session(group, member)
@@ -324,10 +333,10 @@ class Membership:
     def _rejoin(
         self, group: ClassicGroup, member: Member, request: JoinGroup, ticket: Ticket, effects: Effects
     ) -> None:
-        group.set_protocols(member, distinct(request.protocols))
+        group.set_metadata(member, request.client_id, distinct(request.protocols))
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
+        member.client_host = request.client_host
         waited = group.park_join(member, ticket)
         if waited is not None:
             effects.actions.append(Respond(waited, join_error(member.member_id, ErrorCode.rebalance_in_progress)))
@@ -346,6 +355,7 @@ class Membership:
         _answer_waiting(group, old, ErrorCode.fenced_instance_id, effects)
         old_leader = group.leader
         member = group.replace_static(old, member_id)
+        self._timers.drop(_Watch(_Kind.SESSION, group.group_id, old.member_id))
         self._rejoin(group, member, request, ticket, effects)
         self._extend_session(group, member, now)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
@@ -397,7 +407,7 @@ class Membership:
         absent = [member for member in group.members.values() if member.join_ticket is None]
         for member in absent:
             if member.group_instance_id is None:
-                group.remove(member)
+                self._drop_member(group, member)
         if group.members and not group.elect_leader():
             # Only static members, all of them away: wait until they return or their sessions end. Not for their time
             # alone, which may be none: that would be asked for again and again.
@@ -421,7 +431,7 @@ class Membership:
         """The leader's assignment: the generation is complete once its record is committed."""
         assignments = dict(request.assignments)
         for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+            group.assign(member, assignments.get(member.member_id, b""))
         group.move_to(GroupState.STABLE)
         effects.records.append(GroupRecord(group.group_id, group.metadata(now.wall_ms)))
         for member in group.members.values():
@@ -435,7 +445,7 @@ class Membership:
         for member_id in list(group.pending_sync):
             member = group.members[member_id]
             _answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
-            group.remove(member)
+            self._drop_member(group, member)
         self._rebalance(group, now, effects)
 
     # --- leaving ------------------------------------------------------------------------------------------------
@@ -449,7 +459,7 @@ class Membership:
         elif member_id in group.pending_members:
             if group_instance_id is not None:
                 return ErrorCode.unknown_member_id
-            del group.pending_members[member_id]
+            self._forget_pending(group, member_id)
             self._complete_join_if_all_joined(group, now, effects)
             return ErrorCode.none
         error = group.check_member(member_id, group_instance_id)
@@ -459,11 +469,21 @@ class Membership:
 
     def _remove(self, group: ClassicGroup, member: Member, now: Instant, effects: Effects) -> None:
         _answer_waiting(group, member, ErrorCode.unknown_member_id, effects)
-        group.remove(member)
+        self._drop_member(group, member)
         self._rebalance(group, now, effects)
+
+    def _drop_member(self, group: ClassicGroup, member: Member) -> None:
+        # Timers of what is gone are dropped: they hold names of a client's choice until a time of its choice.
+        group.remove(member)
+        self._timers.drop(_Watch(_Kind.SESSION, group.group_id, member.member_id))
+
+    def _forget_pending(self, group: ClassicGroup, member_id: str) -> None:
+        group.forget_pending(member_id)
+        self._timers.drop(_Watch(_Kind.PENDING_MEMBER, group.group_id, member_id))
 
     def _forget_if_unused(self, group: ClassicGroup) -> None:
         if group.is_unused and self._groups.get(group.group_id) is group:
+            self.forget(group)
             del self._groups[group.group_id]
 
 
@@ -474,7 +494,7 @@ def _unknown(group_id: str) -> ErrorCode:
 
 def _cancel_syncs(group: ClassicGroup, effects: Effects) -> None:
     for member in group.members.values():
-        member.assignment = b""
+        group.assign(member, b"")
         if member.sync_ticket is not None:
             effects.actions.append(Respond(member.sync_ticket, sync_error(ErrorCode.rebalance_in_progress)))
             member.sync_ticket = None
