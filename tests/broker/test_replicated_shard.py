@@ -192,6 +192,23 @@ async def test_an_insisted_request_is_decided_once_enough_replicas_are_in_sync()
     assert await world.ask(Ledger.total) == 5
 
 
+@virtual_time
+async def test_questions_wait_for_what_comes_first_unless_it_has_nothing_to_write() -> None:
+    world = Replicated()
+    await world.begin()
+    world.isr(ME)
+    world.runtime.decide_first(lambda shard, _: shard.write())
+    assert await world.ask(Ledger.total, reads_only=True) == 0
+    world.runtime.decide_first(lambda shard, _: shard.write(5))
+    assert await world.ask(Ledger.total, reads_only=True) is ErrorCode.coordinator_not_available
+    assert world.runtime.is_loaded and world.partition.log_end_offset == 0
+    world.isr(ME, FOLLOWER)
+    total = world.ask(Ledger.total, reads_only=True)
+    await turns()
+    world.catch_up()
+    assert await total == 5
+
+
 # --- leaders change ------------------------------------------------------------------------------------------------
 
 

@@ -54,7 +54,14 @@ class Ledger:
         return Decision(records=numbers, response=len(self.numbers) + len(numbers), actions=actions)
 
     def write_pending(self, number: int) -> LedgerDecision[str]:
-        return Decision(records=(-number,), response="pending", producer=WHO)
+        return Decision(records=(-number,), response="pending", producer=WHO, is_pure=True)
+
+    def write_apart(self, *numbers: int) -> LedgerDecision[int]:
+        """Numbers of which each is right without the others."""
+        return Decision(records=numbers, response=len(self.numbers) + len(numbers), is_atomic=False)
+
+    def write_purely(self, *numbers: int) -> LedgerDecision[int]:
+        return Decision(records=numbers, response=len(self.numbers) + len(numbers), is_pure=True)
 
     def total(self) -> LedgerDecision[int]:
         return Decision(response=sum(self.numbers))
@@ -111,11 +118,12 @@ class Alone:
 class World:
     """One process on one machine; ``restart`` is a new process on the same disk."""
 
-    def __init__(self, *, flush_each: bool = False) -> None:
+    def __init__(self, *, flush_each: bool = False, segment_bytes: int = 1 << 30) -> None:
         self.loop = running_loop()
         self.clock = SimulatedClock(self.loop)
         self.disk = SimulatedDisk(self.loop, random.Random(1), Trace())
         self.flush_each = flush_each
+        self.segment_bytes = segment_bytes
         self.done: list[tuple[float, Any]] = []
         self.drops = 0
         self.start()
@@ -123,7 +131,7 @@ class World:
     def start(self) -> None:
         self.host = Host("broker")
         view = self.disk.view(self.host)
-        config = LogConfig(flush_each=self.flush_each)
+        config = LogConfig(flush_each=self.flush_each, segment_bytes=self.segment_bytes)
         log = PartitionLog.open(view, PurePosixPath("/data/__ledger-0"), TP, config, self.clock.now())
         self.partition = Partition(log, UUID(int=1), self.clock, broker_id=BrokerId(1), flush_each=self.flush_each)
         self.partition.lead(Alone(), LeaderEpoch(0))
@@ -163,9 +171,13 @@ class World:
 
     def batches(self) -> list[tuple[int, int]]:
         """(records, producer id) of each batch in the log."""
-        log = self.partition
-        data = log.read(log.log_start_offset, 1 << 20, below=log.log_end_offset)
-        return [(header.record_count, header.producer_id) for _, header in iter_headers(data)]
+        log, offset = self.partition, self.partition.log_start_offset
+        batches: list[tuple[int, int]] = []
+        while offset < log.log_end_offset:
+            for _, header in iter_headers(log.read(offset, 1 << 20, below=log.log_end_offset)):
+                batches.append((header.record_count, header.producer_id))
+                offset = header.next_offset
+        return batches
 
 
 @virtual_time
@@ -409,3 +421,97 @@ async def test_no_request_waits_for_a_log_that_will_never_be_flushed_again() -> 
     before = world.loop.time()
     assert await world.runtime.submit(lambda shard, _: shard.total()) is ErrorCode.not_coordinator
     assert world.loop.time() - before < 0.1
+
+
+# --- the size of a decision ----------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_records_that_may_be_separated_are_as_many_batches_as_segments_need() -> None:
+    world = World(segment_bytes=1_000)
+    await world.begin()
+    numbers = tuple(range(10**99, 10**99 + 100))
+    assert await world.runtime.submit(lambda shard, _: shard.write_apart(*numbers)) == 100
+    batches = world.batches()
+    assert len(batches) > 10 and sum(count for count, _producer in batches) == 100
+    assert await world.runtime.submit(lambda shard, _: Decision(response=tuple(shard.numbers))) == numbers
+    assert world.drops == 0
+
+
+@virtual_time
+async def test_few_records_that_may_be_separated_are_one_batch() -> None:
+    world = World()
+    await world.begin()
+    await world.runtime.submit(lambda shard, _: shard.write_apart(*range(100)))
+    assert world.batches() == [(100, -1)]
+
+
+@virtual_time
+async def test_a_decision_that_fits_into_no_segment_is_refused_and_a_pure_one_leaves_the_shard_alone() -> None:
+    world = World(segment_bytes=1_000)
+    await world.begin()
+    await world.write(5)
+    numbers = range(10**99, 10**99 + 100)
+    answer = await world.runtime.submit(lambda shard, _: shard.write_purely(*numbers))
+    assert answer is ErrorCode.record_list_too_large
+    assert world.drops == 0
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
+    assert await world.runtime.submit(lambda shard, _: shard.write(*numbers)) is ErrorCode.record_list_too_large
+    assert world.drops == 1
+
+
+@virtual_time
+async def test_an_insisted_decision_is_written_once_segments_are_large_enough() -> None:
+    world = World(segment_bytes=1_000)
+    await world.begin()
+    numbers = range(10**99, 10**99 + 100)
+    insisting = asyncio.get_running_loop().create_task(
+        world.runtime.insist(lambda shard, _: shard.write_purely(*numbers))
+    )
+    await asyncio.sleep(10)
+    assert not insisting.done()
+    world.partition.configure(LogConfig(segment_bytes=1 << 20))
+    await insisting
+    assert await world.runtime.submit(lambda shard, _: Decision(response=len(shard.numbers))) == 100
+
+
+# --- what is decided first -----------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_what_comes_first_is_decided_before_any_request_also_of_a_shard_that_loads() -> None:
+    world = World()
+    await world.begin()
+    await world.write(5)
+    world.runtime.start()
+    world.runtime.decide_first(lambda shard, _: shard.write_purely(sum(shard.numbers)))
+    assert await world.write(6) is ErrorCode.coordinator_load_in_progress
+    await world.loaded()
+    assert await world.write(7) == 3
+    assert await world.runtime.submit(lambda shard, _: Decision(response=shard.numbers[:])) == [5, 5, 7]
+    assert not world.runtime.is_behind
+
+
+@virtual_time
+async def test_what_comes_first_is_not_lost_with_a_shard_that_is_dropped() -> None:
+    world = World()
+    await world.begin()
+    world.disk.faults = DiskFaults(full=1.0)
+    world.runtime.decide_first(lambda shard, _: shard.write(1))
+    world.runtime.catch_up()
+    assert world.drops == 1
+    world.disk.faults = DiskFaults()
+    await asyncio.sleep(1.1)
+    assert await world.write(2) == 2
+    assert await world.runtime.submit(lambda shard, _: Decision(response=shard.numbers[:])) == [1, 2]
+
+
+@virtual_time
+async def test_what_comes_first_is_nothing_to_the_next_leadership() -> None:
+    world = World()
+    await world.begin()
+    world.partition.lead(Alone(), LeaderEpoch(1))
+    world.runtime.decide_first(lambda shard, _: shard.write(1))
+    world.runtime.catch_up()
+    assert not world.runtime.is_behind
+    assert world.batches() == []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
+from einmal.broker.coordinators.decided_batches import decided_batches
+from einmal.groups import records
 from einmal.groups.classic.subscription import subscribed_topics
 from einmal.groups.config import GroupConfig
-from einmal.groups.requests import OffsetCommit, OffsetFetchGroup, OffsetToCommit
+from einmal.groups.requests import GroupDecision, OffsetCommit, OffsetFetchGroup, OffsetToCommit
 from einmal.types import ErrorCode, TopicPartition
 from einmal.wire.api.offset_fetch import OffsetFetchResponsePartitions, OffsetFetchResponseTopics
 from tests.groups.drive import GROUP, TOPIC, Consumer, GroupLog, only_error, producer, settle, stable_group
@@ -108,7 +111,7 @@ def test_a_member_may_commit_while_its_group_prepares_a_rebalance() -> None:
 
 def test_metadata_that_is_too_large_is_refused_for_its_partition_alone() -> None:
     shard = shard_at_once()
-    fits, too_large = OffsetToCommit(1, -1, "x" * 4_096), OffsetToCommit(2, -1, "ü" * 2_049)
+    fits, too_large = OffsetToCommit(1, -1, "x" * 4_096), OffsetToCommit(2, -1, "ü" * 4_097)
     assert shard.commit(0, offsets={TOPIC: fits}) is ErrorCode.none
     assert shard.commit(0, offsets={TOPIC: too_large}) is ErrorCode.offset_metadata_too_large
     assert shard.fetch() == 1
@@ -296,6 +299,115 @@ def test_offsets_of_a_deleted_topic_go_with_it_the_pending_ones_too() -> None:
     request = OffsetFetchGroup(GROUP, (other,))
     kept = shard.apply(shard.coordinator.offset_fetch(request, require_stable=True))
     assert kept.topics[0].partitions[0].committed_offset == 6
+
+
+def test_offsets_of_a_deleted_topic_go_also_where_a_new_one_has_its_name() -> None:
+    shard = shard_at_once()
+    shard.commit(5)
+    shard.apply(shard.coordinator.forget_other_topics([TOPIC.topic]))
+    assert shard.fetch() == 5
+    shard.txn_commit(9, producer())
+    shard.apply(shard.coordinator.forget_other_topics([TOPIC.topic], {TOPIC.topic}))
+    shard.mark(producer(), True)
+    assert shard.fetch() == -1
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------
+
+
+EMOJI = "\U0001f600"
+"""One character, two of a Java string, four bytes."""
+SEGMENT_BYTES = 1 << 16
+SMALL = GroupConfig(initial_rebalance_delay_ms=0, max_commit_bytes=SEGMENT_BYTES * 3 // 4)
+
+
+def batch_sizes(decision: GroupDecision[Any]) -> list[int]:
+    """Bytes of the batches in which a decision is written."""
+    return [len(batch) for _written, batch in decided_batches(decision, records, 0, SEGMENT_BYTES)]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "topic", "metadata", "partitions"),
+    [
+        (GROUP, "topic", EMOJI * 1_000, 40),
+        (EMOJI * 1_000, "topic", "", 40),
+        (GROUP, "ü" * 10_000, "", 8),
+        (GROUP, "topic", "", 2_000),
+    ],
+)
+def test_a_commit_that_is_accepted_fits_into_a_segment(
+    group_id: str, topic: str, metadata: str, partitions: int
+) -> None:
+    shard = GroupLog(SMALL)
+    sizes = []
+    for count in range(1, partitions + 1, max(1, partitions // 40)):
+        offsets = {TopicPartition(topic, index): OffsetToCommit(1, -1, metadata) for index in range(count)}
+        request = OffsetCommit(
+            group_id=group_id, generation_id=-1, member_id="", group_instance_id=None, offsets=offsets
+        )
+        decision = shard.coordinator.offset_commit(request, shard.now)
+        if not decision.records:
+            errors = {partition.error_code for each in decision.response.topics for partition in each.partitions}
+            assert errors == {ErrorCode.invalid_commit_offset_size}
+            break
+        sizes += batch_sizes(decision)
+    else:
+        raise AssertionError("every commit is accepted")
+    assert sizes and max(sizes) <= SEGMENT_BYTES
+
+
+def test_metadata_is_as_long_as_its_java_string() -> None:
+    shard = GroupLog(GroupConfig(offset_metadata_max_bytes=10))
+
+    def commit(metadata: str) -> ErrorCode:
+        return shard.commit(5, offsets={TOPIC: OffsetToCommit(5, -1, metadata)})
+
+    assert commit("ü" * 10) is ErrorCode.none
+    assert commit(EMOJI * 5) is ErrorCode.none
+    assert commit(EMOJI * 5 + "x") is ErrorCode.offset_metadata_too_large
+    assert commit("x" * 11) is ErrorCode.offset_metadata_too_large
+
+
+def many_offsets() -> GroupLog:
+    """A shard with more offsets than the tombstones of one segment, of one group and of many."""
+    shard = GroupLog(SMALL)
+    for start in range(0, 1_500, 300):
+        offsets = {TopicPartition("topic", start + index): OffsetToCommit(1, -1, "") for index in range(300)}
+        assert shard.apply(
+            shard.coordinator.offset_commit(
+                OffsetCommit(group_id=GROUP, generation_id=-1, member_id="", group_instance_id=None, offsets=offsets),
+                shard.now,
+            )
+        )
+    for number in range(50):
+        shard.commit(1, group_id=f"{number}" + EMOJI * 1_000)
+    return shard
+
+
+def test_the_tombstones_of_a_deleted_group_fit_into_segments() -> None:
+    sizes = batch_sizes(many_offsets().coordinator.delete_groups([GROUP]))
+    assert len(sizes) > 1 and max(sizes) <= SEGMENT_BYTES
+
+
+def test_the_tombstones_of_a_deleted_topic_fit_into_segments() -> None:
+    sizes = batch_sizes(many_offsets().coordinator.forget_other_topics(()))
+    assert len(sizes) > 4 and max(sizes) <= SEGMENT_BYTES
+
+
+def test_the_tombstones_of_single_offsets_fit_into_segments() -> None:
+    partitions = tuple(TopicPartition("topic", index) for index in range(1_500))
+    sizes = batch_sizes(many_offsets().coordinator.offset_delete(GROUP, partitions))
+    assert len(sizes) > 1 and max(sizes) <= SEGMENT_BYTES
+
+
+def test_the_tombstones_of_expired_offsets_fit_into_segments() -> None:
+    shard = many_offsets()
+    shard.now_ms += 8 * DAY_MS
+    sizes = [size for decision in shard.coordinator.tick(shard.now) for size in batch_sizes(decision)]
+    assert len(sizes) > 4 and max(sizes) <= SEGMENT_BYTES
+
+
+# --- single offsets --------------------------------------------------------------------------------------------
 
 
 def delete_offset(shard: GroupLog, group_id: str = GROUP) -> ErrorCode:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from einmal.transactions.coordinator import TOMBSTONES_PER_BATCH
+from einmal.broker.coordinators.decided_batches import decided_batches
+from einmal.transactions import records
 from einmal.transactions.states import TransactionState
 from einmal.types import NO_PRODUCER_ID, ErrorCode, TopicPartition, TransactionVersion
 from tests.transactions.machine import ID, P0, P1, P2, TV_0, TV_2, Machine, producer, with_epoch
@@ -401,13 +402,19 @@ def test_a_transaction_that_is_open_or_prepared_never_expires(version: Transacti
     assert machine.stored().state is S.PREPARE_COMMIT
 
 
-def test_many_tombstones_are_spread_over_batches() -> None:
+@pytest.mark.parametrize(("count", "name"), [(200, "x" * 32_000), (5_000, "short")])
+def test_the_tombstones_of_idle_ids_fit_into_segments_however_long_the_ids_are(count: int, name: str) -> None:
     machine = Machine(id_expiration_ms=1_000, id_expiration_interval_ms=1_000)
-    for n in range(TOMBSTONES_PER_BATCH + 1):
-        machine.begin(id=f"id-{n}")
+    for n in range(count):
+        machine.begin(id=f"{name}-{n}")
     machine.now_ms += 5_000
-    sizes = [len(decision.records) for decision in machine.shard.tick(machine.now)]
-    assert sizes == [TOMBSTONES_PER_BATCH, 1]
+    batches = [
+        batch
+        for decision in machine.shard.tick(machine.now)
+        for batch in decided_batches(decision, records, machine.now_ms, segment_bytes=1 << 20)
+    ]
+    assert sum(len(written) for written, _batch in batches) == count
+    assert max(len(batch) for _written, batch in batches) <= 1 << 20
 
 
 # --- describe and list ----------------------------------------------------------------------------------------------

@@ -420,7 +420,9 @@ class BrokerConfig:
     offsets_retention_check_interval_ms: int = _setting(
         600_000, "Interval of the search for such offsets.", low=1, high=_INT64_MAX
     )
-    offset_metadata_max_bytes: int = _setting(4_096, "Longest text kept with an offset.", low=0)
+    offset_metadata_max_bytes: int = _setting(
+        4_096, "Longest text kept with an offset, in characters of a Java string.", low=0
+    )
     group_min_session_timeout_ms: int = _setting(6_000, "Shortest session timeout of a member.", low=1)
     group_max_session_timeout_ms: int = _setting(1_800_000, "Longest session timeout of a member.", low=1)
     group_initial_rebalance_delay_ms: int = _setting(3_000, "How long a new group waits for more members.", low=0)

@@ -19,7 +19,7 @@ ids are arguments. Answers are version-independent.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from einmal.groups.classic.group import ClassicGroup
 from einmal.groups.classic.groups import ClassicGroups
@@ -103,9 +103,10 @@ class GroupCoordinator:
     ) -> GroupDecision[OffsetDeleteResponse]:
         return self._commits.offset_delete(group_id, partitions)
 
-    def forget_other_topics(self, topics: Container[str]) -> GroupDecision[None]:
-        """Only these topics exist."""
-        return Decision(records=self._commits.forget_other_topics(topics), response=None)
+    def forget_other_topics(self, topics: Container[str], deleted: Collection[str] = ()) -> GroupDecision[None]:
+        """Only these topics exist, and whatever has the name of a deleted one is new."""
+        records = self._commits.forget_other_topics(topics, deleted)
+        return Decision(records=records, response=None, is_atomic=False, is_pure=True)
 
     # --- groups -------------------------------------------------------------------------------------------------
 
@@ -146,7 +147,8 @@ class GroupCoordinator:
             if error is ErrorCode.none:
                 records += self._delete(group_id)
             results.append(DeletableGroupResult(group_id, error))
-        return Decision(records=tuple(records), response=DeleteGroupsResponse(results=tuple(results)))
+        response = DeleteGroupsResponse(results=tuple(results))
+        return Decision(records=tuple(records), response=response, is_atomic=False)
 
     # --- log ----------------------------------------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class GroupCoordinator:
             return decisions
         self._next_expiry = now.monotonic_ms + self._config.offsets_retention_check_interval_ms
         expired = tuple(record for group_id in list(self._group_ids()) for record in self._expire(group_id, now))
-        return (*decisions, Decision(records=expired, response=None)) if expired else decisions
+        return (*decisions, Decision(records=expired, response=None, is_atomic=False)) if expired else decisions
 
     # --- inside -------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ Groups decide who may commit (KIP-447); KIP-211 defines when offsets expire.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from einmal.groups.config import GroupConfig
 from einmal.groups.group import Group
 from einmal.groups.offsets import Offsets
-from einmal.groups.records import NO_TIMESTAMP, TEXT_BYTES_MAX, CommittedOffset, OffsetRecord
+from einmal.groups.records import NO_TIMESTAMP, TEXT_BYTES_MAX, CommittedOffset, OffsetRecord, text_bytes
 from einmal.groups.requests import GroupDecision, OffsetCommit, OffsetFetchGroup, OffsetToCommit, TxnOffsetCommit
 from einmal.shard.decision import Decision
 from einmal.types import ErrorCode, Instant, ProducerId, TopicPartition
@@ -48,13 +48,14 @@ class OffsetCommits:
     def offset_commit(self, request: OffsetCommit, now: Instant) -> GroupDecision[OffsetCommitResponse]:
         error = self._refusal(request, is_transactional=False)
         records, response = self._commit(request, error, now, request.retention_ms, None)
-        return Decision(records=records, response=response)
+        return Decision(records=records, response=response, is_pure=True)
 
     def txn_offset_commit(self, request: TxnOffsetCommit, now: Instant) -> GroupDecision[OffsetCommitResponse]:
         """The records are one transactional batch of the producer: pending until its marker."""
         error = self._refusal(request, is_transactional=True)
         records, response = self._commit(request, error, now, None, request.producer.producer_id)
-        return Decision(records=records, response=response, producer=request.producer if records else None)
+        producer = request.producer if records else None
+        return Decision(records=records, response=response, producer=producer, is_pure=True)
 
     def offset_fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
         """One group's part of the answer. ``require_stable``: offsets that an open transaction may still change are
@@ -106,15 +107,18 @@ class OffsetCommits:
         response = OffsetDeleteResponse(
             topics=tuple(OffsetDeleteResponseTopic(name, tuple(results)) for name, results in topics.items())
         )
-        return Decision(records=tuple(records), response=response)
+        return Decision(records=tuple(records), response=response, is_atomic=False, is_pure=True)
 
-    def forget_other_topics(self, topics: Container[str]) -> tuple[OffsetRecord, ...]:
-        """Tombstones for all offsets of deleted topics, also pending ones: a new topic of that name has none."""
+    def forget_other_topics(self, topics: Container[str], deleted: Collection[str]) -> tuple[OffsetRecord, ...]:
+        """Tombstones for all offsets of deleted topics, also pending ones: a new topic of that name has none.
+
+        ``topics``: those that exist. ``deleted``: topics that were deleted, also where a new one has the name.
+        """
         return tuple(
             OffsetRecord(group_id, partition.topic, partition.partition, None)
             for group_id in self._offsets.groups()
             for partition in self._offsets.partitions_of(group_id)
-            if partition.topic not in topics
+            if partition.topic not in topics or partition.topic in deleted
         )
 
     def tombstones(self, group_id: str) -> tuple[OffsetRecord, ...]:
@@ -183,14 +187,15 @@ class OffsetCommits:
     @staticmethod
     def _bytes_of(request: OffsetCommit | TxnOffsetCommit) -> int:
         """The size of its records, which are one batch."""
-        ours = len(request.group_id) + _RECORD_OVERHEAD
+        ours = text_bytes(request.group_id) + _RECORD_OVERHEAD
         return sum(
-            ours + len(partition.topic) + len(offset.committed_metadata or "")
+            ours + text_bytes(partition.topic) + text_bytes(offset.committed_metadata)
             for partition, offset in request.offsets.items()
         )
 
     def _is_too_large(self, offset: OffsetToCommit) -> bool:
-        return len((offset.committed_metadata or "").encode()) > self._config.offset_metadata_max_bytes
+        # Apache Kafka counts the characters of a Java string, which are 16 bits each, whatever the setting is called.
+        return len((offset.committed_metadata or "").encode("utf-16-le")) // 2 > self._config.offset_metadata_max_bytes
 
 
 def _fetched(index: int, offset: CommittedOffset | None, error: ErrorCode) -> OffsetFetchResponsePartitions:

@@ -25,12 +25,17 @@ class Decision(Generic[RecordT_co, ActionT_co, R_co]):
 
     Every answer waits, also one without records: it was decided on state that may not be committed yet.
     ``producer``: append the records as one transactional batch of this producer (offsets in a transaction).
+    ``is_atomic``: the records are one batch, so that all of them are in the log or none. Others may be separated: each
+    is right without the rest (tombstones of what has expired), and they are as many batches as their bytes need.
+    ``is_pure``: deciding has changed nothing that the log's refusal of the records would have to undo.
     """
 
     records: tuple[RecordT_co, ...] = ()
     response: R_co
     actions: tuple[ActionT_co, ...] = ()
     producer: ProducerIdAndEpoch | None = None
+    is_atomic: bool = True
+    is_pure: bool = False
 
 
 class Shard(Protocol[RecordT, ActionT_co]):

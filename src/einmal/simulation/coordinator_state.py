@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from einmal.broker.coordinators.decided_batches import Codec
 from einmal.broker.coordinators.group_service import GroupRuntime
-from einmal.broker.coordinators.shard_runtime import Codec
 from einmal.broker.coordinators.transaction_service import TransactionRuntime
 from einmal.broker.replicas.partition import Partition
 from einmal.groups import records as group_records

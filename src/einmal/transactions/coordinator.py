@@ -63,9 +63,6 @@ from einmal.types import (
 R = TypeVar("R")
 TransactionDecision: TypeAlias = Decision[TransactionRecord, WriteMarkers, R]
 
-TOMBSTONES_PER_BATCH: Final = 1_000
-"""Keeps the batches of the sweep for idle ids below the log's limit."""
-
 ProducerIdSource = Callable[[], ProducerId | None]
 """Hands out a new producer id, or None while none is available."""
 
@@ -270,7 +267,9 @@ class TransactionCoordinator:
         wanted = frozenset(partitions)
         if transaction.state is TransactionState.ONGOING and transaction.has(wanted):
             return Decision(response=ErrorCode.none)
-        return Decision(records=(_record(transaction.adding(wanted, version, now)),), response=ErrorCode.none)
+        return Decision(
+            records=(_record(transaction.adding(wanted, version, now)),), response=ErrorCode.none, is_pure=True
+        )
 
     def verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition]
@@ -373,7 +372,7 @@ class TransactionCoordinator:
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.state.is_prepared or transaction.producer != producer:
             return Decision(response=ErrorCode.none)
-        return Decision(records=(_record(transaction.completing(now)),), response=ErrorCode.none)
+        return Decision(records=(_record(transaction.completing(now)),), response=ErrorCode.none, is_pure=True)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -475,8 +474,8 @@ class TransactionCoordinator:
             for transaction in self._transactions.values()
             if transaction.state in AT_REST and transaction.updated_at is not None and transaction.updated_at <= oldest
         ]
-        for start in range(0, len(idle), TOMBSTONES_PER_BATCH):
-            yield Decision(records=tuple(idle[start : start + TOMBSTONES_PER_BATCH]), response=None)
+        if idle:
+            yield Decision(records=tuple(idle), response=None, is_atomic=False)
 
 
 def _is_retry_of_init(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:

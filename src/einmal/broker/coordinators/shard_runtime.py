@@ -8,7 +8,9 @@ is appended is never reverted. A request that waits too long gets COORDINATOR_NO
 While too few replicas are in sync nothing is decided that would have to be written: requests are refused before they
 are decided, and overdue timers wait. Records that cannot be appended for another reason are not replayed either. But
 deciding may have moved a shard's timers, so after a refused append the shard is dropped and loaded from the log again
-(not after a refused batch of a client's transaction, which its client handles).
+(not after a pure decision, as of offsets that a client commits).
+
+Some decisions come before all others (``decide_first``): until they are in the log every request is refused.
 
 A runtime serves under one leader epoch. When that is over, all waiting requests get NOT_COORDINATOR: their records may
 or may not survive, and a retry at the next coordinator finds out. Knows no API and no shard in particular. Everything
@@ -20,8 +22,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from einmal.broker.coordinators.decided_batches import Codec, decided_batches
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.resources.supervision import Supervisor
 from einmal.log.errors import LogCorruption
@@ -31,7 +34,7 @@ from einmal.shard.decision import Decision, RecordT, S
 from einmal.types import ErrorCode, Instant, Offset, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TransactionVersion
 from einmal.wire.control_batch import ABORT, COMMIT, control_type, decode_marker
 from einmal.wire.errors import WireError
-from einmal.wire.record_batch import BatchHeader, NewRecord, decode_records, encode_batch, iter_headers, validate
+from einmal.wire.record_batch import BatchHeader, decode_records, iter_headers, validate
 
 R = TypeVar("R")
 ActionT = TypeVar("ActionT")
@@ -55,16 +58,12 @@ _REFUSALS: Final = {
     ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
 }
 """The code that a coordinator's client gets when the coordinator's own log refuses; other codes are unchanged."""
-
-
-class Codec(Protocol[RecordT]):
-    """A module of a shard's records, or anything like it."""
-
-    def encode(self, record: RecordT) -> tuple[bytes | None, bytes | None]:
-        """Key and value."""
-
-    def decode(self, key: bytes | None, value: bytes | None, producer_id: ProducerId | None) -> RecordT | None:
-        """The record; None for one that is none of this shard's. ``producer_id``: of a transactional batch."""
+_INSISTED: Final = (
+    ErrorCode.coordinator_not_available,
+    ErrorCode.message_too_large,
+    ErrorCode.record_list_too_large,
+)
+"""Refusals that end by themselves, or when an operator allows larger segments again."""
 
 
 class _Parked(NamedTuple, Generic[ActionT]):
@@ -108,6 +107,9 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
         self._shard: S | None = None
         self._unavailable = ErrorCode.coordinator_load_in_progress
         self._parked: deque[_Parked[ActionT]] = deque()
+        self._first: deque[Callable[[S, Instant], Decision[RecordT, ActionT, object]]] = deque()
+        self._awaits_replicas = False
+        """The first decision has records, and too few replicas are in sync."""
         self._is_watching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline: int | None = None
@@ -145,12 +147,11 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
         ``verification`` guards the append of a decision with a producer. ``reads_only``: no records come of it, so it
         is decided also while too few replicas are in sync. The decision is made before the first wait.
         """
-        if self._is_over:
-            self.stop()
+        self.catch_up()
         shard = self._shard
         if shard is None:
             return self._unavailable
-        if not reads_only and not self._partition.has_enough_replicas:
+        if self.is_behind or (not reads_only and not self._partition.has_enough_replicas):
             return ErrorCode.coordinator_not_available
         now = self._clock.now()
         decision = decide(shard, now)
@@ -173,9 +174,36 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
     async def insist(self, decide: Callable[[S, Instant], Decision[RecordT, ActionT, object]]) -> None:
         """Make a decision without a waiting client, and retry until it is committed or the shard is dropped."""
         while True:
-            if await self.submit(decide) is not ErrorCode.coordinator_not_available:
+            if await self.submit(decide) not in _INSISTED:
                 return
             await asyncio.sleep(_INSIST_SECONDS)
+
+    def decide_first(self, decide: Callable[[S, Instant], Decision[RecordT, ActionT, object]]) -> None:
+        """Make a decision before any other, once a shard is loaded and, if it has records, enough replicas are in
+        sync."""
+        self._first.append(decide)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are decisions to be made first."""
+        return bool(self._first)
+
+    def catch_up(self) -> None:
+        """Make the decisions that come first, if they can be written now."""
+        if self._is_over:
+            self.stop()
+        shard = self._shard
+        while self._first and shard is not None:
+            has_enough_replicas = self._partition.has_enough_replicas
+            if self._awaits_replicas and not has_enough_replicas:
+                return
+            now = self._clock.now()
+            decision = self._first[0](shard, now)
+            self._awaits_replicas = bool(decision.records) and not has_enough_replicas
+            if self._awaits_replicas or self._write(shard, decision, now) is not ErrorCode.none:
+                return
+            self._first.popleft()
+            self._park(decision, None)
 
     async def _bounded(self, answer: asyncio.Future[R | ErrorCode]) -> R | ErrorCode:
         def give_up() -> None:
@@ -226,28 +254,18 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
         now: Instant,
         verification: VerificationGuard | None = None,
     ) -> ErrorCode:
-        """Append and replay the records. On an error nothing was appended and nothing is replayed."""
-        if not decision.records:
-            return ErrorCode.none
-        batch = self._encode(decision, now)
-        result = self._partition.append(batch, now, AppendOrigin.COORDINATOR, verification)
-        if result.error is ErrorCode.none:
-            for record in decision.records:
+        """Append and replay the records. On an error nothing was appended and nothing is replayed, or of a decision
+        that is not atomic a part."""
+        for records, batch in decided_batches(decision, self._codec, now.wall_ms, self._partition.segment_bytes):
+            result = self._partition.append(batch, now, AppendOrigin.COORDINATOR, verification)
+            if result.error is not ErrorCode.none:
+                if not decision.is_pure:
+                    self._drop(ErrorCode.coordinator_load_in_progress)
+                    self._reload_later()
+                return _REFUSALS.get(result.error, result.error)
+            for record in records:
                 shard.replay(record)
-            return ErrorCode.none
-        if decision.producer is None:
-            self._drop(ErrorCode.coordinator_load_in_progress)
-            self._reload_later()
-        return _REFUSALS.get(result.error, result.error)
-
-    def _encode(self, decision: Decision[RecordT, ActionT, object], now: Instant) -> bytearray:
-        records = [NewRecord(*self._codec.encode(record), now.wall_ms) for record in decision.records]
-        if decision.producer is None:
-            return bytearray(encode_batch(records))
-        producer_id, producer_epoch = decision.producer
-        return bytearray(
-            encode_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
-        )
+        return ErrorCode.none
 
     # --- parking and releasing --------------------------------------------------------------------------------------
 
@@ -435,6 +453,7 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
 
     def _stop(self, error: ErrorCode) -> None:
         self._drop(error)
+        self._first.clear()
         if self._loading is not None:
             self._loading.cancel()
         if self._reload is not None:

@@ -97,6 +97,11 @@ class Partition(AwaitedLog):
         """Whether the high watermark is at least the one that an earlier leader has exposed to clients."""
         return self._log.high_watermark >= self.epoch_start
 
+    @property
+    def segment_bytes(self) -> int:
+        """Maximum size of an appended batch."""
+        return self._log.config.segment_bytes
+
     def check_leader_epoch(self, current: int) -> ErrorCode:
         """The error for a request with this leader epoch, -1: none (KIP-320). Also an error unless this broker
         leads."""
