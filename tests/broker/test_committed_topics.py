@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any
+from uuid import UUID
 
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.topics.committed_topics import CommittedTopics, by_partition, to_commit
 from einmal.broker.resources.turns import Turns
 from einmal.groups.requests import OffsetToCommit
+from einmal.metadata.image import ClusterImage
+from einmal.metadata.records import MetadataRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from einmal.seams import SystemClock
-from einmal.types import ErrorCode, TopicPartition
+from einmal.types import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
 from einmal.wire.api.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitResponsePartition,
@@ -21,17 +22,33 @@ from einmal.wire.api.offset_commit import (
 )
 from einmal.wire.messages import RequestHeader
 
-IMAGE: Any = SimpleNamespace(topics={"t": SimpleNamespace(name="t", partitions=[None, None])})
+
+def created(name: str, number: int, partitions: int = 1) -> list[MetadataRecord]:
+    """The records of a topic that is created, under the id of a number."""
+    topic_id, replicas = UUID(int=number), (BrokerId(1),)
+    return [
+        TopicRecord(name, topic_id),
+        *(
+            PartitionRecord(index, topic_id, replicas, replicas, BrokerId(1), LeaderEpoch(0), 0)
+            for index in range(partitions)
+        ),
+    ]
+
+
+IMAGE = ClusterImage()
+IMAGE.apply(created("t", 1, 2))
 CONTEXT = RequestContext(RequestHeader(8, 8, 0, None), "client", Turns(SystemClock()))
 
 
-def topics(*asked: tuple[str | None, list[int]]) -> CommittedTopics[OffsetCommitRequestPartition]:
+def topics(
+    *asked: tuple[str | None, list[int]], image: ClusterImage = IMAGE
+) -> CommittedTopics[OffsetCommitRequestPartition]:
     partitions = [
         (name, [OffsetCommitRequestPartition(index, 10 + index, committed_metadata="m") for index in indexes])
         for name, indexes in asked
     ]
     resolved = CommittedTopics(CONTEXT, Access(None), partitions)
-    asyncio.run(resolved.resolve(IMAGE))
+    asyncio.run(resolved.resolve(image))
     return resolved
 
 
@@ -56,3 +73,14 @@ def test_the_answer_has_the_shape_of_the_request() -> None:
     ]
     answered = OffsetCommitResponseTopic(name="t", partitions=[OffsetCommitResponsePartition(0, ErrorCode.none)])
     assert errors(asked, by_partition([answered]))[0] == [(0, ErrorCode.none), (2, unknown)]
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_unknown_also_if_another_has_its_name() -> None:
+    image = ClusterImage()
+    image.apply([*created("kept", 1), *created("deleted", 2), *created("recreated", 3)])
+    asked = topics(("kept", [0]), ("deleted", [0]), ("recreated", [0]), image=image)
+    image.apply([RemoveTopicRecord(UUID(int=2)), RemoveTopicRecord(UUID(int=3)), *created("recreated", 4)])
+    asked.forget_deleted(image)
+    assert list(asked.known) == [TopicPartition("kept", 0)]
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert errors(asked, ErrorCode.none) == [[(0, ErrorCode.none)], [(0, unknown)], [(0, unknown)]]

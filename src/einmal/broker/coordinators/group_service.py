@@ -8,9 +8,8 @@ error after which the client looks up the coordinator again. Decides nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
@@ -29,6 +28,7 @@ from einmal.types import ErrorCode, Instant
 
 R = TypeVar("R")
 _MINUTE_MS: Final = 60_000
+_CATCH_UP_SECONDS: Final = 0.5
 GroupRuntime: TypeAlias = ShardRuntime[GroupCoordinator, records.Record, Respond]
 
 
@@ -46,7 +46,7 @@ class GroupService:
         sessions: ReplicaSessions,
         clock: Clock,
     ) -> None:
-        self._config = group_config(config)
+        self._config = config
         self._metadata = metadata
         self._sessions = sessions
         self._clock = clock
@@ -56,11 +56,13 @@ class GroupService:
             partitions,
             self._new_runtime,
             elected=self._elected,
-            resigned=lambda runtime: None,
+            resigned=self._resigned,
         )
+        self._deleted: dict[GroupRuntime, set[str]] = {}
+        """Topics that were deleted since a shard has last forgotten some, which it does before anything else."""
         self._waiting: dict[Ticket, _Waiting] = {}
         self._tickets = 0
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._catching_up: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to load every shard; groups are refused with COORDINATOR_LOAD_IN_PROGRESS until theirs is."""
@@ -68,15 +70,15 @@ class GroupService:
 
     async def stop(self) -> None:
         self._shards.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
 
     def apply(self, delta: ImageDelta) -> None:
         """Apply changes of the cluster and of this broker's replicas."""
         self._shards.apply(delta)
         if delta.deleted:
             for runtime in self.runtimes():
-                self._spawn(self._forget_deleted_topics(runtime))
+                self._forget_topics(runtime, [name for name, _topic_id in delta.deleted])
 
     def refresh(self) -> None:
         """Some replicas may have been opened."""
@@ -105,7 +107,7 @@ class GroupService:
 
         runtime: GroupRuntime = ShardRuntime(
             partition,
-            partial(GroupCoordinator, self._config),
+            lambda: GroupCoordinator(group_config(self._config, partition.segment_bytes)),
             records,
             clock=self._clock,
             perform=self._perform,
@@ -114,8 +116,12 @@ class GroupService:
         return runtime
 
     def _elected(self, runtime: GroupRuntime) -> None:
+        # Groups need not remember topics that are gone; those may have been deleted under an earlier coordinator.
+        self._forget_topics(runtime, ())
         runtime.start()
-        self._spawn(self._forget_deleted_topics(runtime))
+
+    def _resigned(self, runtime: GroupRuntime) -> None:
+        self._deleted.pop(runtime, None)
 
     def _abandon(self, runtime: GroupRuntime) -> None:
         """A reloaded shard does not know the requests that waited on its predecessor."""
@@ -123,15 +129,26 @@ class GroupService:
             if waiting.runtime is runtime:
                 _answer(waiting, ErrorCode.not_coordinator)
 
-    async def _forget_deleted_topics(self, runtime: GroupRuntime) -> None:
-        """Groups need not remember topics that are gone; those may have been deleted under an earlier coordinator."""
-        await runtime.loaded()
-        await runtime.insist(lambda shard, now: shard.forget_other_topics(self._metadata.image.topics))
+    def _forget_topics(self, runtime: GroupRuntime, deleted: Collection[str]) -> None:
+        """Let a shard forget the offsets of deleted topics before it answers anybody: a new topic may have the name.
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        Those of the new topic are committed later, and stay.
+        """
+        if runtime.is_behind:
+            self._deleted[runtime].update(deleted)
+        else:
+            names = self._deleted[runtime] = set(deleted)
+            runtime.decide_first(lambda shard, now: shard.forget_other_topics(self._metadata.image.topics, names))
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        """Let shards forget topics although nobody asks them anything, one shard in a turn."""
+        while behind := [runtime for runtime in self.runtimes() if runtime.is_behind]:
+            for runtime in behind:
+                runtime.catch_up()
+                await asyncio.sleep(0)
+            await asyncio.sleep(_CATCH_UP_SECONDS)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -188,14 +205,17 @@ def _answer(waiting: _Waiting, response: Response | ErrorCode) -> None:
         waiting.answer.set_result(response)
 
 
-def group_config(config: BrokerConfig) -> GroupConfig:
+def group_config(config: BrokerConfig, segment_bytes: int) -> GroupConfig:
+    """The settings of a shard whose partition has segments of this size."""
+    # The setting is that of a new topic: segments of this one may be smaller.
+    segment_bytes = min(segment_bytes, config.offsets_topic_segment_bytes)
     return GroupConfig(
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
         max_size=config.group_max_size,
-        max_bytes=config.offsets_topic_segment_bytes * 3 // 8,
-        max_commit_bytes=config.offsets_topic_segment_bytes * 3 // 4,
+        max_bytes=segment_bytes * 3 // 8,
+        max_commit_bytes=segment_bytes * 3 // 4,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * _MINUTE_MS,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,

@@ -46,6 +46,7 @@ class OffsetCommitHandler:
         if refused := self.access.refusal(context, AclOperation.READ, ResourceType.GROUP, request.group_id):
             return _in_shape(request, await topics.all_refused(refused, OffsetCommitResponsePartition))
         await topics.resolve(self.metadata.image)
+        topics.forget_deleted(self.metadata.image)
         if not topics.known:
             return await _response(request, topics, ErrorCode.none)
         commit = OffsetCommit(

@@ -50,26 +50,28 @@ class TxnOffsetCommitHandler:
         await topics.resolve(self.metadata.image)
         if not topics.known:
             return await _response(request, topics, ErrorCode.none)
-        commit = TxnOffsetCommit(
-            group_id=request.group_id,
-            producer=ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),
-            generation_id=request.generation_id,
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id,
-            offsets=to_commit(topics.known),
-        )
-        runtime = self.groups.runtime_of(commit.group_id)
+        runtime = self.groups.runtime_of(request.group_id)
         if isinstance(runtime, ErrorCode):
             return await _response(request, topics, runtime)
+        producer = ProducerIdAndEpoch(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
         guard = await self.transactions.verify_offset_commit(
             request.transactional_id,
-            commit.producer,
+            producer,
             runtime.partition,
             context.api_version,
             self.transactions.ends.limit(context),
         )
         if isinstance(guard, ErrorCode):
             return await _response(request, topics, guard)
+        topics.forget_deleted(self.metadata.image)
+        commit = TxnOffsetCommit(
+            group_id=request.group_id,
+            producer=producer,
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            offsets=to_commit(topics.known),
+        )
         # The same leadership as before the verification, or none: a guard is good for no other.
         response = await runtime.submit(lambda shard, now: shard.txn_offset_commit(commit, now), verification=guard)
         return await _response(request, topics, response)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
+from uuid import UUID
 
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.context import RequestContext
@@ -58,6 +59,8 @@ class CommittedTopics(Generic[P]):
         self._topics = tuple(topics)
         self.known: dict[TopicPartition, P] = {}
         """The partitions that exist and may be read, once they are resolved."""
+        self._ids: dict[str, UUID] = {}
+        """The ids of the topics that exist."""
         self._refused: dict[str, ErrorCode] = {}
         """The topics that may not be read, whether they exist or not."""
 
@@ -72,9 +75,23 @@ class CommittedTopics(Generic[P]):
             topic = image.topics.get(name)
             if topic is None:
                 continue
+            self._ids[topic.name] = topic.topic_id
             async for partition in self._context.paced(partitions):
                 if 0 <= partition.partition_index < len(topic.partitions):
                     self.known[TopicPartition(topic.name, partition.partition_index)] = partition
+
+    def forget_deleted(self, image: ClusterImage) -> None:
+        """Forget topics that were deleted since they were resolved: what has the name by now is another topic.
+
+        To be called without a wait before the shard decides, which forgets the offsets of deleted topics only once.
+        """
+        gone = {
+            name
+            for name, topic_id in self._ids.items()
+            if name not in image.topics or image.topics[name].topic_id != topic_id
+        }
+        if gone:
+            self.known = {partition: asked for partition, asked in self.known.items() if partition.topic not in gone}
 
     async def responses(
         self, answer: Mapping[TopicPartition, ErrorCode] | ErrorCode, response: Callable[[int, ErrorCode], R]
