@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+import tracemalloc
 from typing import Any
 from uuid import UUID
 
@@ -11,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einmal.types import ErrorCode
-from einmal.wire import fetch, metadata, produce
+from einmal.wire import fetch, metadata, primitives, produce
 from einmal.wire.api.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from einmal.wire.errors import UnknownVersion, WireError
+from einmal.wire.errors import Malformed, UnknownVersion, WireError
 from einmal.wire.fetch import EpochEndOffset, FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from einmal.wire.messages import request_type, response_type
+from einmal.wire.primitives import STRING_BYTES_MAX
 from einmal.wire.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -27,6 +31,7 @@ from einmal.wire.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from tests.wire import kio_messages
 from tests.wire.mapped import encode_request, encode_response
 
 _INT32 = st.integers(min_value=-(2**31), max_value=2**31 - 1)
@@ -286,6 +291,54 @@ def test_unsupported_produce_versions_are_refused(version: int) -> None:
 def test_unsupported_fetch_versions_are_refused(version: int) -> None:
     with pytest.raises(UnknownVersion):
         fetch.decode_fetch_request(version, bytes(100), 0)
+
+
+LONG: Any = "x" * (STRING_BYTES_MAX + 1)
+"""No string of Apache Kafka's."""
+
+
+@pytest.mark.parametrize(
+    ("decode", "schema", "version", "fields"),
+    [
+        (produce.decode_produce_request, request_type, 12, {"transactional_id": LONG}),
+        (
+            produce.decode_produce_request,
+            request_type,
+            12,
+            {
+                "transactional_id": LONG,
+                "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"r"}]}],
+            },
+        ),
+        (produce.decode_produce_request, request_type, 12, {"topic_data": [{"name": LONG}]}),
+        (produce.decode_produce_response, response_type, 12, {"responses": [{"name": LONG}]}),
+        (produce.decode_produce_response, response_type, 12, {"node_endpoints": [{"host": LONG}]}),
+        (fetch.decode_fetch_request, request_type, 12, {"topics": [{"topic": LONG}]}),
+        (fetch.decode_fetch_request, request_type, 12, {"forgotten_topics_data": [{"topic": LONG}]}),
+        (fetch.decode_fetch_request, request_type, 12, {"rack_id": LONG}),
+        (fetch.decode_fetch_request, request_type, 12, {"cluster_id": LONG}),
+        (fetch.decode_fetch_response, response_type, 12, {"responses": [{"topic": LONG}]}),
+    ],
+)
+def test_no_string_is_longer_than_apache_kafka_reads_it(decode: Any, schema: Any, version: int, fields: Any) -> None:
+    api_key = 0 if "produce" in decode.__name__ else 1
+    body = bytearray(kio_messages.encode(schema(api_key, version), fields))
+    with pytest.raises(Malformed, match="string of 32768 bytes"):
+        decode(version, body, 0)
+
+
+@pytest.mark.parametrize("flexible", [True, False])
+def test_long_names_are_encoded_and_forgotten_and_longer_ones_refused(flexible: bool) -> None:
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            name = f"{number:03}" + "x" * (STRING_BYTES_MAX - 3)
+            assert primitives.read_string(primitives.encode_string(name, flexible), 0, flexible)[0] == name
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(struct.error):
+        primitives.encode_string(LONG, flexible)
 
 
 def _samples(version: int) -> list[tuple[Any, int, bytes]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import struct
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from kio.static.constants import EntityType
 
 from einmal.types import ErrorCode
 from einmal.wire.messages import request_type, response_type
+from einmal.wire.primitives import STRING_BYTES_MAX
 from einmal.wire.schemas import unwrap
 from tests.suite.cases import each_case
 from tests.wire.kio_messages import encode
@@ -56,6 +58,15 @@ def _value(inner: Any, field: Any, source: random.Random) -> Any:
     if kind == "error_code":
         return source.choice(list(ErrorCode))
     return source.choice((0, 1, 5, 100))
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_string_that_nobody_reads_is_not_written(version: int) -> None:
+    schema = request_type(22, version)
+    assert write(schema, {"transactional_id": "x" * STRING_BYTES_MAX})
+    for text in ("x" * (STRING_BYTES_MAX + 1), "ä" * (STRING_BYTES_MAX // 2 + 1)):
+        with pytest.raises(struct.error):
+            write(schema, {"transactional_id": text})
 
 
 @each_case(("api_key", "version", "loader"), ALL)

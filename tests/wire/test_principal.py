@@ -28,6 +28,7 @@ def test_the_bytes_are_kafkas() -> None:
         b"\x00\x00\x00\x04bob\x00\x00",
         b"\x00\x00\x05User\x01\x00\x00",
         b"\x00\x00\x05Us\xffr\x04bob\x00\x00",
+        b"\x00\x00\x05User\x81\x80\x02" + b"x" * 0x8000 + b"\x00\x00",
     ],
 )
 def test_anything_else_is_malformed(data: bytes) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import struct
 import time
@@ -6,13 +7,16 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
+from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 
 from einmal.wire.errors import Malformed, Truncated, WireError
-from einmal.wire.messages import request_type
-from einmal.wire.primitives import ELEMENTS_MAX
+from einmal.wire.messages import request_type, response_type
+from einmal.wire.primitives import ELEMENTS_MAX, STRING_BYTES_MAX
+from einmal.wire.schemas import unwrap
 from tests.suite.cases import each_case
 from tests.suite.patience import patient
+from tests.wire.kio_messages import build, encode
 from tests.wire.mapped import decode_request, encode_request, read
 
 METADATA = 3
@@ -66,9 +70,39 @@ def test_every_schema_can_be_read(api_key: int) -> None:
 
 
 def _message(schema: type[Any]) -> Any:
-    from tests.wire.kio_messages import build
-
     return build(schema, {})
+
+
+@pytest.mark.parametrize("load", [request_type, response_type])
+def test_no_string_of_any_message_is_longer_than_apache_kafka_reads_it(load: Any) -> None:
+    """A flexible version has room for longer ones, and no Apache Kafka reads them."""
+    refused = 0
+    for api_key, name in api_key_map.items():
+        newest = max(schema_name_map[name])
+        schema = load(api_key, newest)
+        if not schema.__flexible__ or not (fields := _with_strings(schema, "x" * STRING_BYTES_MAX)):
+            continue
+        body = encode(schema, fields)
+        assert read(schema, body, 0)[1] == len(body)
+        with pytest.raises(Malformed, match="string of 32768 bytes"):
+            read(schema, encode(schema, _with_strings(schema, "x" * (STRING_BYTES_MAX + 1))), 0)
+        refused += 1
+    assert refused > 30
+
+
+def _with_strings(schema: Any, text: str) -> dict[str, Any]:
+    """Fields with this text as every string; empty where the message has none."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        inner, _is_nullable, is_array = unwrap(field.type)
+        value: Any = None
+        if dataclasses.is_dataclass(inner):
+            value = _with_strings(inner, text)
+        elif field.metadata["kafka_type"] == "string":
+            value = text
+        if value:
+            fields[field.name] = [value] if is_array else value
+    return fields
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 10**9, 10**8, 10**7, ELEMENTS_MAX + 1])

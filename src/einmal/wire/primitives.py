@@ -28,8 +28,12 @@ INT64: Final = struct.Struct(">q")
 NO_TAGS: Final = b"\x00"
 _VARINT_SHIFT_MAX: Final = 28
 _UUID_SIZE: Final = 16
+_SHORT_STRING: Final = 300
+"""Characters of a string that is remembered with its bytes: those of a topic's name, and of nearly all other names."""
 ELEMENTS_MAX: Final = 50_000
 """Array elements of one request, all arrays together. Decoding so many takes a quarter of a second at most."""
+STRING_BYTES_MAX: Final = 0x7FFF
+"""Limit of a string in UTF-8. Its classic length has 16 bits, and Apache Kafka refuses a longer compact one, too."""
 TAGS_MAX: Final = 16
 """Tagged fields of one structure. No message has half as many; a list of them takes a hundred times its bytes."""
 
@@ -116,6 +120,8 @@ def read_nullable_string(frame: Frame, position: int, flexible: bool) -> tuple[s
     if flexible:
         length, position = read_uvarint(frame, position)
         length -= 1
+        if length > STRING_BYTES_MAX:
+            raise Malformed(f"string of {length} bytes")
     else:
         (length,) = INT16.unpack_from(frame, position)
         position += 2
@@ -140,10 +146,21 @@ def encode_nullable_string(value: str | None, flexible: bool) -> bytes:
     return encode_string(value, flexible)
 
 
-@lru_cache(maxsize=4096)
 def encode_string(value: str, flexible: bool) -> bytes:
+    """Raises struct.error for a string above STRING_BYTES_MAX."""
+    return _encode_short_string(value, flexible) if len(value) <= _SHORT_STRING else _encode_string(value, flexible)
+
+
+def _encode_string(value: str, flexible: bool) -> bytes:
     encoded = value.encode()
+    if len(encoded) > STRING_BYTES_MAX:
+        raise struct.error(f"string of {len(encoded)} bytes, the limit is {STRING_BYTES_MAX}")
     return (encode_uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
+
+
+@lru_cache(maxsize=4096)
+def _encode_short_string(value: str, flexible: bool) -> bytes:
+    return _encode_string(value, flexible)
 
 
 def read_records(frame: memoryview, raw: Frame, position: int, flexible: bool) -> tuple[memoryview | None, int]:

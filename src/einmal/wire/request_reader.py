@@ -19,7 +19,7 @@ from uuid import UUID
 
 from einmal.wire.errors import Malformed, Truncated
 from einmal.wire.message import Message
-from einmal.wire.primitives import TAGS_MAX, error_of
+from einmal.wire.primitives import STRING_BYTES_MAX, TAGS_MAX, error_of
 from einmal.wire.schemas import field_types, unwrap
 
 RESPONSE_ELEMENTS_MAX: Final = 10_000_000
@@ -231,6 +231,8 @@ def _read_string(flexible: bool, is_nullable: bool, frame: Message, position: in
         if not is_nullable:
             raise Malformed("null where a string must be")
         return None, position
+    if length > STRING_BYTES_MAX:
+        raise Malformed(f"string of {length} bytes")
     end = position + length
     if end > len(frame):
         raise Truncated("string")
