@@ -115,6 +115,25 @@ async def test_what_comes_meanwhile_goes_out_together_with_the_next() -> None:
 
 
 @virtual_time
+async def test_no_request_is_larger_than_a_broker_reads() -> None:
+    """Its coordinator would close the connection, and answer nobody's question."""
+    peers = Peers()
+    requests = VerificationRequests(peers)
+    many = [TopicPartition("t", index) for index in range(9_000)]
+    asked = [
+        *(requests.ask(ONE, f"{number:03}" + "x" * 32_000, producer(number), [A], adds=True) for number in range(100)),
+        *(requests.ask(ONE, f"y{number}", producer(number), many, adds=True) for number in range(5)),
+    ]
+    answers = await asyncio.gather(*asked)
+    assert answers[:100] == [{A: ErrorCode.none}] * 100
+    assert {len(answer) for answer in answers[100:]} == {9_000}
+    assert len({name for _, request in peers.requests for name, *_ in request}) == 105
+    for _, request in peers.requests:
+        assert sum(len(name) + 20 * len(partitions) for name, _, _, partitions in request) < 2_000_000
+        assert sum(len(partitions) for *_, partitions in request) < 20_000
+
+
+@virtual_time
 async def test_brokers_do_not_wait_for_each_other() -> None:
     peers = Peers()
     requests = VerificationRequests(peers)

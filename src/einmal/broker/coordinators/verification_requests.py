@@ -1,7 +1,8 @@
 """Asks the transaction coordinators on other brokers to verify or add partitions: AddPartitionsToTxn, by the leader.
 
-One request is in flight to each broker; further questions are batched into the next (KIP-890). Several questions of one
-producer become one, each getting the answer for its own partitions. Retries nothing: the client does.
+One request is in flight to each broker; further questions are batched into the next, up to a size that brokers accept
+(KIP-890). Several questions of one producer become one, each getting the answer for its own partitions. Retries
+nothing: the client does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from einmal.wire.errors import WireError
 _VERSION: Final = 5
 _TIMEOUT_MS: Final = 5_000
 _LANE: Final = "verify"
+_ROOM: Final = 1_000_000
+"""Limit of one request: the characters of its ids, and ``_ELEMENT`` for each id and each partition. Brokers close the
+connection for a request that is too large: nobody's question would be answered."""
+_ELEMENT: Final = 100
 
 
 class _Question(NamedTuple):
@@ -57,7 +62,11 @@ class _Lane:
     def take(self) -> dict[str, tuple[_Question, _Asked]]:
         """The questions of one request: at most one per transactional.id, which identifies the answers."""
         taken: dict[str, tuple[_Question, _Asked]] = {}
+        room = _ROOM
         for question, asked in self.queue.items():
+            room -= len(question.transactional_id) + _ELEMENT * (1 + len(asked.partitions))
+            if taken and room < 0:
+                break
             taken.setdefault(question.transactional_id, (question, asked))
         for question, _ in taken.values():
             del self.queue[question]
