@@ -116,3 +116,33 @@ def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
 
 def test_a_partition_that_is_named_twice_is_fetched_once() -> None:
     assert indexes(begin(FetchSessions(10, random.Random(1)), request(0, -1, 4, 4, 4))) == [4]
+
+
+IMPOSSIBLE = ["", "..", "a b", "x" * 250, "x" * 32_767]
+"""No topic can have these names."""
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_name_that_no_topic_can_have_is_answered_and_not_remembered(name: str) -> None:
+    sessions = FetchSessions(10, random.Random(1))
+    impossible = (name, [FetchPartition(7, 0, 100)])
+    full = request(0, 0, 0)
+    wanted = begin(sessions, full._replace(topics=[*full.topics, impossible]))
+    assert indexes(wanted) == [0, 7]
+    assert wanted.session is not None
+    assert list(wanted.session.partitions) == [("t", 0)]
+    more = request(wanted.session.session_id, 1, 1)
+    incremental = begin(sessions, more._replace(topics=[impossible, *more.topics]))
+    assert indexes(incremental) == [0, 1, 7]
+    assert wanted.session.remember(name, FetchedPartition(7, ErrorCode.unknown_topic_or_partition))
+    assert list(wanted.session.partitions) == [("t", 0), ("t", 1)]
+    assert indexes(begin(sessions, request(wanted.session.session_id, 2))) == [0, 1]
+
+
+def test_of_names_that_no_topic_can_have_alone_no_session_comes() -> None:
+    sessions = FetchSessions(10, random.Random(1))
+    topics = [(name, [FetchPartition(0, 0, 100)]) for name in IMPOSSIBLE]
+    wanted = begin(sessions, request(0, 0)._replace(topics=topics))
+    assert len(wanted.partitions) == len(IMPOSSIBLE)
+    assert wanted.session is None
+    assert not len(sessions)

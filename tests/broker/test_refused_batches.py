@@ -77,3 +77,10 @@ def test_no_more_partitions_are_remembered_than_allowed() -> None:
         batches.refuse("t", partition, of(5), NOT_LEADER)
     remembered = [batches.error_behind("t", partition, of(6)) for partition in range(PARTITIONS_MAX + 1)]
     assert remembered == [NONE] + [NOT_LEADER] * PARTITIONS_MAX
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "x" * 250, "x" * 32_767])
+def test_a_name_that_no_topic_can_have_is_not_remembered(name: str) -> None:
+    batches = RefusedBatches()
+    batches.refuse(name, 0, of(5), ErrorCode.unknown_topic_or_partition)
+    assert not batches

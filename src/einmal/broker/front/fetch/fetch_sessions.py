@@ -2,15 +2,18 @@
 
 A session belongs to the broker, not to a connection, and its epoch numbers the requests. Knows no log. An incremental
 answer has only partitions with changes; those with records move to the end of the order, so that a few busy ones
-cannot starve the others.
+cannot starve the others. A name that no topic can have is answered, and not remembered: it may be a hundred times as
+long as one that a topic has.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from einmal.metadata.topics import is_legal_name
 from einmal.types import ErrorCode
 from einmal.wire.fetch import FetchedPartition, FetchPartition, FetchRequest
 from einmal.wire.primitives import Topic
@@ -22,8 +25,8 @@ _EPOCH_MAX: Final = 2**31 - 1
 _EVICTABLE_AFTER_MS: Final = 120_000
 """As in Kafka: a session unused for so long may be evicted for a new one."""
 PARTITIONS_MAX: Final = 100_000
-"""Maximum number of partitions of all sessions together, some 30 MB; beyond that a Fetch is answered without a
-session."""
+"""Maximum number of partitions of all sessions together, some 30 MB, and as much for names that no topic has; beyond
+that a Fetch is answered without a session."""
 
 Key = tuple[Topic, int]
 
@@ -47,6 +50,8 @@ class FetchSession:
 
     def update(self, request: FetchRequest) -> None:
         for topic, partitions in request.topics:
+            if not _may_exist(topic):
+                continue
             for wanted in partitions:
                 seen = self.partitions.get((topic, wanted.partition))
                 if seen is None:
@@ -107,7 +112,7 @@ class FetchSessions:
             named = {(topic, wanted.partition): wanted for topic, partitions in request.topics for wanted in partitions}
             partitions = [(topic, wanted) for (topic, _index), wanted in named.items()]
             session = None
-            if request.session_epoch == _FIRST_EPOCH and partitions:
+            if request.session_epoch == _FIRST_EPOCH and any(_may_exist(topic) for topic, _wanted in partitions):
                 session = self._open(request, len(partitions), now_ms, has_topic_ids)
             return Wanted(partitions, session, False)
         session = self._sessions.get(request.session_id)
@@ -124,7 +129,8 @@ class FetchSessions:
             del self._sessions[session.session_id]
             return ErrorCode.fetch_session_id_not_found
         session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
-        return Wanted([(key[0], seen.wanted) for key, seen in session.partitions.items()], session, True)
+        partitions = [(key[0], seen.wanted) for key, seen in session.partitions.items()]
+        return Wanted([*partitions, *_impossible(request)], session, True)
 
     def close(self, session: FetchSession) -> None:
         """Forget a session whose id the client does not have."""
@@ -148,3 +154,14 @@ class FetchSessions:
         session.update(request)
         self._sessions[session_id] = session
         return session
+
+
+def _may_exist(topic: Topic) -> bool:
+    return not isinstance(topic, str) or is_legal_name(topic)
+
+
+def _impossible(request: FetchRequest) -> Iterator[tuple[Topic, FetchPartition]]:
+    """Partitions of topics that cannot exist."""
+    for topic, partitions in request.topics:
+        if not _may_exist(topic):
+            yield from ((topic, wanted) for wanted in partitions)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from einmal.metadata.topics import is_legal_name
 from einmal.types import SEQUENCE_MAX, ErrorCode, ProducerIdAndEpoch
 from einmal.wire.errors import WireError
 from einmal.wire.primitives import Topic
@@ -52,7 +53,10 @@ class RefusedBatches:
         return refusal.error
 
     def refuse(self, topic: Topic, partition: int, records: Records | None, error: ErrorCode) -> None:
-        """The batch is refused. It affects no later one if it has no sequence or will not be retried."""
+        """The batch is refused. It affects no later one if it has no sequence or will not be retried, or if no topic
+        can have the name: the later one is refused, too."""
+        if isinstance(topic, str) and not is_legal_name(topic):
+            return
         header = _header(records)
         if header is not None and header.producer_id >= 0 and error.retriable:
             self._remember(topic, partition, header, error)
