@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
+from einmal.broker.front.handlers import delete_records
 from einmal.replication.leader import Leader
+from einmal.rpc.connection import NoAnswer
 from einmal.types import BrokerId, ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.fetch import (
     FetchedPartition,
@@ -36,7 +41,7 @@ class Cluster(ThreeNodes):
     """Three nodes, and a client that is no node: it asks through another node's connections."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(num_partitions=1, replica_lag_time_max_ms=2_000, **settings)
+        super().__init__(**{"num_partitions": 1, "replica_lag_time_max_ms": 2_000, **settings})
 
     async def exchange(self, number: int, api_key: int, version: int, body: list[Any], asker: int | None = None) -> Any:
         if asker is None:
@@ -46,10 +51,11 @@ class Cluster(ThreeNodes):
             asker, peers.exchange(number, api_key, version, body, timeout_ms=30_000, lane=f"client-{api_key}")
         )
 
-    async def ask(self, number: int, api_key: int, version: int, fields: dict[str, Any]) -> Any:
+    async def ask(self, number: int, api_key: int, version: int, fields: dict[str, Any], **options: Any) -> Any:
         asker = next(each for each in self.nodes if each != number and not self.hosts[each].is_paused)
         peers, request = self.nodes[asker].peers, request_of(api_key, fields)
-        return await self.on(asker, peers.ask(number, APIS[api_key], version, request, timeout_ms=30_000))
+        options = {"timeout_ms": 30_000, **options}
+        return await self.on(asker, peers.ask(number, APIS[api_key], version, request, **options))
 
     async def produce_at(
         self, number: int, *values: bytes, acks: int = -1, timeout_ms: int = 5_000, version: int = 11
@@ -292,3 +298,72 @@ async def test_delete_records_times_out_when_a_replica_does_not_follow() -> None
     topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}]
     answer = await cluster.ask(leader, DELETE_RECORDS, 2, {"topics": topics, "timeout": 1_000})
     assert answer.topics[0].partitions[0].error_code is ErrorCode.request_timed_out
+
+
+async def with_a_follower_that_stays_behind() -> tuple[Cluster, int]:
+    """And the leader, whose deletions wait for it."""
+    cluster = await started(replica_lag_time_max_ms=600_000)
+    leader, followers = await cluster.leader_and_followers()
+    for number in range(5):
+        assert (await cluster.produce(leader, b"%d" % number)).error_code is ErrorCode.none
+    await cluster.on(followers[0], cluster.nodes[followers[0]].fetchers.stop())
+    return cluster, leader
+
+
+def wide_deletion(timeout_ms: int, unknown: int = 1_000) -> dict[str, Any]:
+    """Of the records of one topic, and of those of topics that do not exist."""
+    names = ["t", *(f"a-topic-that-does-not-exist-on-any-broker-of-this-cluster-{number}" for number in range(unknown))]
+    topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": 3}]} for name in names]
+    return {"topics": topics, "timeout": timeout_ms}
+
+
+@virtual_time
+async def test_deletions_that_wait_keep_no_other_large_request_out() -> None:
+    cluster, leader = await with_a_follower_that_stays_behind()
+    parked = cluster.nodes[leader].parked_fetches
+    loop = asyncio.get_running_loop()
+    before = parked.held
+    waiting = [
+        asyncio.ensure_future(cluster.ask(leader, DELETE_RECORDS, 2, wide_deletion(20_000), lane=f"lane-{number}"))
+        for number in range(4)
+    ]
+    await cluster.until(lambda: parked.held > before + 4 * 1_000 * 700)
+    begun = loop.time()
+    topics = [{"name": f"unknown-{number}", "partitions": []} for number in range(4_000)]
+    await cluster.ask(leader, LIST_OFFSETS, 6, {"replica_id": -1, "isolation_level": 0, "topics": topics}, lane="other")
+    assert loop.time() - begun < 2
+    for answer in await asyncio.gather(*waiting):
+        errors = [topic.partitions[0].error_code for topic in answer.topics]
+        assert errors == [ErrorCode.request_timed_out] + [ErrorCode.unknown_topic_or_partition] * 1_000
+
+
+@virtual_time
+async def test_a_deletion_ends_when_its_client_is_gone() -> None:
+    cluster, leader = await with_a_follower_that_stays_behind()
+    node = cluster.nodes[leader]
+    partition = node.partitions.get(T0)
+    assert partition is not None
+    watching = len(partition._watchers)
+    with pytest.raises(NoAnswer):
+        await cluster.ask(leader, DELETE_RECORDS, 2, wide_deletion(2**31 - 1), lane="client", timeout_ms=2_000)
+    await cluster.until(lambda: len(partition._watchers) == watching)
+
+
+@virtual_time
+async def test_no_deletion_waits_for_as_long_as_a_client_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_records, "WAIT_MS_MAX", 3_000)
+    cluster, leader = await with_a_follower_that_stays_behind()
+    answer = await cluster.ask(leader, DELETE_RECORDS, 2, wide_deletion(2**31 - 1, 0), timeout_ms=20_000)
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.request_timed_out
+
+
+@virtual_time
+async def test_the_widest_of_too_many_waiting_deletions_is_answered_early() -> None:
+    cluster, leader = await with_a_follower_that_stays_behind()
+    parked = cluster.nodes[leader].parked_fetches
+    parked.limit = parked.held + 1_000_000
+    narrow = asyncio.ensure_future(cluster.ask(leader, DELETE_RECORDS, 2, wide_deletion(20_000, 0), lane="narrow"))
+    answer = await cluster.ask(leader, DELETE_RECORDS, 2, wide_deletion(2**31 - 1, 2_000), lane="wide")
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.request_timed_out
+    assert not narrow.done()
+    await narrow

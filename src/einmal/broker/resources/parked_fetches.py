@@ -2,6 +2,7 @@
 
 A client names the partitions and chooses how long it waits. At the limit the Fetch of the most partitions is answered
 with what there is, as if its time were over: so those of well-behaved consumers wait on beside one that is not.
+DeleteRecords that wait for followers count among them.
 """
 
 from __future__ import annotations

@@ -3,20 +3,22 @@
 API: 21. Versions: 0-2.
 Access: DELETE on Topic.
 Behaviour: moves the log's start up to the offset, -1 meaning the high watermark; internal topics are left alone.
-Answers when no replica that may lead has the records any more, or the time is over.
+Answers when no replica that may lead has the records any more, or the time is over: after five minutes at the latest,
+or earlier where too much waits.
 Version notes: none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from einmal.broker.front.authorization.access import Access
-from einmal.broker.front.context import RequestContext
+from einmal.broker.front.context import Body, Parked, RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.replicas.partition import Partition
 from einmal.broker.replicas.partitions import Partitions
+from einmal.broker.resources.parked_fetches import ParkedFetches
 from einmal.event_log import EventLog
 from einmal.metadata.image import INTERNAL_TOPICS
 from einmal.security.acl import AclOperation, ResourceType
@@ -33,6 +35,10 @@ from einmal.wire.api.delete_records import (
 log = EventLog(__name__)
 
 _HIGH_WATERMARK: Final = -1
+WAIT_MS_MAX: Final = 300_000
+"""A client chooses how long it waits; after this nobody does."""
+_WAITING_BYTES: Final = 250
+"""Memory of a partition in a request that waits."""
 
 
 @handler
@@ -40,8 +46,9 @@ class DeleteRecordsHandler:
     api: ClassVar = API
     access: Access
     partitions: Partitions
+    parked_fetches: ParkedFetches
 
-    async def handle(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    async def handle(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse | Parked:
         deletions = []
         async for topic in context.paced(request.topics):
             refused = self.access.refusal(context, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
@@ -51,21 +58,49 @@ class DeleteRecordsHandler:
             ]
             deletions.append((topic.name, partitions))
         waiting = [deletion for _name, partitions in deletions for deletion in partitions if not deletion.is_done]
-        if waiting:
-            loop = asyncio.get_running_loop()
-            end = loop.time() + request.timeout / 1000
-            for deletion in waiting:
-                await deletion.until_done(end - loop.time())
-        return DeleteRecordsResponse(
-            topics=[
-                DeleteRecordsTopicResult(name, [deletion.result() for deletion in partitions])
-                for name, partitions in deletions
-            ]
-        )
+        if not waiting:
+            return await _response(context, deletions)
+        # It waits without this request's share of memory, which others need meanwhile.
+        count = sum(len(partitions) for _name, partitions in deletions)
+        answer = asyncio.ensure_future(self._answer_later(context, deletions, waiting, count, request.timeout))
+        return Parked(answer, _WAITING_BYTES * count)
+
+    async def _answer_later(
+        self, context: RequestContext, deletions: _Deletions, waiting: list[_Deletion], count: int, timeout_ms: int
+    ) -> Body:
+        """The encoded answer, when the followers have followed, or the time is over."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def expire() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        timer = loop.call_later(max(0, min(timeout_ms, WAIT_MS_MAX)) / 1000, expire)
+        ticket = self.parked_fetches.add(count, expire)
+        try:
+            async for deletion in context.paced(waiting):
+                await deletion.until_done(over)
+        finally:
+            timer.cancel()
+            self.parked_fetches.remove(ticket)
+        slices = API.response_slices(context.api_version, await _response(context, deletions))
+        return b"".join([chunk async for chunk in context.paced(slices)])
+
+
+async def _response(context: RequestContext, deletions: _Deletions) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(name, [deletion.result() async for deletion in context.paced(partitions)])
+            async for name, partitions in context.paced(deletions)
+        ]
+    )
 
 
 class _Deletion:
     """In one partition. ``refused``: it is not attempted."""
+
+    __slots__ = ("_offset", "_partition", "error", "partition_index")
 
     def __init__(
         self, partitions: Partitions, topic: str, asked: DeleteRecordsPartition, refused: ErrorCode | None
@@ -114,30 +149,29 @@ class _Deletion:
     def is_done(self) -> bool:
         return self.error is not ErrorCode.none or self.low_watermark >= self._offset
 
-    async def until_done(self, seconds: float) -> None:
-        """Wait until the followers have followed, but not longer."""
+    async def until_done(self, over: asyncio.Future[None]) -> None:
+        """Wait until the followers have followed, or it is ``over``."""
         partition = self._partition
         assert partition is not None
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def look() -> None:
-            if not ended.done() and (self.is_done or not partition.is_leader):
+        def look(_over: asyncio.Future[None] | None = None) -> None:
+            if not ended.done() and (over.done() or self.is_done or not partition.is_leader):
                 ended.set_result(None)
 
-        def expire() -> None:
-            if not ended.done():
-                ended.set_result(None)
-
-        timer = loop.call_later(max(0.0, seconds), expire)
         partition.watch(self, look)
+        over.add_done_callback(look)
         try:
             look()
             await ended
         finally:
-            timer.cancel()
+            over.remove_done_callback(look)
             partition.unwatch(self)
         if not partition.is_leader:
             self.error = ErrorCode.not_leader_or_follower
         elif not self.is_done:
             self.error = ErrorCode.request_timed_out
+
+
+_Deletions: TypeAlias = list[tuple[str, list[_Deletion]]]
+"""By topic, as the request names them."""
