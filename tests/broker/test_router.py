@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,9 +21,10 @@ from einmal.broker.listeners import PLAINTEXT, Endpoint, NamedListener
 from einmal.broker.resources.turns import Turns
 from einmal.broker.rpc.authentication import Authentication, Unauthenticated
 from einmal.seams import Clock
+from einmal.security.principal import Principal
 from einmal.types import ErrorCode, Instant
 from einmal.wire.api import api_versions, envelope, heartbeat
-from einmal.wire.errors import Truncated, UnknownVersion
+from einmal.wire.errors import Malformed, Truncated, UnknownVersion
 from einmal.wire.messages import RequestHeader, encode_request_header
 from tests.wire.mapped import decode_response, encode_request
 
@@ -203,7 +205,7 @@ async def test_what_only_the_controller_answers_is_passed_on_unless_it_is_here(i
     encoded = (77).to_bytes(4, "big") + b"\x00" + heartbeat.API.encode_response(4, heartbeat.HeartbeatResponse())
     channel: Any = Channel(envelope.EnvelopeResponse(response_data=encoded))
     routes = [route(HeartbeatHandler(), is_forwarded=True)]
-    forwarding = Forwarding(controller(is_active=is_active), channel)
+    forwarding = Forwarding(controller(is_active=is_active), channel, 10_000)
     result = Router(routes, turns(), LISTENER, forwarding=forwarding).dispatch(frame(), "host")
     if is_active:
         assert error_of(await parts_of(result)) is ErrorCode.rebalance_in_progress
@@ -211,9 +213,37 @@ async def test_what_only_the_controller_answers_is_passed_on_unless_it_is_here(i
         assert await finish(result) == encoded[5:]
 
 
+@pytest.mark.parametrize("principal", [None, Principal("User", "x" * 3_000)])
+async def test_what_fits_in_no_envelope_closes_the_connection_of_its_client_alone(principal: Principal | None) -> None:
+    """In an Envelope above its limit a controller would close the one of this node."""
+    sent: list[envelope.EnvelopeRequest] = []
+
+    class Noting(Channel):
+        async def ask(self, _api: Any, _version: int, request: Any, **_options: Any) -> Any:
+            sent.append(request)
+            return self.answer
+
+    limit = 10_000
+    channel: Any = Noting(envelope.EnvelopeResponse(error_code=ErrorCode.not_controller))
+    forwarding = Forwarding(controller(is_active=False), channel, limit)
+    one = Router([route(HeartbeatHandler(), is_forwarded=True)], turns(), LISTENER, forwarding=forwarding)
+    origin: Any = SimpleNamespace(authentication=SimpleNamespace(is_bare=False, principal=principal))
+    refused = 0
+    for size in range(limit - 4_000, limit, 50):
+        deferred = one.dispatch(frame(group_id="g" * (size - len(frame()))), "1" * 45, origin)
+        try:
+            await finish(deferred)
+        except Malformed:
+            refused += 1
+        else:
+            body = encode_request_header(ENVELOPE, 0, 1, "node") + envelope.API.encode_request(0, sent[-1])
+            assert len(body) <= limit
+    assert 4 < refused < 70, "and nearly all that fit are passed on"
+
+
 async def test_the_error_of_this_node_is_the_answer_when_no_controller_answers() -> None:
     channel: Any = Channel(envelope.EnvelopeResponse(error_code=ErrorCode.not_controller))
-    forwarding = Forwarding(controller(is_active=False), channel)
+    forwarding = Forwarding(controller(is_active=False), channel, 10_000)
     routes = [route(HeartbeatHandler(), is_forwarded=True)]
     result = Router(routes, turns(), LISTENER, forwarding=forwarding).dispatch(frame(), "host")
     assert await finish(result) == heartbeat.API.encode_response(4, FOUND)
@@ -241,6 +271,17 @@ async def test_an_envelope_is_refused_where_the_controller_is_not_or_is_no_more(
 
     for refused in (await enveloped(FOUND, frame(), is_active=False), await enveloped(lost(), frame())):
         assert refused == envelope.EnvelopeResponse(error_code=ErrorCode.not_controller)
+
+
+async def test_a_bug_in_a_handler_costs_no_node_its_connection() -> None:
+    async def fails() -> Body:
+        raise struct.error("'h' format requires a smaller number")
+
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, what: reported.append(what["exception"]))
+    for broken in (fails(), heartbeat.HeartbeatResponse(throttle_time=2**40)):
+        assert (await enveloped(broken, frame())).error_code is ErrorCode.unknown_server_error
+    assert [type(each) for each in reported] == [struct.error] * 2
 
 
 async def test_an_envelope_around_what_is_not_passed_on_is_invalid() -> None:

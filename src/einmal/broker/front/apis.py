@@ -73,7 +73,7 @@ from einmal.broker.front.handlers.write_txn_markers import WriteTxnMarkersHandle
 from einmal.broker.front.parts import HandlerType, ListenerParts, NodeParts, Parts, by_type, maker
 from einmal.broker.front.routing.forwarding import Forwarding
 from einmal.broker.front.routing.router import Router
-from einmal.broker.front.routing.routes import ApiRoute, route
+from einmal.broker.front.routing.routes import REQUEST_BYTES_MAX, ApiRoute, route
 from einmal.broker.listeners import Audience, NamedListener
 from einmal.wire.messages import Values, Versions
 
@@ -203,11 +203,13 @@ def router(parts: NodeParts, listener: NamedListener) -> Router:
     forwarded = [entry.build(by_type(parts)) for entry in entries if entry.is_forwarded]
     of_listener = ListenerParts(versions, Router(forwarded, parts.turns, listeners.controllers_elsewhere))
     all_parts = by_type(parts, of_listener)
+    frame_bytes_max = min(REQUEST_BYTES_MAX, parts.config.socket_request_max_bytes)
+    forwarding = Forwarding(parts.controller, parts.controller_channel, frame_bytes_max)
     return Router(
         [entry.build(all_parts)._replace(versions=entry.versions) for entry in entries],
         parts.turns,
         listener,
-        forwarding=None if is_of_controllers else Forwarding(parts.controller, parts.controller_channel),
+        forwarding=None if is_of_controllers else forwarding,
         throttles=parts.throttles if listeners.identifies_clients(listener) else None,
         # A few percent of a small request, for who looks at it.
         counts=parts.requests if parts.config.metrics_listeners else None,

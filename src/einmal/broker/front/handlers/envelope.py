@@ -8,6 +8,7 @@ request is passed on once only (KIP-590).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -36,23 +37,27 @@ class EnvelopeHandler:
             return EnvelopeResponse(error_code=refused)
         if not self.controller.is_active:
             return EnvelopeResponse(error_code=ErrorCode.not_controller)
-        client_address = request.client_host_address.decode("latin-1")
+        # Whatever is wrong with one client's request, the broker's connection stays: those of others are on it.
         try:
-            encoded = request.request_principal
-            principal = None if encoded is None else decode_principal(encoded)
-            result = self.router.dispatch(bytearray(request.request_data), client_address, principal=principal)
+            return await self._answer(request)
         except AuthorizerNotReady:
+            # The broker tries again.
             return EnvelopeResponse(error_code=ErrorCode.not_controller)
         except WireError:
             return EnvelopeResponse(error_code=ErrorCode.invalid_request)
+        except Exception as error:  # noqa: BLE001 - a bug in a handler.
+            what = {"message": "a request in an Envelope failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(what)
+            return EnvelopeResponse(error_code=ErrorCode.unknown_server_error)
+
+    async def _answer(self, request: EnvelopeRequest) -> EnvelopeResponse:
+        """Raises WireError."""
+        encoded = request.request_principal
+        principal = None if encoded is None else decode_principal(encoded)
+        client_address = request.client_host_address.decode("latin-1")
+        result = self.router.dispatch(bytearray(request.request_data), client_address, principal=principal)
         if not isinstance(result, list):
-            try:
-                body = await result.body()
-            except AuthorizerNotReady:
-                # The broker's own connection stays: it tries again.
-                return EnvelopeResponse(error_code=ErrorCode.not_controller)
-            except WireError:
-                return EnvelopeResponse(error_code=ErrorCode.invalid_request)
+            body = await result.body()
             if _names(body, ErrorCode.not_controller):
                 # The lead was lost meanwhile: whoever has it now is to be asked, not the client.
                 return EnvelopeResponse(error_code=ErrorCode.not_controller)

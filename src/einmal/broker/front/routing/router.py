@@ -17,7 +17,7 @@ from einmal.broker.front.context import Body, Buffer, HandlerResult, Origin, Par
 from einmal.broker.front.quotas.charge import Charge
 from einmal.broker.front.quotas.client_throttles import ClientThrottles
 from einmal.broker.front.routing.forwarding import Forwarding
-from einmal.broker.front.routing.routes import ApiRoute
+from einmal.broker.front.routing.routes import REQUEST_BYTES_MAX, ApiRoute
 from einmal.broker.front.routing.throttle_times import own_throttle_ms, with_throttle_ms
 from einmal.broker.listeners import NamedListener
 from einmal.broker.resources.counts import RequestCounts
@@ -42,9 +42,6 @@ Parts: TypeAlias = list[Buffer]
 _AT_ONCE_BYTES_MAX: Final = 4 * 1024
 """Maximum size of a request that is read at once, unless it is a Produce: a larger one waits for its turn, since
 reading it takes milliseconds."""
-_UNPACKED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Maximum size of any request but Produce, whose records stay bytes: a decoded request takes ten times as much
-memory."""
 _WIDE: Final = 1_000
 """A Produce for more partitions waits for its turn too."""
 _NARROW_BYTES_MAX: Final = 8 * _WIDE
@@ -144,7 +141,7 @@ class Router:
         if api_key == _PRODUCE and len(frame) > _NARROW_BYTES_MAX and partition_count(version, frame, position) > _WIDE:
             return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge, begun)
         if len(frame) > _AT_ONCE_BYTES_MAX and api_key != _PRODUCE:
-            if len(frame) > _UNPACKED_BYTES_MAX:
+            if len(frame) > REQUEST_BYTES_MAX:
                 raise Malformed(f"request of {len(frame)} bytes to api key {api_key}")
             return Deferred(header, None, self._in_turn(context, route, frame, position), context.charge, begun)
         return self._answer(context, route, frame, position, begun)

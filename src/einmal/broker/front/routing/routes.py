@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from einmal.broker.front.context import HandlerResult, RequestContext
 from einmal.wire.messages import Api, Frame, Values, Versions
 
 Q = TypeVar("Q", bound=Values)
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Maximum size of any request but Produce, whose records stay bytes: a decoded request takes ten times as much
+memory."""
 
 
 class Handler(Protocol[Q]):
