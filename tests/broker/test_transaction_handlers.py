@@ -303,7 +303,7 @@ async def test_list_filters_by_a_pattern(tmp_path: Path) -> None:
         assert not (await listed("orders")).transaction_states
         assert len((await listed(r"(?i)ORDERS-\d")).transaction_states) == 1
         assert not (await listed("(a*)*" * 20 + "b")).transaction_states
-        for wrong in ("(", "(?=a)", r"(a)\1", "((a{100}){100}){100}", "\\pL" * 100_000, "a" * 513):
+        for wrong in ("(", "(?=a)", r"(a)\1", "((a{100}){100}){100}", "\\pL" * 10_000, "a" * 513):
             assert (await listed(wrong)).error_code is ErrorCode.invalid_regular_expression
 
 
