@@ -33,6 +33,11 @@ class TestDuckDB(LocalTasks, DuckDBHooks):
         ("id INTEGER", "id double", "column 'id' of table words is INTEGER, and double in the rows"),
         ("id BIGINT", "id bigint, name string", "no column 'name'"),
         ("id BIGINT, other VARCHAR NOT NULL", "id bigint", "column 'other' of table words is NOT NULL"),
+        (
+            "id BIGINT); ALTER TABLE words RENAME TO t; CREATE VIEW words AS SELECT id FROM t --",
+            "id bigint",
+            "is a view",
+        ),
     ],
 )
 def test_table_that_would_change_values_is_refused(

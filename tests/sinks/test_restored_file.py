@@ -11,6 +11,7 @@ import pytest
 
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.arrow_rows import ArrowRows
+from einmal.sinks.embedded import EmbeddedSink
 from einmal.sinks.kinds import new_sink
 from einmal.sinks.sink import Opening
 from einmal.testing.sinks.driving import RunUnderTest, tables_of
@@ -70,3 +71,23 @@ def test_two_databases_with_one_staging_directory_keep_each_others_files(
         first.record(identity, record(0, 1, "words"))
         first.commit(identity)
     assert list(staging.glob("*/*")) == []
+
+
+@pytest.mark.parametrize("hooks", [SQLiteHooks(), DuckDBHooks()], ids=lambda hooks: hooks.kind)
+def test_a_table_that_was_dropped_with_its_rows_is_not_made_anew(hooks: OwnHooks, tmp_path: Path) -> None:
+    run = RunUnderTest(hooks, tmp_path, "words")
+    run.start()
+    run.stage(0, [(1, "one")])
+    run.record(0)
+    run.commit()
+    run.die()
+    sink = hooks.sink(tmp_path)
+    assert isinstance(sink, EmbeddedSink)
+    with closing(sink._database.connect()) as connection:
+        connection.execute("DROP TABLE words")
+    schema = ArrowRows(tables_of([(2, "two")])).schema
+    ((why, hint),) = sink.problems("words", schema)
+    assert "does not exist, and by the record of 'words' it has rows up to batch 0" in why and "reset" in hint
+    assert sink.problems("another", schema) == []
+    # It exists now: its owner has decided.
+    assert sink.problems("words", schema) == []

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
 from einmal.options.values import OptionError, Options
 from einmal.sinks.commit_point import SinkFailed
-from einmal.sinks.sqlite import SQLiteSink
+from einmal.sinks.sqlite import SQLiteSink, _values
 from einmal.testing.sinks.driving import RunUnderTest
 from tests.sinks.files import schema_of
 from tests.sinks.hooks import SQLiteHooks
@@ -69,13 +71,18 @@ def test_rows_that_a_trigger_ignores_are_left_out_by_the_table_s_own_rule(tmp_pa
         ("id INTEGER, other TEXT NOT NULL", "id bigint", "column 'other' of table words is NOT NULL"),
         ("id INTEGER", "id array<int>", "type array<int>, which no column of the database can have"),
         ("id INTEGER", "id bigint, ID bigint", "two columns 'id'"),
+        (
+            "id INTEGER); ALTER TABLE words RENAME TO t; CREATE VIEW words AS SELECT id FROM t --",
+            "id bigint",
+            "is a view",
+        ),
     ],
 )
 def test_table_that_cannot_take_the_rows_is_refused(
     tmp_path: Path, spark: SparkSession, declared: str, rows: str, problem: str
 ) -> None:
     with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
-        connection.execute(f"CREATE TABLE words ({declared})")
+        connection.executescript(f"CREATE TABLE words ({declared})")
     schema = schema_of(spark, rows)
     problems = SQLiteHooks().sink(tmp_path).problems("values", schema)
     assert len(problems) == 1 and problem in problems[0][0] and problems[0][1]
@@ -134,3 +141,37 @@ def test_path_that_is_no_file_is_refused(path: str) -> None:
 def test_internal_table_is_no_output(table: str) -> None:
     with pytest.raises(OptionError, match="internal"):
         SQLiteSink(Options({"path": "/tmp/rows.db", "table": table}))
+
+
+@pytest.mark.parametrize("table", ["analytics.orders", "main.orders", ".", "a."])
+def test_a_schema_is_refused_and_a_dot_in_quotes_is_of_the_name(table: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.db")
+    with pytest.raises(OptionError, match="names a schema"):
+        SQLiteSink(Options({"path": path, "table": table}))
+    assert SQLiteSink(Options({"path": path, "table": f'"{table}"'})).table == f"{table} in {path}"
+
+
+@pytest.mark.parametrize("is_deferred", [False, True])
+def test_a_row_without_its_parent_is_not_committed(tmp_path: Path, is_deferred: bool) -> None:
+    deferred = " DEFERRABLE INITIALLY DEFERRED" if is_deferred else ""
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+        connection.execute("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+        connection.execute(f"CREATE TABLE words (id INTEGER REFERENCES parents (id){deferred}, name TEXT)")
+    run = RunUnderTest(SQLiteHooks(), tmp_path, "values")
+    run.start()
+    run.stage(0, [(1, "one")])
+    with pytest.raises(SinkFailed, match="FOREIGN KEY"):
+        run.record(0)
+        run.commit()
+    run.abort()
+    run.die()
+    assert SQLiteHooks().rows(tmp_path) == []
+
+
+def test_decimals_have_all_their_digits_and_times_their_year(tmp_path: Path) -> None:
+    decimals = pyarrow.array([Decimal("0.00000001"), None, Decimal("12.5"), Decimal(0)], pyarrow.decimal128(20, 8))
+    assert _values("d", decimals) == ["0.00000001", None, "12.50000000", "0.00000000"]
+    time = 11_248_738 * 86_400_000_000
+    assert _values("t", pyarrow.array([time], pyarrow.timestamp("us", "UTC"))) == ["32768-01-01T00:00:00.000000Z"]
+    assert _values("t", pyarrow.array([time], pyarrow.timestamp("us"))) == ["32768-01-01T00:00:00.000000"]
+    assert _values("d", pyarrow.array([11_248_738], pyarrow.date32())) == ["32768-01-01"]

@@ -102,6 +102,14 @@ class DuckDB(Database):
         ).fetchall()
         return [Column(*row) for row in rows]
 
+    def takes_no_rows(self, connection: Any, table: str) -> str:
+        is_view = connection.execute(
+            "SELECT 1 FROM duckdb_views() WHERE lower(view_name) = lower(?) AND schema_name = current_schema() "
+            "AND database_name = current_database()",
+            [table],
+        ).fetchone()
+        return "is a view" if is_view else ""
+
     def is_kept(self, declared: str, wanted: str) -> bool:
         """An insert casts, and a cast may round."""
         return declared.upper() == wanted

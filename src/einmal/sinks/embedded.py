@@ -125,6 +125,10 @@ class Database(ABC):
         """Return the columns of a table; none if it does not exist."""
 
     @abstractmethod
+    def takes_no_rows(self, connection: Any, table: str) -> str:
+        """Why no row can be inserted into what has this name; empty: it is a table, or there is none."""
+
+    @abstractmethod
     def column_type(self, kind: RowType) -> str | None:
         """The type of a column for a type of Spark's; None: there is none."""
 
@@ -300,7 +304,7 @@ class EmbeddedCommitPoint(RowCommitPoint):
     def _check(self, schema: RowSchema) -> None:
         with self._connection() as connection:
             problems = record_problems(self._tolerated, schema, self._database.own_columns)
-            problems += prepare_table(self._database, connection, self._table, schema.without(RECORD))
+            problems += prepare_table(self._database, connection, self._table, schema.without(RECORD), self._name)
         if problems:
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
             raise SinkFailed(reason, will_again=True)
@@ -364,7 +368,7 @@ class EmbeddedSink(RowSink):
         if path.startswith(":") or "://" in path or path.startswith("file:"):
             raise OptionError(f'option "path" is the path of a {self.KIND} file, not {path!r}')
         self._path = Path(path).absolute()
-        self._table = options.required("table", "words")
+        self._table = _table_name(options.required("table", "words"))
         if self._table.lower() in INTERNAL or self._table.lower().startswith("sqlite_"):
             raise OptionError(f'option "table": {self._table} is an internal table; write to a table of your own')
         self._staging = Path(options.text("staging") or f"{self._path}.staging").absolute()
@@ -419,7 +423,7 @@ class EmbeddedSink(RowSink):
             if schema is None:
                 return []
             problems = record_problems(self._errors, schema, self._database.own_columns)
-            return problems + prepare_table(self._database, connection, self._table, schema.without(RECORD))
+            return problems + prepare_table(self._database, connection, self._table, schema.without(RECORD), name)
 
     @contextlib.contextmanager
     def _connection(self, *, creating: bool = False) -> Iterator[Any]:
@@ -430,12 +434,19 @@ class EmbeddedSink(RowSink):
             raise SinkError(f"{self._path}: {error}") from error
 
 
-def prepare_table(database: Database, connection: Any, table: str, schema: RowSchema) -> list[tuple[str, str]]:
+def prepare_table(
+    database: Database, connection: Any, table: str, schema: RowSchema, pipeline: str
+) -> list[tuple[str, str]]:
     """Create the table if it does not exist; what is wrong with it for rows of this schema. Raises ``errors``."""
     if problems := _columns_without_type(database, schema):
         return problems
+    if why := database.takes_no_rows(connection, table):
+        return [(f"{table} {why}", "write to a table")]
     if existing := database.columns(connection, table):
         return _columns_that_differ(database, table, schema, existing)
+    row = _row(connection, pipeline)
+    if problems := stored_record.missing_table(pipeline, None if row is None else row[1], table):
+        return problems
     columns = ", ".join(f"{quoted(field.name)} {database.column_type(field.type)}" for field in schema)
     connection.execute(f"CREATE TABLE {quoted(table)} ({columns})")
     return []
@@ -480,6 +491,18 @@ def _columns_that_differ(
         (f"column {name!r} of table {table} is NOT NULL, and the rows have none", "select it in the query")
         for name in required
     ]
+
+
+def _table_name(given: str) -> str:
+    """Raises OptionError."""
+    if len(given) > 2 and given[0] == given[-1] == '"':
+        return given[1:-1].replace('""', '"')
+    if "." in given:
+        raise OptionError(
+            f'option "table": {given} names a schema, and tables of the schema main are written; '
+            f"{quoted(given)} in quotes is a table whose name has a dot"
+        )
+    return given
 
 
 def _row(connection: Any, name: str) -> tuple[Any, ...] | None:

@@ -27,6 +27,7 @@ from einmal.sinks.rejections import (
 )
 from einmal.sinks.row_schema import RowType
 from einmal.sinks.staged_files import StagedFile
+from einmal.sinks.time_text import time_text
 
 _BUSY_TIMEOUT_MS: Final = 30_000
 _ROWS: Final = 10_000
@@ -82,6 +83,7 @@ class SQLite(Database):
             if is_new:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA foreign_keys = ON")
         except sqlite3.Error:
             connection.close()
             raise
@@ -91,9 +93,9 @@ class SQLite(Database):
         connection.execute("BEGIN IMMEDIATE")
 
     def is_open(self, connection: Any, error: Exception) -> bool:
-        # Extended codes have the primary code in their lowest byte.
-        is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-        return is_busy and bool(connection.in_transaction)
+        # Extended codes have the primary code in their lowest byte. A deferred constraint is checked by COMMIT.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT) and bool(connection.in_transaction)
 
     def refuses_rows(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | sqlite3.ProgrammingError)
@@ -105,6 +107,15 @@ class SQLite(Database):
             Column(name, kind, bool(is_not_null) and default is None and not key)
             for _, name, kind, is_not_null, default, key in rows
         ]
+
+    def takes_no_rows(self, connection: Any, table: str) -> str:
+        is_view = connection.execute(
+            "SELECT 1 FROM sqlite_master AS v WHERE v.type = 'view' AND v.name = ? COLLATE NOCASE AND NOT EXISTS "
+            # A view's triggers are all INSTEAD OF.
+            "(SELECT 1 FROM sqlite_master AS t WHERE t.type = 'trigger' AND t.tbl_name = v.name COLLATE NOCASE)",
+            [table],
+        ).fetchone()
+        return "is a view without a trigger" if is_view else ""
 
     def column_type(self, kind: RowType) -> str | None:
         return _TYPES.get(kind.kind if kind.kind == "decimal" else str(kind))
@@ -251,10 +262,14 @@ def _values(name: str, column: Any) -> list[Any]:
             f"column {name!r} has NaN, which SQLite would store as NULL: replace it (nanvl)", will_again=True
         )
     if types.is_timestamp(kind):
-        unit = pyarrow.timestamp("us", None if kind.tz is None else "UTC")
-        column = compute.replace_substring(column.cast(unit).cast(pyarrow.string()), " ", "T")
-    elif types.is_decimal(kind) or types.is_date(kind):
-        column = column.cast(pyarrow.string())
+        column = compute.replace_substring(time_text(column), " ", "T")
+        if kind.tz is not None:
+            column = compute.binary_join_element_wise(column, "Z", "")
+    elif types.is_date(kind):
+        column = time_text(column)
+    elif types.is_decimal(kind):
+        # With all digits: Arrow writes small ones with an exponent.
+        return [None if value is None else f"{value:f}" for value in column.to_pylist()]
     elif types.is_boolean(kind):
         column = column.cast(pyarrow.int8())
     return column.to_pylist()  # type: ignore[no-any-return]

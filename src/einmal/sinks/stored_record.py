@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from einmal.commit_protocol.batch_plan import NOBODY
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Committed
@@ -21,6 +22,23 @@ def committed(name: str, text: str, timestamp_ms: int) -> Committed:
         return Committed(name, decoded(name, text), timestamp_ms)
     except UnreadableCommitRecord as error:
         return Committed(name, None, timestamp_ms, str(error))
+
+
+def missing_table(name: str, text: str | None, table: str) -> list[tuple[str, str]]:
+    """Return the problem of a table that does not exist: the record may prove rows that were dropped with it."""
+    try:
+        record = decoded(name, text)
+    except UnreadableCommitRecord:
+        # Whoever reads the record next is refused.
+        return []
+    if record is None or record.query_id == NOBODY:
+        return []
+    return [
+        (
+            f"table {table} does not exist, and by the record of {name!r} it has rows up to batch {record.batch_id}",
+            "restore it; or create it, to continue without them; or begin anew: einmal pipeline reset",
+        )
+    ]
 
 
 def compare(name: str, known: Known | None, stored: str | None, location: str, cause: str) -> None:

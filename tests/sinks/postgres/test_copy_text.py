@@ -74,3 +74,19 @@ def test_random_text_survives() -> None:
     fields = [line.split("\t") for line in lines]
     assert [read(first) for first, _ in fields] == texts
     assert [read(second) for _, second in fields] == texts[::-1]
+
+
+def test_a_float_has_the_digits_of_its_value() -> None:
+    single = pyarrow.array([0.1, None, 1.5], pyarrow.float32())
+    assert copy_text(batch(f=single)) == b"0.10000000149011612\n\\N\n1.5\n"
+    assert copy_text(batch(f=pyarrow.array([[0.1]], pyarrow.list_(pyarrow.float32())))) == b'{"0.10000000149011612"}\n'
+
+
+def test_times_far_away_have_a_text_that_the_server_reads() -> None:
+    day, time = (
+        pyarrow.array([11_248_738], pyarrow.date32()),
+        pyarrow.array([2**63 - 1], pyarrow.timestamp("us", "UTC")),
+    )
+    arrays = pyarrow.array([[11_248_738]], pyarrow.list_(pyarrow.date32()))
+    line = b'32768-01-01\t294247-01-10 04:00:54.775807\t{"32768-01-01"}\n'
+    assert copy_text(batch(d=day, t=time, a=arrays)) == line

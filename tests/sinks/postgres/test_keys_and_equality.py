@@ -94,9 +94,14 @@ def test_a_key_is_found_by_the_collation_of_its_column(rig: Rig, mode: str, coll
         ("varchar(9)", ("a", "b")),
         ("inet", ("10.0.0.1", "10.0.0.2")),
         ("json[]", ('{"a": 1}', '{"a": 2}')),
+        ("citext", ("a", "A")),
+        ("citext[]", ("a", "A")),
+        ("char(3)", ("a", "b")),
     ],
 )
 def test_a_history_has_columns_of_every_type_that_is_accepted(rig: Rig, kind: str, values: tuple[str, str]) -> None:
+    if "citext" in kind:
+        rig.rows("CREATE EXTENSION citext")
     columns = f"id int, doc {kind}, valid_from timestamp, valid_to timestamp, is_current boolean"
     rig.rows(f"CREATE TABLE t ({columns})")
     rig.rows("CREATE UNIQUE INDEX ON t (id) WHERE is_current")
@@ -116,3 +121,19 @@ def test_an_order_by_a_column_without_an_order_is_refused_before_anything_is_wri
     doc = "array('1')" if kind.endswith("[]") else "'1'"
     with pytest.raises(PreflightFailed, match="has no order"):
         query.write(f"SELECT CAST(1 AS int) AS id, {doc} AS doc")
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [("double precision", "0.0D", "-0.0D"), ("numeric", "1.0BD", "1.00BD")],
+)
+def test_a_history_has_a_version_of_every_value_that_is_another_one(
+    rig: Rig, kind: str, first: str, second: str
+) -> None:
+    rig.rows(f"CREATE TABLE t (id int, doc {kind}, valid_from timestamp, valid_to timestamp, is_current boolean)")
+    rig.rows("CREATE UNIQUE INDEX ON t (id) WHERE is_current")
+    query = Query(rig, mode="scd2", key="id")
+    for number, value in enumerate((first, second, second)):
+        since = f"TIMESTAMP_NTZ '2026-01-0{number + 1} 00:00:00'"
+        query.write(f"SELECT CAST(1 AS int) AS id, {value} AS doc, {since} AS valid_from")
+    assert query.rows("valid_from::date::text, is_current") == [("2026-01-01", False), ("2026-01-02", True)]

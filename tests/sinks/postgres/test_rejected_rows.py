@@ -107,7 +107,10 @@ def test_rows_that_copy_cannot_take_are_rejected(rig: Rig) -> None:
         "SELECT id, CASE id WHEN 1 THEN concat('secret', char(0)) WHEN 2 THEN CAST(X'ff41' AS string) ELSE 'fine' END"
         " AS name, CASE id WHEN 3 THEN DATE '-0004-01-01' WHEN 5 THEN DATE '+12345-01-01' ELSE DATE '2026-01-01' END"
         " AS day, CASE id WHEN 4 THEN TIMESTAMP '-0004-01-01' ELSE TIMESTAMP '2026-01-01' END AS time,"
-        " CASE id WHEN 6 THEN array('a', concat('b', char(0))) ELSE array('a') END AS tags, id AS at FROM range(8)"
+        " CASE id WHEN 6 THEN array('a', concat('b', char(0))) ELSE array('a') END AS tags,"
+        " CASE id WHEN 2 THEN null WHEN 8 THEN array(null, DATE '-0004-01-01') ELSE array(DATE '+45678-01-01') END"
+        " AS days,"
+        " id AS at FROM range(9)"
     )
     assert rejected == {
         1: "character_not_in_repertoire",
@@ -115,6 +118,7 @@ def test_rows_that_copy_cannot_take_are_rejected(rig: Rig) -> None:
         3: "datetime_field_overflow",
         4: "datetime_field_overflow",
         6: "character_not_in_repertoire",
+        8: "datetime_field_overflow",
     }
     assert query.rows("id, name, day::text") == [
         (0, "fine", "2026-01-01"),

@@ -104,9 +104,43 @@ def test_what_is_no_table_is_refused(rig: Rig) -> None:
     rig.rows("CREATE UNLOGGED TABLE u (n int)")
     rig.rows("CREATE RULE r AS ON INSERT TO base DO ALSO NOTHING")
     schema = rig.spark.sql("SELECT 1 AS n").schema
-    for table, what in (("t", "is a view"), ("u", "is UNLOGGED"), ("base", "has rules")):
+    rig.rows("CREATE TABLE p (n int) PARTITION BY LIST (n)")
+    rig.rows("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1) PARTITION BY LIST (n)")
+    rig.rows("CREATE UNLOGGED TABLE p_1_1 PARTITION OF p_1 FOR VALUES IN (1)")
+    for table, what in (
+        ("t", "is a view"),
+        ("u", "is UNLOGGED"),
+        ("base", "has rules"),
+        ("p", "has the partition p_1_1, which is UNLOGGED"),
+    ):
         ((found, _),) = rig.sink(table=table).problems("p", schema_of(schema))
         assert what in found
+
+
+def test_a_table_that_was_dropped_with_its_rows_is_not_made_anew(rig: Rig) -> None:
+    query = Query(rig)
+    query.write("SELECT 1 AS n")
+    rig.rows("DROP TABLE t")
+    why = "table t does not exist, and by the record of .* it has rows up to batch 0"
+    with pytest.raises(PreflightFailed, match=why):
+        query.write("SELECT 2 AS n")
+    schema = rig.spark.sql("SELECT 1 AS n").schema
+    ((found, hint),) = rig.sink(table="t").problems(query.driver.name, schema_of(schema))
+    assert "does not exist" in found and "pipeline reset" in hint
+    assert rig.rows("SELECT to_regclass('t')") == [(None,)]
+    rig.rows("CREATE TABLE t (n int)")
+    assert rig.sink(table="t").problems(query.driver.name, schema_of(schema)) == []
+
+
+def test_floats_and_times_far_away_keep_their_values(rig: Rig) -> None:
+    rig.rows("CREATE TABLE t (f float8, g real, d date, s timestamptz)")
+    query = Query(rig)
+    query.write(
+        "SELECT 0.1F AS f, 0.1F AS g, date_from_unix_date(11248738) AS d, timestamp_micros(971890963200000000) AS s"
+    )
+    assert query.rows("f = 0.1::real, g = 0.1::real, d::text, s = '32768-01-01 00:00:00+00'") == [
+        (True, True, "32768-01-01", True)
+    ]
 
 
 def test_upsert_needs_a_unique_key_and_scd2_its_columns(rig: Rig) -> None:

@@ -188,7 +188,7 @@ class PostgresCommitPoint(RowCommitPoint):
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         from einmal.sinks.postgres.copying import copy_rows
         from einmal.sinks.postgres.mapping import mapped
-        from einmal.sinks.postgres.preparing import prepared
+        from einmal.sinks.postgres.preparing import TablePreparation
 
         self._drop_remains()
         schema = rows.schema
@@ -196,8 +196,9 @@ class PostgresCommitPoint(RowCommitPoint):
 
         def create() -> staging.Staged:
             # First: a fenced driver makes nothing.
-            _compare_epoch(self._records.row(self._session, self._name, "FOR SHARE"), self._own_identity, self._name)
-            self._shape = prepared(self._session, self._options, schema)
+            row = self._records.row(self._session, self._name, "FOR SHARE")
+            record = _compare_epoch(row, self._own_identity, self._name).text
+            self._shape = TablePreparation(self._session, self._options, self._name, record).table(schema)
             tolerates = self._options.errors.tolerates
             columns = mapped(schema.without(RECORD), self._shape, self._options)
             columns += RECORD_COLUMNS if tolerates else ()
@@ -345,9 +346,10 @@ def _own(identity: Identity) -> PostgresIdentity:
     return identity
 
 
-def _compare_epoch(row: HeldRow | None, held: PostgresIdentity, name: str) -> None:
+def _compare_epoch(row: HeldRow | None, held: PostgresIdentity, name: str) -> HeldRow:
     if row is None or (row.epoch, row.holder) != (held.producer_id, held.holder):
         raise _lost_or_fenced(row, held, name)
+    return row
 
 
 def _lost_or_fenced(row: HeldRow | None, held: PostgresIdentity, name: str) -> SinkError | PipelineRefused:

@@ -8,6 +8,8 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.compute as pc
 
+from einmal.sinks.time_text import time_text
+
 _NULL: Final = "\\N"
 
 
@@ -51,9 +53,12 @@ def _values(column: Any) -> Any:
     kind = column.type
     if pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind):
         return _hex(column.cast(pyarrow.binary()))
-    if pyarrow.types.is_timestamp(kind) and kind.tz is not None:
-        # Arrow formats a time with a zone thirty times slower; the task's session has UTC.
-        column = column.cast(pyarrow.int64()).cast(pyarrow.timestamp(kind.unit))
+    if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_date(kind):
+        # The task's session has UTC.
+        return time_text(column)
+    if pyarrow.types.is_float32(kind):
+        # All digits of its value: those that identify it among floats are another value as a double.
+        column = column.cast(pyarrow.float64())
     return column.cast(pyarrow.string())
 
 

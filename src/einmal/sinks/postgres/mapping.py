@@ -68,6 +68,10 @@ _TEXT: Final = "S"
 _TEXT_ARRAYS: Final = frozenset({"_text", "_varchar", "_bpchar"})
 _JSON: Final = frozenset({"json", "jsonb"})
 _TIMES: Final = frozenset({"timestamp", "timestamptz"})
+_EXACT: Final = frozenset(
+    {"bool", "int2", "int4", "int8", "text", "varchar", "bytea", "date", "timestamp", "timestamptz", "uuid"}
+)
+"""Types whose equal values are the same. In others 1.0 equals 1.00, 0 equals -0, and "a" equals "A"."""
 _MICROSECONDS: Final = 6
 """Digits of a second, which Spark's times have and PostgreSQL's unless a column has fewer: its modifier."""
 _VARHDRSZ: Final = 4
@@ -169,7 +173,7 @@ def mapped(schema: RowSchema, shape: TableShape, options: PostgresOptions) -> li
                 source=frame_column.field.name,
                 column=None if column is None else column.name,
                 wide=_wide(f"c{number}", frame_column.field.type, column) if options.errors.tolerates else None,
-                is_exact=column is None or (column.is_ordered and not column.collation),
+                is_exact=column is None or (column.base in _EXACT and not column.collation),
             )
         )
     return columns

@@ -54,7 +54,7 @@ class PostgresSink(RowSink):
         return str(self._asked(_NOBODY, ask))
 
     def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
-        from einmal.sinks.postgres.preparing import server_problems, table_problems
+        from einmal.sinks.postgres.preparing import TablePreparation, server_problems
 
         def ask(session: Session) -> list[tuple[str, str]]:
             problems = server_problems(session)
@@ -62,7 +62,9 @@ class PostgresSink(RowSink):
             if self._options.errors.tolerates:
                 problems += filter(None, [RejectedTable(self._options.schema).problem(session)])
             if schema is not None and not problems:
-                problems += table_problems(session, self._options, schema)
+                row = self._records.row(session, name)
+                record = None if row is None else row.text
+                problems += TablePreparation(session, self._options, name, record).problems(schema)
             return problems
 
         problems: list[tuple[str, str]] = self._asked(name, ask)

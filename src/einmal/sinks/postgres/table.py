@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,11 @@ from einmal.postgresql.names import TableName
 from einmal.sinks.postgres.session import Session
 
 _TABLE: Final = sql.SQL(
-    "SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relhasrules"
+    "SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relhasrules,"
+    # A partition that is no ordinary, logged table.
+    " (SELECT ARRAY[p.oid::regclass::text, p.relkind::text, p.relpersistence::text]"
+    "  FROM pg_partition_tree(c.oid::regclass) t JOIN pg_class p ON p.oid = t.relid"
+    "  WHERE t.isleaf AND p.oid <> c.oid AND (p.relkind <> 'r' OR p.relpersistence <> 'p') ORDER BY 1 LIMIT 1)"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"
 )
 _COLUMNS: Final = sql.SQL(
@@ -119,7 +123,7 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
     row = session.execute(what, _TABLE, (name.in_quotes,)).fetchone()
     if row is None:
         return None
-    oid, schema, table, kind, persistence, has_rules = row
+    oid, schema, table, kind, persistence, has_rules, partition = row
     columns = session.execute(what, _COLUMNS, {"table": oid}).fetchall()
     keys = session.execute(what, _KEYS, {"table": oid}).fetchall()
     return TableShape(
@@ -142,14 +146,16 @@ def find_table(session: Session, name: TableName) -> TableShape | None:
             )
             for column in columns
         ),
-        problem=_problem(kind, persistence, has_rules),
+        problem=_problem(kind, persistence, has_rules, partition),
         keys=tuple(frozenset(names) for names, is_partial, _, is_whole in keys if is_whole and not is_partial),
         partial_keys=tuple(frozenset(names) for names, is_partial, _, is_whole in keys if is_whole and is_partial),
         indexes={index: frozenset(names) for names, _, index, _ in keys},
     )
 
 
-def _problem(kind: str, persistence: str, has_rules: bool) -> str:
+def _problem(kind: str, persistence: str, has_rules: bool, partition: Sequence[str] | None = None) -> str:
+    if partition is not None:
+        return f"has the partition {partition[0]}, which {_problem(partition[1], partition[2], False)}"
     if kind in _KINDS:
         return f"is {_KINDS[kind]}"
     if persistence == "t":

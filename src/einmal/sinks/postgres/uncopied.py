@@ -1,7 +1,7 @@
 """Rows that no COPY could take, whatever the staging table's types: each is staged as a refusal, its record alone.
 
 These are the values of Spark that no type of PostgreSQL has: the character NUL, text that is not UTF-8, and times
-before year 1. (Arrow writes the latter with a minus sign; PostgreSQL reads no such year.)
+before year 1, in arrays, too. (ISO 8601 writes the latter with a minus sign; PostgreSQL reads no such year.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from einmal.sinks.postgres.staging import REFUSAL
 from einmal.sinks.rejections import RECORD
 
 _DAYS_MIN: Final = -719_162
-_DAYS_MAX: Final = 2_145_042_541
+_DAYS_MAX: Final = 2_145_042_905
 """0001-01-01, and 5874897-12-31: the last date of PostgreSQL."""
 _MICROSECONDS_MIN: Final = _DAYS_MIN * 86_400_000_000
 _CHARACTER: Final = "character_not_in_repertoire: "
@@ -60,7 +60,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _has_unknown_time(column: Any) -> bool:
-    numbers, least, most = _times(column)
+    numbers, least, most = _times(column.flatten() if _is_array(column) else column)
     if numbers is None:
         return False
     extremes = pc.min_max(numbers).as_py()
@@ -76,14 +76,17 @@ def _times(column: Any) -> tuple[Any, int, int]:
     return None, 0, 0
 
 
+def _is_array(column: Any) -> bool:
+    return bool(pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type))
+
+
 def _refused(name: str, column: Any) -> list[tuple[int, str]]:
-    numbers, least, most = _times(column)
+    numbers, least, most = _times(column.flatten() if _is_array(column) else column)
     if numbers is not None:
-        beyond = pc.or_(pc.less(numbers, least), pc.greater(numbers, most)).fill_null(False)
-        return [
-            (number, f'{_TIME}column "{name}" has a time that PostgreSQL does not have')
-            for number in pc.indices_nonzero(beyond).to_pylist()
-        ]
+        beyond = pc.indices_nonzero(pc.or_(pc.less(numbers, least), pc.greater(numbers, most)))
+        rows = pc.list_parent_indices(column).take(beyond).unique() if _is_array(column) else beyond
+        why = f'{_TIME}column "{name}" has a time that PostgreSQL does not have'
+        return [(number, why) for number in rows.to_pylist()]
     refusals = []
     for number, value in enumerate(text_of(column)):
         try:
