@@ -27,8 +27,6 @@ _NO_TAGS: Final = 0
 _PIECE_BYTES: Final = 4096
 """Some hundred small structures, which take about a millisecond. Counted in arrays at any depth: one topic may have
 49,000 partitions."""
-_STRING_BYTES_MAX: Final = 32_767
-"""Maximum size of a string: no client reads a longer one, and the older encoding has none."""
 _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 _NO_ID: Final = UUID(int=0).bytes
@@ -189,7 +187,7 @@ def _write_or_default(write: Writer, default: bytes, out: bytearray, value: Any)
 def _write_cut(write: Writer, out: bytearray, value: str | None) -> None:
     """An error's message, which may quote a whole string of the request: cut to the longest string there is."""
     if value is not None:
-        value = value.encode()[:_STRING_BYTES_MAX].decode(errors="ignore")
+        value = value.encode()[:STRING_BYTES_MAX].decode(errors="ignore")
     write(out, value)
 
 
