@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from einmal.declare.document import DeclarationError, flattened
+from einmal.declare.document import DeclarationError, Variables, flattened, reads_nothing, substituted
 from einmal.declare.pipeline import (
     Declaration,
     DeclaredSink,
@@ -17,6 +18,7 @@ from einmal.declare.pipeline import (
     parse,
 )
 from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
+from einmal.options.source import source_options
 from einmal.schemas.settings import NAMES
 
 HEAD = """
@@ -150,6 +152,115 @@ def test_secrets_come_from_files_and_the_environment() -> None:
 def test_a_value_of_the_environment_cannot_change_the_structure() -> None:
     text = HEAD.replace('"paid"', '"${NAME}"') + SOURCE + SINK
     assert declared(text, {"NAME": 'x"\n[sinks.evil]\n'}).name == 'x"\n[sinks.evil]\n'
+
+
+@pytest.mark.parametrize("environment", [{}, {"START": ""}], ids=["not set", "empty"])
+def test_a_default_replaces_a_variable_that_is_not_set_or_empty(environment: dict[str, str]) -> None:
+    text = HEAD + SOURCE + 'startingOffsets = "${START:-earliest}"\n' + SINK
+    (source,) = declared(text, environment).sources
+    assert source_options(source.options, streaming=True).starting == "earliest"
+
+
+@pytest.mark.parametrize(
+    ("value", "environment"),
+    [
+        ("${A:-${B}}", {"A": "", "B": "x"}),
+        ("${A-B}", {}),
+        ("${A:=B}", {}),
+        ("${1}", {}),
+        ("${vault:/secret:key}", {}),
+        ("a${", {}),
+    ],
+)
+def test_what_begins_as_a_reference_and_is_none_is_a_problem(value: str, environment: dict[str, str]) -> None:
+    (problem,) = problems(HEAD + SOURCE + SINK.replace('"paid"', f'"{value}"'), environment)
+    assert problem.startswith("sinks.paid.topic: no reference follows ${\nhint: references are")
+
+
+def test_the_strings_of_a_list_have_references_too() -> None:
+    problems: list[str] = []
+    variables = Variables({"A": "a"}, reads_nothing)
+    assert substituted({"names": ["${A}", ["${B:-b}"], 1]}, variables, problems, "") == {"names": ["a", ["b"], 1]}
+    assert substituted(["${B}"], variables, problems, "names") == ["${B}"]
+    assert problems[0].startswith("names: the environment has no B")
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        (HEAD + SOURCE + 'startingOffsets = "${START}"\n' + SINK, "startingOffsets"),
+        (HEAD + SOURCE + 'failOnDataLoss = " "\n' + SINK, "failOnDataLoss"),
+        (HEAD + SOURCE + SINK.replace('"paid"', '""'), "topic"),
+        (HEAD + SOURCE + SINK + '[sinks.all]\nfrom = "orders"\ntopic = ""\n', "topic"),
+    ],
+)
+def test_an_empty_value_is_no_default(text: str, option: str) -> None:
+    (problem,) = problems(text, {"START": ""})
+    assert f'option "{option}" is empty' in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (HEAD + SOURCE + '[views]\nOrders = "SELECT 1"\n' + SINK, "'orders' and 'Orders' differ only in case"),
+        (HEAD + SOURCE + '[views]\na = "SELECT 1"\nA = "SELECT 2"\n' + SINK, "'a' and 'A' differ only in case"),
+        (HEAD + SOURCE + '[sources.ORDERS]\nsubscribe = "b"\n' + SINK, "'orders' and 'ORDERS' differ only in case"),
+        (HEAD + SOURCE + 'startingOffsets = "earliest"\nStartingOffsets = "latest"\n' + SINK, "set one option twice"),
+        (HEAD + 'kafka.client.id = "a"\nkafka.Client.Id = "b"\n' + SOURCE + SINK, "set one option twice"),
+        (HEAD + 'kafka.client.id = "a"\n"kafka.client.id" = "b"\n' + SOURCE + SINK, "set one option twice"),
+    ],
+)
+def test_names_that_spark_takes_for_one_are_refused(text: str, complaint: str) -> None:
+    (problem,) = problems(text)
+    assert complaint in problem
+
+
+def test_sinks_that_are_columns_of_a_query_differ_in_more_than_case() -> None:
+    other = ROWS.replace("sinks.rows", "sinks.Rows")
+    assert any("'rows' and 'Rows' differ only in case" in problem for problem in problems(HEAD + SOURCE + ROWS + other))
+
+
+def test_adopt_is_of_one_start_and_no_key_of_a_declaration() -> None:
+    declaration = declared(HEAD + SOURCE + SINK, **{"einmal.adopt": "true"})
+    assert declaration.options.adopt
+    assert declaration.writer["einmal.adopt"] == "true"
+    assert not declared(HEAD + SOURCE + SINK).options.adopt
+    for text in ("einmal.adopt = true\n", "[einmal]\nadopt = false\n"):
+        (problem,) = problems(HEAD + text + SOURCE + SINK)
+        assert "einmal run FILE -X einmal.adopt=true" in problem
+    tables = tomllib.loads(HEAD + SOURCE + '[sinks.paid]\ntopic = "paid"\n')
+    assert declare(tables, {"einmal.adopt": "true"}).options.adopt
+    with pytest.raises(DeclarationError, match="at every start"):
+        declare(tables | {"einmal": {"adopt": True}}, {})
+    with pytest.raises(DeclarationError, match="true or false"):
+        declared(HEAD + SOURCE + SINK, **{"einmal.adopt": "maybe"})
+
+
+@pytest.mark.parametrize("interval", ['"10"', "10", "true", '""', '"10s"', '"1 month"', '"-1 second"', '"soon"'])
+def test_an_interval_that_spark_would_refuse_is_a_problem_of_the_file(interval: str) -> None:
+    (problem,) = problems(HEAD + f"trigger.processingTime = {interval}\n" + SOURCE + SINK)
+    assert "trigger.processingTime is an interval" in problem and '"10 seconds"' in problem
+
+
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE])
+def test_a_pipeline_with_a_transactional_id_has_that_name(guarantee: str) -> None:
+    head = HEAD.replace('"paid"', '"orders-by-day"') + f'processing.guarantee = "{guarantee}"\n'
+    assert declared(head + SOURCE + SINK).name == "orders-by-day"
+
+
+@pytest.mark.parametrize("value", ['["a", "b"]', "2026-01-01", "12:00:00", "2026-01-01T00:00:00Z"])
+@pytest.mark.parametrize("where", ["top", "source"])
+def test_a_value_that_is_no_text_of_an_option_is_refused(value: str, where: str) -> None:
+    line = f"kafka.client.id = {value}\n"
+    text = HEAD + line + SOURCE + SINK if where == "top" else HEAD + SOURCE + line + SINK
+    assert any("kafka.client.id is " in problem for problem in problems(text))
+
+
+def test_an_option_of_python_may_be_a_path_and_is_not_none() -> None:
+    tables = tomllib.loads(HEAD + SOURCE + '[sinks.paid]\ntopic = "paid"\n')
+    assert declare(tables | {"checkpointLocation": Path("/c")}, {}).options.checkpoint == "/c"
+    with pytest.raises(DeclarationError, match="subscribe is text"):
+        declare(tables | {"sources": {"orders": {"subscribe": None}}}, {})
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,16 @@ def test_kafka_settings_are_passed_on_without_their_prefix() -> None:
         ({"kafka.bootstrap.servers": "h:1", "assign": "[1]"}, "JSON such as"),
         ({"kafka.bootstrap.servers": "h:1", "assign": "{}"}, '"assign" selects nothing'),
         ({"kafka.bootstrap.servers": "h:1", "assign": '{"t":[]}'}, '"assign" selects nothing'),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t":"12"}'}, "JSON such as"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t":[0.9]}'}, "JSON such as"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t":[true]}'}, "JSON such as"),
+        (SOURCE | {"startingOffsets": '{"a":{"0":23.9}}'}, "earliest or latest"),
+        (SOURCE | {"startingOffsets": '{"a":{"0":Infinity}}'}, "earliest or latest"),
+        (SOURCE | {"startingOffsets": '{"a":{"0":true}}'}, "earliest or latest"),
+        (SOURCE | {"startingOffsets": '{"a":{"0_1":5}}'}, "earliest or latest"),
+        (SOURCE | {"startingOffsetsByTimestamp": '{"a":{"0":1e400}}'}, "JSON of times in ms"),
+        (SOURCE | {"startingOffsets": ""}, '"startingOffsets" is empty'),
+        (SOURCE | {"startingOffsetsByTimestampStrategy": " "}, '"startingOffsetsByTimestampStrategy" is empty'),
         ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, '"subscribe" selects nothing'),
     ],
 )
@@ -259,6 +269,8 @@ def test_at_least_once_needs_no_transactional_id() -> None:
         (SINK | {"transactional_id": "x"}, '"transactional.id" is set twice'),
         (SINK | {"processing.guarantee": "twice"}, "exactly_once_v2, at_least_once, at_most_once"),
         (SINK | {"topics": "x"}, 'did you mean "topic"'),
+        (SINK | {"topic": ""}, '"topic" is empty'),
+        (SINK | {"einmal.adopt": ""}, '"einmal.adopt" is empty'),
     ],
 )
 def test_a_sink_option_that_cannot_be_is_refused_by_name(given: dict[str, str], complaint: str) -> None:
@@ -274,6 +286,8 @@ def test_a_sink_option_that_cannot_be_is_refused_by_name(given: dict[str, str], 
         ({"transactional.id": "t", "txnVersion": "-1"}, "at least 0"),
         ({"checkpointLocation": "/c"}, "is of a stream"),
         ({"txnAppId": "t"}, 'unknown option "txnAppId"'),
+        ({"transactional.id": "", "txnVersion": "1"}, '"transactional.id" is empty'),
+        ({"topic": " "}, '"topic" is empty'),
     ],
 )
 def test_a_batch_has_a_name_and_a_number_or_neither(given: dict[str, str], complaint: str) -> None:

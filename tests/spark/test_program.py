@@ -144,6 +144,28 @@ def test_views_are_written_to_several_topics_in_one_transaction(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("suffix", [".toml", ".py"])
+def test_a_moved_checkpoint_is_adopted_by_one_start_with_the_option_of_the_command_line(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, suffix: str
+) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    create(bootstrap, fields["source"], fields["name"], f"{fields['name']}-odd")
+    fill(bootstrap, fields["source"], range(10))
+    path = written(tmp_path, suffix, TWO_SINKS if suffix == ".toml" else FUNCTION, **fields)
+    writer(load(path, {}), spark).start().awaitTermination()
+    moved = Path(fields["checkpoint"]).rename(tmp_path / "moved")
+    fill(bootstrap, fields["source"], range(10, 20))
+    overrides = {"checkpointLocation": str(moved)}
+    with pytest.raises(PipelineRefused, match="belongs to the query with checkpoint") as refused:
+        writer(load(path, overrides), spark).start()
+    assert "einmal run -X" in refused.value.hint
+    writer(load(path, overrides | {"einmal.adopt": "true"}), spark).start().awaitTermination()
+    assert sorted(values(bootstrap, fields["name"]), key=int) == [str(number) for number in range(0, 20, 2)]
+    # The record is of the new location now.
+    writer(load(path, overrides), spark).start().awaitTermination()
+
+
+@pytest.mark.spark
 def test_a_view_that_is_no_sql_is_named(spark: SparkSession, tmp_path: Path) -> None:
     text = TWO_SINKS.replace("FROM numbers", "FROM letters")
     program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})

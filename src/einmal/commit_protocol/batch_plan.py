@@ -67,9 +67,11 @@ Plan = Write | AlreadyIn | Refuse
 BATCH_WRITES: Final = "batch writes"
 """Stands for the query id in the records of batch writes, which have no query."""
 
+ADOPT_ONCE: Final = "start once with einmal.adopt=true (einmal run -X; .option of a program)"
+"""Hint for a pipeline whose output is known to be complete."""
 _HINT_ADOPT = (
     "if the output up to the start of this batch is known to be complete: einmal pipeline adopt NAME --checkpoint DIR "
-    "(with --file pipeline.toml, if it writes to a database), or start once with einmal.adopt=true; "
+    f"(with --file pipeline.toml, if it writes to a database), or {ADOPT_ONCE}; "
     "otherwise set a transactional.id of its own"
 )
 _HINT_NO_RECORD = (
@@ -115,8 +117,7 @@ def plan_start(record: CommitRecord | None, start: QueryStart, *, stateful: bool
         return Refuse(
             f"the checkpoint {start.checkpoint!r} was deleted or replaced after batch {record.batch_id} was "
             "committed: the state that belongs to the committed output is gone",
-            "restore the checkpoint, or start once with einmal.adopt=true to begin with empty state at the commit "
-            "record's end",
+            f"restore the checkpoint, or {ADOPT_ONCE} to begin with empty state at the commit record's end",
         )
     return Write()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from einmal.misspelt import nearest_name
@@ -13,7 +13,10 @@ from einmal.options.values import OptionError
 from einmal.security.errors import SecuritySettingError
 from einmal.security.properties import resolved
 
-_VARIABLE: Final = re.compile(r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\{(?:file|env):[^}]*\})")
+_VARIABLE: Final = re.compile(
+    r"\$(\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{)[^}])*))?\}|\{(?:file|env):[^}]*\}|(?P<unknown>\{))"
+)
+_REFERENCES: Final = "references are ${NAME}, ${NAME:-text}, ${env:NAME} and ${file:PATH:KEY}, none within another"
 
 
 class DeclarationError(OptionError):
@@ -41,6 +44,31 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             result[f"{prefix}{name}"] = value
     return result
+
+
+def same_names(names: Iterable[str]) -> list[list[str]]:
+    """The groups of names that differ in case at most."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.lower(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def refuse_same(where: str, table: Mapping[str, Any], problems: list[str]) -> None:
+    """Note the keys of a table that are one option, whose value would be the last: names differ in more than case."""
+    for same in same_names(_leaves(table)):
+        at = f"{where}: " if where else ""
+        names = " and ".join(map(repr, dict.fromkeys(same)))
+        problems.append(f"{at}{names} set one option twice\nhint: leave one out")
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names of ``flattened``, each as often as it is there."""
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def as_text(value: Any) -> str:
@@ -85,20 +113,27 @@ def referenced(where: str, value: str, variables: Variables, problems: list[str]
 
 
 def substituted(value: Any, variables: Variables, problems: list[str], where: str) -> Any:
-    """The value with the environment's variables and the references in all its strings."""
+    """The value with the environment's variables and the references in all its strings. As in a shell, the default
+    after ``:-`` replaces a variable that is not set, or empty."""
     if isinstance(value, Mapping):
         return {
             name: substituted(child, variables, problems, f"{where}.{name}" if where else name)
             for name, child in value.items()
         }
+    if isinstance(value, list):
+        return [substituted(child, variables, problems, where) for child in value]
     if not isinstance(value, str):
         return value
 
     def replaced(match: re.Match[str]) -> str:
         name, default = match[2], match[3]
+        if match["unknown"]:
+            problems.append(f"{where}: no reference follows ${{\nhint: {_REFERENCES}; $$ is a dollar")
+            return match[0]
         if name is None:
             return "$" if match[0] == "$$" else referenced(where, match[0], variables, problems)
-        replacement = variables.environment.get(name, default)
+        text = variables.environment.get(name)
+        replacement = text if text or default is None else default
         if replacement is None:
             problems.append(
                 f"{where}: the environment has no {name}\nhint: set it, or write ${{{name}:-default}}; $$ is a dollar"

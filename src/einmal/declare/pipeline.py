@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Final
 
 from einmal.declare.document import (
@@ -20,11 +21,14 @@ from einmal.declare.document import (
     nearest,
     reads_nothing,
     referenced,
+    refuse_same,
     refuse_unknown,
+    same_names,
     substituted,
     toml_tables,
 )
-from einmal.options.sink import QueryOptions, query_options, sink_options
+from einmal.options.intervals import trigger_interval_us
+from einmal.options.sink import ADOPT, QueryOptions, query_options, sink_options
 from einmal.options.source import source_options
 from einmal.options.values import OptionError, Options, dotted
 from einmal.schemas import settings as decoding_settings
@@ -123,8 +127,8 @@ class Declaration:
 
     @property
     def name(self) -> str:
-        """Name of the pipeline: its transactional id, if it has one."""
-        return self.options.transactional_id or self.sinks[0].name
+        """Name of the pipeline: its transactional.id, which names it without transactions, too, if it has one."""
+        return self.options.transactional_id or self.writer.get("transactional.id") or self.sinks[0].name
 
 
 def declares_pipeline(document: Mapping[str, Any]) -> bool:
@@ -172,7 +176,7 @@ def _declare(
             raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
     others = {name: value for name, value in document.items() if name not in (*_TABLES, _INGESTERS)}
     top = _overridden(_top(others, problems), dotted(overrides))
-    refuse_unknown("", top, (*_TOP, *_TABLES), problems, free=_FREE)
+    refuse_unknown("", top, (*_TOP, *_TABLES, *({ADOPT} & {*overrides})), problems, free=_FREE)
     common = {name: as_text(value) for name, value in top.items() if name.startswith("kafka.")}
     sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
     if not sources:
@@ -181,10 +185,9 @@ def _declare(
         problems.append("views are a declaration's in TOML: here the function makes the rows")
     views = [_view(name, value, problems) for name, value in tables["views"].items()]
     known = [*(source.name for source in sources), *(view.name for view in views)]
-    problems += [
-        f"{name!r} is the name of two sources or views" for name in sorted(set(known)) if known.count(name) > 1
-    ]
+    _refuse_same_in_sql(known, "sources or views", problems)
     sinks = [_sink(name, table, known if needs_origin else None, problems) for name, table in tables["sinks"].items()]
+    _refuse_same_in_sql([sink.name for sink in sinks if not sink.is_topic], "sinks", problems)
     if not sinks:
         problems.append('there is no sink\nhint: [sinks.counts] with from = "a_view" and topic = "counts"')
     declaration = Declaration(
@@ -202,8 +205,16 @@ def _declare(
 
 
 def _top(others: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    refuse_same("", others, problems)
+    top = flattened(others)
+    _refuse_odd("", top, problems)
+    if top.pop(ADOPT, None) is not None:
+        problems.append(
+            f"{ADOPT} is of one start, and no key of a declaration: it would adopt at every start\n"
+            f"hint: einmal run FILE -X {ADOPT}=true"
+        )
     try:
-        return dotted(flattened(others))
+        return dotted(top)
     except OptionError as error:
         problems.append(str(error))
         return {}
@@ -282,6 +293,7 @@ def _sink(name: str, table: Any, known: Collection[str] | None, problems: list[s
     names = () if known is None else ("from",)
     if kind in KAFKA:
         refuse_unknown(where, options, ("type", *names, "topic"), problems)
+        _note(where, problems, lambda: Options(options).refuse_empty(("topic",)))
         return DeclaredSink(name, origin, options.get("topic"))
     return _checked(where, DeclaredSink(name, origin, None, kind, RedactedDict(options)), ("type", *names), problems)
 
@@ -305,7 +317,7 @@ def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Wate
     column, delay = options.pop("watermark.column", None), options.pop("watermark.delay", None)
     if column is None and delay is None:
         return None
-    if column is None or delay is None:
+    if not column or not delay:
         problems.append(f'{where}: a watermark has both: {{ column = "timestamp", delay = "10 seconds" }}')
     return Watermark(column or "", delay or "")
 
@@ -313,7 +325,7 @@ def _watermark(where: str, options: dict[str, str], problems: list[str]) -> Wate
 def _writer(
     top: Mapping[str, Any], common: Mapping[str, str], sinks: Sequence[DeclaredSink], problems: list[str]
 ) -> dict[str, str]:
-    names = ("transactional.id", "processing.guarantee", "checkpointLocation")
+    names = ("transactional.id", "processing.guarantee", "checkpointLocation", ADOPT)
     writer = {name: as_text(top[name]) for name in names if name in top}
     if any(sink.is_topic for sink in sinks) or not sinks:
         # The source's cluster may be another one; where it is not, one line at the top serves both.
@@ -344,6 +356,8 @@ def _trigger(top: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         problems.append(f"trigger.availableNow is true or false, not {available!r}")
     if available == "true" and "processingTime" in given:
         problems.append("trigger.processingTime and trigger.availableNow exclude each other")
+    if "processingTime" in given:
+        _note("", problems, lambda: trigger_interval_us("trigger.processingTime", as_text(given["processingTime"])))
     return {"availableNow": True} if available == "true" else {name: str(value) for name, value in given.items()}
 
 
@@ -355,10 +369,30 @@ def _table(where: str, value: Any, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{where} is a table, not {value!r}")
         return {}
     flat = flattened(value)
-    for name, leaf in flat.items():
-        if isinstance(leaf, list | tuple):
-            problems.append(f'{where}: {name} is one value, not a list\nhint: names are joined, as in "a,b"')
+    refuse_same(where, value, problems)
+    _refuse_odd(where, flat, problems)
     return flat
+
+
+def _refuse_odd(where: str, flat: Mapping[str, Any], problems: list[str]) -> None:
+    """Note values whose text would be none of an option's: a list, a date, None."""
+    for name, leaf in flat.items():
+        at = f"{where}: {name}" if where else name
+        if isinstance(leaf, list | tuple):
+            problems.append(f'{at} is one value, not a list\nhint: names are joined, as in "a,b"')
+        elif not isinstance(leaf, str | int | float | PurePath | Mapping):
+            problems.append(
+                f"{at} is text, a number, true or false, not a {type(leaf).__name__}\nhint: text has quotes"
+            )
+
+
+def _refuse_same_in_sql(names: Sequence[str], what: str, problems: list[str]) -> None:
+    """Note names that are one name in SQL, whose second would replace the first."""
+    for same in same_names(names):
+        if len(set(same)) == 1:
+            problems.append(f"{same[0]!r} is the name of two {what}")
+        else:
+            problems.append(f"{' and '.join(map(repr, same))} differ only in case: SQL takes the {what} for one")
 
 
 def _check_name(where: str, name: str, problems: list[str]) -> None:

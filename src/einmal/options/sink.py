@@ -55,7 +55,10 @@ class SinkOptions(QueryOptions):
 _SINK_WITHOUT_EFFECT: Final = ("includeHeaders",)
 """The column ``headers`` is always written where there is one."""
 
-QUERY_OPTIONS: Final = ("transactional.id", "processing.guarantee", "checkpointLocation", "einmal.adopt")
+ADOPT: Final = "einmal.adopt"
+"""Start once with a checkpoint that the commit record does not know, or is not of."""
+
+QUERY_OPTIONS: Final = ("transactional.id", "processing.guarantee", "checkpointLocation", ADOPT)
 
 
 def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOptions:
@@ -63,6 +66,7 @@ def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOption
     OptionError."""
     options = Options(given)
     options.refuse_unknown((*QUERY_OPTIONS, *own), kafka=False)
+    options.refuse_empty((ADOPT,))
     checkpoint = options.required("checkpointLocation", _CHECKPOINT)
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
     _need_transactions(guarantee)
@@ -70,7 +74,7 @@ def query_options(given: Mapping[str, Any], own: Collection[str]) -> QueryOption
         guarantee=guarantee,
         transactional_id=_stable_name(options.text("transactional.id")),
         checkpoint=checkpoint,
-        adopt=options.flag("einmal.adopt", False),
+        adopt=options.flag(ADOPT, False),
     )
 
 
@@ -111,6 +115,7 @@ def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
     """Return the options of a stream to topics, and to so many databases. Raises OptionError."""
     options = Options(given)
     options.refuse_unknown(("topic", *QUERY_OPTIONS, *_SINK_WITHOUT_EFFECT))
+    options.refuse_empty(("topic", ADOPT))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     checkpoint = options.required("checkpointLocation", _CHECKPOINT)
     guarantee = _guarantee(options.text("processing.guarantee", EXACTLY_ONCE))
@@ -130,7 +135,7 @@ def sink_options(given: Mapping[str, Any], *, others: int = 0) -> SinkOptions:
         checkpoint=checkpoint,
         topic=_output_topic(options),
         group_id=options.text("kafka.group.id") or transactional_id,
-        adopt=options.flag("einmal.adopt", False),
+        adopt=options.flag(ADOPT, False),
         without_effect=settings.without_effect + options.without_effect(_SINK_WITHOUT_EFFECT),
     )
 
@@ -216,6 +221,7 @@ def version_options(given: Mapping[str, Any], own: Collection[str], new_name: Ca
     options = Options(given)
     _refuse_checkpoint(options)
     options.refuse_unknown((*VERSION_OPTIONS, *own), kafka=False)
+    options.refuse_empty(VERSION_OPTIONS)
     name, version = _version(options, options.text("transactional.id"))
     return VersionOptions(transactional_id=name or new_name(), version=version)
 
@@ -225,6 +231,7 @@ def write_options(given: Mapping[str, Any], new_name: Callable[[], str]) -> Writ
     options = Options(given)
     _refuse_checkpoint(options)
     options.refuse_unknown(("topic", *VERSION_OPTIONS, *_SINK_WITHOUT_EFFECT))
+    options.refuse_empty(("topic", *VERSION_OPTIONS))
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     settings = options.client(ProducerSettings)
     client = settings.settings

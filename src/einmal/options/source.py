@@ -112,6 +112,7 @@ def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOption
     """Raises OptionError. By default a stream begins at "latest", a batch query at "earliest"."""
     options = Options(given)
     options.refuse_unknown((*_SOURCE, *_SOURCE_WITHOUT_EFFECT))
+    options.refuse_empty(_SOURCE)
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name)]
     if len(chosen) != 1:
@@ -191,11 +192,20 @@ def _position(options: Options, side: str, words: tuple[str, ...], default: str)
 def _by_partition(text: str, what: str) -> Offsets:
     try:
         return {
-            topic: {int(partition): int(number) for partition, number in partitions.items()}
+            topic: {_whole(partition): _whole(number) for partition, number in partitions.items()}
             for topic, partitions in json.loads(text).items()
         }
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":-2}}}}, not {text!r}') from error
+
+
+def _whole(value: object) -> int:
+    """A whole number of JSON, as which keys are text. Raises ValueError."""
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value, re.ASCII):
+        return int(value)
+    raise ValueError(f"{value!r} is no whole number")
 
 
 _DEFAULT_ISOLATION: Final = {"einmal": "read_committed", "kafka": "read_uncommitted"}
@@ -231,6 +241,8 @@ def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
         return ()
     try:
         chosen = json.loads(text)
-        return tuple(sorted(TopicPartition(topic, int(index)) for topic in chosen for index in chosen[topic]))
-    except (ValueError, TypeError, LookupError) as error:
+        if not all(isinstance(indexes, list) for indexes in chosen.values()):
+            raise ValueError(text)
+        return tuple(sorted(TopicPartition(topic, _whole(index)) for topic in chosen for index in chosen[topic]))
+    except (ValueError, TypeError, AttributeError) as error:
         raise OptionError(f'option "assign" is JSON such as {{"topic":[0,1]}}, not {text!r}') from error

@@ -57,6 +57,13 @@ class Options:
             raise OptionError(f'option "{name}" is missing\nhint: .option("{name}", "{example}")')
         return value
 
+    def refuse_empty(self, names: Collection[str]) -> None:
+        """Those of these options that are set have a value. Raises OptionError."""
+        for name in names:
+            value = self.text(name)
+            if value is not None and not value.strip():
+                raise OptionError(f'option "{name}" is empty\nhint: set a value, or leave it out')
+
     def number(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
         value = self.text(name)
         if value is None:

@@ -38,7 +38,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from einmal.client import PreparedTxnState
-from einmal.commit_protocol.batch_plan import BATCH_WRITES, NOBODY
+from einmal.commit_protocol.batch_plan import ADOPT_ONCE, BATCH_WRITES, NOBODY
 from einmal.commit_protocol.claims import Output
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
 from einmal.options.sink import TWO_PHASE_COMMIT
@@ -94,7 +94,7 @@ class TwoPhaseCommitPoint(RowCommitPoint):
                 f"the last batch of the database has the transaction {record.prepared} in the topics of cluster "
                 f"{record.prepared_in}, this is cluster {cluster}",
                 "check kafka.bootstrap.servers; once the transaction has ended there (einmal txn describe), another "
-                "cluster needs another transactional.id, and einmal.adopt=true at the first start",
+                f"cluster needs another transactional.id: with it {ADOPT_ONCE}",
             )
         if of_topics is None or of_topics.query_id in (NOBODY, BATCH_WRITES):
             return

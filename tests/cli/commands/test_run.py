@@ -41,6 +41,17 @@ def test_a_whole_program_takes_no_settings_of_a_declaration(tmp_path: Path) -> N
     assert "a whole program takes no -X" in " ".join(run(path, "--available-now", status=2))
 
 
+def test_an_interval_that_is_none_is_refused_before_spark_and_the_brokers(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        'transactional.id = "p"\ncheckpointLocation = "/c"\nkafka.bootstrap.servers = "127.0.0.1:1"\n'
+        '[sources.orders]\nsubscribe = "orders"\n[sinks.out]\nfrom = "orders"\ntopic = "out"\n'
+    )
+    problem, hint = run(path, "--trigger", "10s", status=2)
+    assert "trigger.processingTime is an interval" in problem and "'10s'" in problem
+    assert hint.startswith('hint: "10 seconds"')
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

@@ -46,7 +46,7 @@ Confs = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("-X", metavar="KEY=VALUE", help="Top-level key of the pipeline, such as kafka.KEY."),
+    typer.Option("-X", metavar="KEY=VALUE", help="Top-level key of the pipeline, such as kafka.KEY, or einmal.adopt."),
 ]
 
 

@@ -26,6 +26,7 @@ from einmal.client.errors import (
 )
 from einmal.client.records import OffsetAndMetadata, WrittenRange
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.commit_protocol.batch_plan import ADOPT_ONCE
 from einmal.commit_protocol.claims import Denied, Output
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, CommitRecord
 from einmal.commit_protocol.positions import short
@@ -52,7 +53,7 @@ from einmal.sinks.kafka.transactions import KafkaTransactions
 from einmal.types import ErrorCode, TopicPartition
 
 _COMMIT_TOPIC_GONE: Final = (
-    ", and with it the proof of what is committed: restore it, or start once with einmal.adopt=true if the output is "
+    f", and with it the proof of what is committed: restore it, or {ADOPT_ONCE} if the output is "
     "known to be complete up to the start of this batch"
 )
 _MARKER_S: Final = 30.0

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from einmal.event_log import EventLog
+from einmal.options.intervals import trigger_interval_us
 from einmal.options.sink import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -147,6 +148,8 @@ class StreamWriter:
         if name == "processingTime":
             if not isinstance(value, str) or not value.strip():
                 raise OptionError(f"trigger(processingTime=...) is an interval, not {value!r}\nhint: {_TRIGGERS}")
+            # Spark checks it when the query starts: whoever ran under its transactional.id is fenced by then.
+            trigger_interval_us("trigger(processingTime=...)", value)
         elif value is not True:
             raise OptionError(f"trigger({name}=...) can only be True\nhint: {_TRIGGERS}")
         if name == "once":
@@ -283,7 +286,7 @@ class StreamWriter:
             with local_checkpoint_files(self._frame.sparkSession, location):
                 return self._spark_writer(options, write).start()
         except PySparkException as error:
-            # Spark's own checks: an output mode that the query does not support, an invalid interval.
+            # Spark's own checks, which the preflight and ``trigger`` make before.
             raise PipelineRefused(f"Spark does not start the query: {reason_of(error)}") from error
 
     def _spark_writer(self, options: QueryOptions, write: Callable[[DataFrame, int], None]) -> DataStreamWriter:

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from einmal.commit_protocol.batch_plan import ADOPT_ONCE
 from einmal.commit_protocol.takeover import Standing
 from einmal.spark.protocol.checkpoint import CheckpointError, check_commit_file, parse_offset_log
 
@@ -14,10 +15,7 @@ def standing_of(location: str) -> Standing:
     """``location``: a path, or a ``file:`` URI. Raises CheckpointError."""
     scheme, colon, rest = location.partition(":")
     if colon and scheme != "file":
-        raise CheckpointError(
-            f"a checkpoint in {scheme}: cannot be read without Spark\n"
-            "hint: start the pipeline once with einmal.adopt=true instead"
-        )
+        raise CheckpointError(f"a checkpoint in {scheme}: cannot be read without Spark\nhint: instead {ADOPT_ONCE}")
     # As Hadoop names it, which is how it is called in the commit record: links are not followed.
     root = Path(os.path.normpath(Path.cwd() / ("/" + rest.lstrip("/") if colon else location)))
     name = f"file:{root}"
