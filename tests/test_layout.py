@@ -241,6 +241,28 @@ def test_each_access_to_the_jvm_is_found() -> None:
         assert list(_jvm_names(ast.parse(code))), code
 
 
+def test_text_files_are_read_and_written_in_an_encoding_that_no_locale_decides() -> None:
+    assert list(_locale_decides(ast.parse("path.read_text(); open(x); path.open('a'); os.fdopen(3, 'w')"))) == [1] * 4
+    assert not list(_locale_decides(ast.parse("open(x, 'rb'); disk.open(x); open(x, 'w', encoding='ascii')")))
+    places = [f"{path}:{line}" for path, tree in modules().items() for line in _locale_decides(tree)]
+    assert not places, "encoding= is missing"
+
+
+def _locale_decides(tree: ast.AST) -> Iterator[int]:
+    """Lines with a file opened as text without its encoding."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or any(keyword.arg == "encoding" for keyword in node.keywords):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        words = [word.value for word in ast.walk(node) if isinstance(word, ast.Constant)]
+        modes = [word for word in words if isinstance(word, str) and re.fullmatch("[rwax][bt+]*", word)]
+        is_binary = any("b" in mode for mode in modes)
+        # ``open`` of a path has a mode, or is one of other objects.
+        opens = name == "fdopen" or (name == "open" and (bool(modes) or isinstance(node.func, ast.Name)))
+        if name in ("read_text", "write_text") or (opens and not is_binary):
+            yield node.lineno
+
+
 def test_nothing_that_tests_run_thaws_what_collections_leave_alone() -> None:
     # One thaw, and each later collection of a process of the tests looks through the modules of all of them: a second.
     thaws = "gc.un" + "freeze()"

@@ -60,7 +60,7 @@ def find_compiled(folder: Path = FOLDER) -> None:
 
 def _is_current(folder: Path) -> bool:
     """Raises OSError."""
-    stamps = (folder / SOURCES).read_text().splitlines()
+    stamps = (folder / SOURCES).read_text(encoding="utf-8").splitlines()
     paths = [stamp.split(" ", 2)[2:] for stamp in stamps]
     return bool(stamps) and all(path and stamp == stamp_of(*path) for stamp, path in zip(stamps, paths, strict=True))
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from einmal.security.errors import SecuritySettingError
@@ -24,6 +29,25 @@ def test_a_file_is_read_as_java_reads_it() -> None:
         "last": "a=b:c ",
         "path": "C:\\dir",
     }
+
+
+def test_a_line_ends_where_java_ends_it_and_two_escapes_are_one_character() -> None:
+    assert parse_properties("a=1\u2028\x0b2\x85\r\nb=x\ry=\\ud83d\\ude00\n") == {
+        "a": "1\u2028\x0b2\x85",
+        "b": "x",
+        "y": "\U0001f600",
+    }
+
+
+def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.properties"
+    file.write_bytes("password=schlüssel\n".encode())
+    script = "import sys; from einmal.security.properties import read_file as read; print(ascii(read(sys.argv[1])))"
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    answer = subprocess.run(
+        [sys.executable, "-c", script, file], env=os.environ | ascii_only, capture_output=True, check=True
+    )
+    assert answer.stdout.decode().strip() == r"'password=schl\xfcssel\n'"
 
 
 def read(path: str) -> str:

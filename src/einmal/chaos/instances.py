@@ -47,4 +47,4 @@ class Instances(Generic[P]):
 
     def log(self) -> str:
         """The output of all of them so far."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
+        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""

@@ -109,7 +109,7 @@ def parent_of(pid: int) -> int:
 def command_of(pid: int) -> str:
     """The arguments, separated by spaces; empty for a process that does not exist."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").replace("\0", " ")
     except OSError:
         return ""
 
@@ -117,6 +117,8 @@ def command_of(pid: int) -> str:
 def _stat(pid: int, index: int) -> int:
     try:
         # The name of the program is in brackets, and may contain anything.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[index])
+        return int(
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[index]
+        )
     except OSError:
         return 0

@@ -77,7 +77,7 @@ class ReportingProcess:
                 pipe.close()
 
     def log_tail(self) -> str:
-        return self.log.read_text(errors="replace")[-_TAIL:]
+        return self.log.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -87,7 +87,7 @@ class ReportingProcess:
                     self.hear(json.loads(line))
                     self._heard.notify_all()
             else:
-                with self.log.open("a") as log:
+                with self.log.open("a", encoding="utf-8") as log:
                     log.write(line)
         with self._heard:
             self._is_over = True

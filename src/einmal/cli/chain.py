@@ -50,7 +50,7 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
     notes = {name: str(lag) for name, lag in lags.items()}
     if graph is not None:
         try:
-            graph.write_text(svg(chain, notes))
+            graph.write_text(svg(chain, notes), encoding="utf-8")
         except OSError as error:
             raise typer.BadParameter(f"{graph} cannot be written: {error.strerror}") from error
         note(f"drawn: {graph}")

@@ -157,7 +157,7 @@ def read_properties(path: Path) -> dict[str, str]:
     from einmal.security.properties import parse_properties
 
     try:
-        return parse_properties(path.read_text())
+        return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise typer.BadParameter(f"--command-config: {path} cannot be read: {reason}") from error

@@ -25,9 +25,10 @@ def parsed(file: Path, parse: Callable[[str, Mapping[str, str], Callable[[str], 
     """``parse``: of the text, the environment, and a function that reads a file to which a value refers. Raises
     OptionError, also where the file cannot be read."""
     from einmal.declare.document import DeclarationError
+    from einmal.security.properties import read_file
 
     try:
-        return parse(file.read_text(), os.environ, lambda path: Path(path).read_text())
+        return parse(file.read_text(encoding="utf-8"), os.environ, read_file)
     except (OSError, UnicodeDecodeError) as error:
         problem = f"it cannot be read: {why_unreadable(error)}\nhint: pass the path of a declaration in TOML"
         raise DeclarationError([problem]) from error

@@ -86,7 +86,7 @@ def read() -> Profiles:
     """The file; no profiles where there is none. Raises typer.BadParameter."""
     file = path()
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         mode = file.stat().st_mode
     except FileNotFoundError:
         return Profiles()

@@ -74,9 +74,9 @@ def write(folder: Path, report: Report, timeline: Timeline) -> tuple[Path, Path]
     """Write ``report.json`` and ``report.html``; their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     as_json = folder / "report.json"
-    as_json.write_text(json.dumps(report.fields(), indent=2) + "\n")
+    as_json.write_text(json.dumps(report.fields(), indent=2) + "\n", encoding="utf-8")
     page = folder / "report.html"
-    page.write_text(_page(report, timeline))
+    page.write_text(_page(report, timeline), encoding="utf-8")
     return as_json, page
 
 

@@ -10,7 +10,7 @@ from importlib import resources
 
 def document(title: str, body: str) -> str:
     folder = resources.files("einmal.evidence")
-    style = "".join((folder / name).read_text() for name in ("palette.css", "page.css"))
+    style = "".join((folder / name).read_text(encoding="utf-8") for name in ("palette.css", "page.css"))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
@@ -23,7 +23,7 @@ def document(title: str, body: str) -> str:
 
 def palette(scheme: str) -> dict[str, str]:
     """The colours by their names. ``scheme``: light or dark."""
-    light, dark, *_ = (resources.files("einmal.evidence") / "palette.css").read_text().split("@media")
+    light, dark, *_ = (resources.files("einmal.evidence") / "palette.css").read_text(encoding="utf-8").split("@media")
     return dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", dark if scheme == "dark" else light))
 
 

@@ -25,5 +25,5 @@ def document(value: Any) -> Any:
 def schema(name: str) -> dict[str, Any]:
     """The JSON Schema of one kind of document: Activity, ClusterHealth, ClusterView, Diagnosis, GroupLag,
     PartitionContent, ShownTransaction."""
-    whole: dict[str, Any] = json.loads(files("einmal.inspection").joinpath("schema.json").read_text())
+    whole: dict[str, Any] = json.loads(files("einmal.inspection").joinpath("schema.json").read_text(encoding="utf-8"))
     return {**whole, "$ref": f"#/$defs/{name}"}

@@ -172,7 +172,7 @@ def _own_metrics(settings: Mapping[str, str], number: int) -> dict[str, str]:
 
 def write_private_properties(file: Path, values: Mapping[str, str]) -> None:
     """Only the owner can read it: passwords may be among the settings. Raises OSError."""
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
         file.chmod(0o600)
         opened.write("".join(f"{name}={value}\n" for name, value in values.items()))
 
@@ -183,7 +183,7 @@ def _make_secret(file: Path) -> None:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return
-    with os.fdopen(handle, "w") as opened:
+    with os.fdopen(handle, "w", encoding="utf-8") as opened:
         opened.write(secrets.token_urlsafe(_SECRET_BYTES) + "\n")
 
 

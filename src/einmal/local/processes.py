@@ -179,4 +179,6 @@ class LocalCluster(ProcessCluster[BrokerProcess]):
 
 def tail(log: Path) -> str:
     """The last lines of a log."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]) if log.exists() else ""
+    return (
+        "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]) if log.exists() else ""
+    )

@@ -16,15 +16,16 @@ from einmal.security.errors import SecuritySettingError
 
 REFERENCE: Final = re.compile(r"\$\{(file|env):([^}]*)\}")
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_LINE_END: Final = re.compile(r"\r\n|[\r\n]")
 _CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file (java.util.Properties): comments, continued lines, escapes."""
+    """A Java properties file (java.util.Properties): comments, continued lines, escapes; lines end where Java's do."""
     values: dict[str, str] = {}
     carried = ""
-    for line in [*text.splitlines(), ""]:
+    for line in [*_LINE_END.split(text), ""]:
         line = carried + line.lstrip()
         if not carried and line[:1] in ("#", "!"):
             continue
@@ -43,7 +44,8 @@ def _unescaped(text: str) -> str:
         code = match[1]
         return chr(int(code[1:], 16)) if len(code) == 5 else _CONTROL.get(code, code)
 
-    return _ESCAPED.sub(one, text)
+    # Java's characters are units of UTF-16: those beyond U+FFFF are two escapes.
+    return _ESCAPED.sub(one, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def resolved(name: str, value: str, environment: Mapping[str, str], read: Callable[[str], str]) -> str:
@@ -77,5 +79,5 @@ def resolved(name: str, value: str, environment: Mapping[str, str], read: Callab
 
 
 def read_file(path: str) -> str:
-    """A file's text. Raises OSError or UnicodeDecodeError."""
-    return Path(path).read_text()
+    """The text of a file in UTF-8, as Kafka's FileConfigProvider reads it. Raises OSError or UnicodeDecodeError."""
+    return Path(path).read_text(encoding="utf-8")

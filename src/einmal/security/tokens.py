@@ -88,7 +88,7 @@ def _provided(answer: Any) -> tuple[str, float | None]:
 
 def _read(path: str) -> str:
     try:
-        with Path(path).open() as file:
+        with Path(path).open(encoding="utf-8") as file:
             return file.read(_ANSWER_MAX).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"

@@ -81,7 +81,7 @@ class DeltaLakeTable(LakeTable):
     def names(self, snapshot: Any) -> Sequence[str]:
         if not self._records.exists():
             return []
-        return [(directory / _NAME_FILE).read_text() for directory in sorted(self._records.iterdir())]
+        return [(directory / _NAME_FILE).read_text(encoding="utf-8") for directory in sorted(self._records.iterdir())]
 
     def state(self, snapshot: Any, name: str) -> LakeState:
         version = snapshot.transaction_version(f"{_PREFIX}{name}")
@@ -90,7 +90,7 @@ class DeltaLakeTable(LakeTable):
         epoch = version // _TRANSACTIONS
         path = self._record_path(name, version)
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             later = self.load()
             if later is not None and later.version() > snapshot.version():

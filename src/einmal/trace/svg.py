@@ -49,7 +49,7 @@ class _Page:
         for row, top in zip(self.diagram.rows, tops, strict=True):
             body += self._row(row, top)
         below, height = self._below(bottom + 30)
-        palette = (resources.files("einmal.evidence") / "palette.css").read_text()
+        palette = (resources.files("einmal.evidence") / "palette.css").read_text(encoding="utf-8")
         label = _escaped(self.diagram.verdict)
         lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{height}" '

@@ -76,7 +76,7 @@ def add_process(page: Page) -> None:
 
 
 def _read(name: str) -> str:
-    with open(f"/proc/self/{name}") as file:  # noqa: PTH123
+    with open(f"/proc/self/{name}", encoding="utf-8") as file:  # noqa: PTH123
         return file.read()
 
 

@@ -90,7 +90,7 @@ def _declares_no_pipeline(file: Path) -> bool:
     from einmal.declare.pipeline import declares_pipeline
 
     try:
-        return file.suffix == ".toml" and not declares_pipeline(toml_tables(file.read_text()))
+        return file.suffix == ".toml" and not declares_pipeline(toml_tables(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, DeclarationError):
         return False
 

@@ -308,7 +308,7 @@ def _declared(file: Path, flow: str, *, is_source_lost: bool = False) -> tuple[F
     is_properties = file.suffix == SUFFIX
     parse_flow = partial(parse, only=flow, is_source_lost=is_source_lost, is_properties=is_properties)
     declaration = read_declaration(file, parse_flow)
-    for sentence in without_effect(file.read_text()) if is_properties else ():
+    for sentence in without_effect(file.read_text(encoding="utf-8")) if is_properties else ():
         typer.echo(f"warning: {file}: {sentence}", err=True)
     if flow not in declaration.flows:
         raise typer.BadParameter(f"{file} declares no flow {flow!r}, only {', '.join(declaration.flows)}")

@@ -193,7 +193,7 @@ def _write(path: Path, diagram: Any) -> None:
     from einmal.trace.svg import drawn
 
     try:
-        path.write_text(drawn(diagram))
+        path.write_text(drawn(diagram), encoding="utf-8")
     except OSError as error:
         print(f"error: {path} cannot be written: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from error

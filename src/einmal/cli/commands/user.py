@@ -136,7 +136,7 @@ def _from_file(source: str) -> str:
     try:
         if "${" in source:
             return resolved("--password-file", source, os.environ, read_file)
-        return Path(source).read_text()
+        return Path(source).read_text(encoding="utf-8")
     except SecuritySettingError as error:
         raise typer.BadParameter(f"{error.meaning}; {error.hint}") from error
     except (OSError, UnicodeDecodeError) as error:

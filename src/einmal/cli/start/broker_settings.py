@@ -77,7 +77,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _of_file(file: Path) -> dict[str, str]:
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(
             f"cannot read {file}: {why_unreadable(error)}",

@@ -94,6 +94,6 @@ async def _collect() -> None:
 def _resident_bytes() -> int:
     """0 where the system does not report it: only the time counts then."""
     try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(_STATM.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0

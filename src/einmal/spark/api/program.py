@@ -86,7 +86,7 @@ def kind_of(path: Path) -> ProgramKind:
 def session_settings(path: Path) -> dict[str, str]:
     """The ``spark`` settings of a declared function, from the text of its file: there may be functions of Spark's in
     it, which cannot be made before there is a session. Raises DeclarationError where they are no literal."""
-    decorator = _decorator(path, path.read_text())
+    decorator = _decorator(path, path.read_text(encoding="utf-8"))
     given = [] if decorator is None else [keyword.value for keyword in decorator.keywords if keyword.arg == "spark"]
     if not given:
         return {}
@@ -105,7 +105,7 @@ def load(path: Path, overrides: Mapping[str, str]) -> Program:
     Raises DeclarationError, OSError, and whatever a Python file raises.
     """
     if kind_of(path) is ProgramKind.TABLES:
-        return Program(declarations.parse(path.read_text(), os.environ, overrides, read_file))
+        return Program(declarations.parse(path.read_text(encoding="utf-8"), os.environ, overrides, read_file))
     functions = _declared_functions(_module(path))
     if len(functions) != 1:
         names = ", ".join(function.__name__ for function in functions)

@@ -77,7 +77,7 @@ def classes_of(home: Path) -> Path:
     """The file with the classes of the Java in this ``JAVA_HOME``, or of the one that our script there starts."""
     java = home / "bin" / "java"
     if _is_shim(java):
-        _, path, _ = shlex.split(java.read_text().splitlines()[-1])
+        _, path, _ = shlex.split(java.read_text(encoding="utf-8").splitlines()[-1])
         java = Path(path)
     return java.parent.parent / "lib" / "modules"
 

@@ -29,7 +29,7 @@ class LocalFiles:
     def read(self, name: str) -> str | None:
         """The text of a file; None where there is none."""
         try:
-            return (self._root / name).read_text()
+            return (self._root / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
@@ -52,7 +52,7 @@ class LocalFiles:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4()}.tmp")
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
         try:
             os.link(temporary, target)
         finally:

@@ -135,7 +135,7 @@ def _settings_of_the_file() -> dict[str, str]:
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     file = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
     try:
-        values = parse_properties(file.read_text())
+        values = parse_properties(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -37,7 +37,7 @@ def standing_of(location: str) -> Standing:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text() if path.exists() else None
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def _numbers(directory: Path) -> list[int]:

@@ -85,7 +85,7 @@ def _parent_of(pid: int) -> int:
     stat = Path(f"/proc/{pid}/stat")
     if stat.exists():
         # The name, in parentheses, may have spaces.
-        return int(stat.read_text().rpartition(")")[2].split()[1])
+        return int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
     completed = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True)
     return int(completed.stdout)
 
