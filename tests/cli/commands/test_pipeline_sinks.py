@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,13 @@ table = "rows"
     return file
 
 
-def opened(tmp_path: Path) -> RowCommitPoint:
-    options = Options({"path": str(tmp_path / "rows.sqlite"), "table": "rows"})
-    return SQLiteSink(options).commit_point(Opening(name="rows"))
+def opened(tmp_path: Path, name: str = "rows", table: str = "rows") -> RowCommitPoint:
+    options = Options({"path": str(tmp_path / f"{table}.sqlite"), "table": table})
+    return SQLiteSink(options).commit_point(Opening(name=name))
 
 
-def committed(tmp_path: Path, record: CommitRecord) -> None:
-    with closing(opened(tmp_path)) as commit_point:
+def committed(tmp_path: Path, record: CommitRecord, table: str = "rows") -> None:
+    with closing(opened(tmp_path, record.transactional_id, table)) as commit_point:
         identity = commit_point.acquire(None)
         commit_point.record(identity, record)
         commit_point.commit(identity)
@@ -85,6 +86,38 @@ def test_a_new_checkpoint_can_be_adopted(cli: Cli, file: Path, tmp_path: Path) -
     (row,) = cli("pipeline", "status", "--file", str(file), "--format", "json").document
     # A checkpoint without a batch begins where the record ends.
     assert (row["batch"], row["positions"]) == (None, ["numbers-0:3"])
+
+
+@pytest.fixture
+def two_databases(file: Path, tmp_path: Path) -> Path:
+    """Each with a record of its own, of a pipeline whose name has a slash."""
+    second = (
+        f'[sinks.copies]\ntype = "sqlite"\nfrom = "numbers"\npath = "{tmp_path / "copies.sqlite"}"\ntable = "copies"\n'
+    )
+    file.write_text(file.read_text().replace('transactional.id = "rows"', 'transactional.id = "team/rows"') + second)
+    return file
+
+
+def test_each_of_several_databases_is_named_behind_the_name_of_the_pipeline(
+    cli: Cli, two_databases: Path, tmp_path: Path
+) -> None:
+    for table in ("rows", "copies"):
+        committed(tmp_path, replace(RECORD, transactional_id=f"team/rows/{table}"), table)
+    cli("pipeline", "reset", "team/rows/copies", "--file", str(two_databases), "--yes")
+    (row,) = cli("pipeline", "status", "--file", str(two_databases), "--format", "json").document
+    assert row["name"] == "team/rows/rows"
+
+
+@pytest.mark.parametrize("name", ["team/rows/copy", "team/rows", "rows/copies", "team/rows/"])
+@pytest.mark.parametrize("command", ["adopt", "reset"])
+def test_a_name_that_is_of_no_database_is_refused_with_those_that_are(
+    cli: Cli, two_databases: Path, tmp_path: Path, name: str, command: str
+) -> None:
+    options = ("--checkpoint", str(tmp_path)) if command == "adopt" else ()
+    error, hint = cli("pipeline", command, name, *options, "--file", str(two_databases), "--yes", status=1).errors
+    assert f"declares no commit record '{name}'" in error
+    assert hint == "hint: each database has its own: team/rows/rows, team/rows/copies"
+    assert not (tmp_path / "rows.sqlite").exists()
 
 
 def test_a_file_and_brokers_exclude_each_other(cli: Cli, file: Path, cluster: str) -> None:

@@ -100,7 +100,7 @@ def adopt(
     from einmal.spark.protocol.checkpoint import CheckpointError
     from einmal.spark.protocol.local_checkpoint import standing_of
 
-    with _owned(file, brokers, settings, command_config, _sink_of(name)) as owned:
+    with _owned(file, brokers, settings, command_config, _sink_of(file, name)) as owned:
         record = _record(owned, name)
         try:
             change = plan_adopt(name, record, standing_of(checkpoint))
@@ -133,7 +133,7 @@ def reset(
     """Fence a pipeline and forget its committed batches, so that a new checkpoint can start elsewhere."""
     from einmal.commit_protocol.takeover import plan_reset
 
-    with _owned(file, brokers, settings, command_config, _sink_of(name)) as owned:
+    with _owned(file, brokers, settings, command_config, _sink_of(file, name)) as owned:
         record = _record(owned, name)
         if record is None and name not in owned.committed():
             # The name may be any producer's.
@@ -181,7 +181,7 @@ def infer(
 def _owned(
     file: Path | None, brokers: str | None, settings: list[str] | None, command_config: Path | None, sink: str
 ) -> Iterator[Ownership]:
-    """``sink``: of a declaration with several databases; empty: the first."""
+    """``sink``: of a declaration with several databases; empty: the only one."""
     from einmal.client.errors import KafkaError
     from einmal.pipeline.errors import PipelineRefused
     from einmal.sinks.commit_point import SinkError
@@ -204,9 +204,16 @@ def _owned(
             _fail(error.reason, error.hint)
 
 
-def _sink_of(name: str) -> str:
-    """Return the sink in a name: each of several databases of one pipeline has a record of its own, NAME/SINK."""
-    return name.partition("/")[2]
+def _sink_of(file: Path | None, name: str) -> str:
+    """Return the sink whose record has this name: each of several databases of one pipeline has its own, NAME/SINK.
+    Empty where there is one record."""
+    databases = _databases(file)
+    if file is None or len(databases) == 1:
+        return ""
+    records = {f"{_parsed(file).name}/{sink}": sink for sink in databases}
+    if name not in records:
+        _fail(f"{file} declares no commit record {name!r}", f"each database has its own: {', '.join(records)}")
+    return records[name]
 
 
 def _databases(file: Path | None) -> list[str]:
