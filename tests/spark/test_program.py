@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from einmal.client import Producer
 from einmal.declare.document import DeclarationError
 from einmal.pipeline.errors import PipelineRefused
-from einmal.spark.api.program import ProgramKind, kind_of, load, session_settings, writer
+from einmal.spark.api.program import ProgramKind, kind_of, load, run_whole, session_settings, writer
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create, fill, records, values
 from tests.suite.shared import unique
@@ -89,6 +90,55 @@ def test_a_declared_function_is_one_and_stays_a_function(tmp_path: Path) -> None
 
 def test_a_file_that_declares_nothing_is_a_whole_program_and_is_not_run_to_find_out(tmp_path: Path) -> None:
     assert kind_of(written(tmp_path, ".py", "raise SystemExit('it was run')\n")) is ProgramKind.WHOLE
+
+
+@pytest.mark.parametrize(
+    ("line", "decorator"),
+    [
+        ("from einmal.spark import pipeline as exactly", "@exactly("),
+        ("import einmal.spark as es", "@es.pipeline("),
+        ("import einmal.spark", "@einmal.spark.pipeline("),
+        ("from einmal.spark import *", "@pipeline("),
+        ("if True:\n    from einmal.spark import pipeline as exactly", "@exactly("),
+    ],
+)
+def test_a_declared_function_is_one_under_whichever_name_its_decorator_has(
+    tmp_path: Path, line: str, decorator: str
+) -> None:
+    text = FUNCTION.replace("from einmal.spark import pipeline", line).replace("@pipeline(", decorator)
+    text = text.replace("    trigger=", "    spark={{'sql.x': 3}},\n    trigger=")
+    path = written(tmp_path, ".py", text, **fields_of(tmp_path, "h:1"))
+    assert kind_of(path) is ProgramKind.FUNCTION
+    assert session_settings(path) == {"spark.sql.x": "3"}
+
+
+@pytest.mark.parametrize("head", ["if True:", "try:", "for _ in 'a':", "with open(__file__):", "if False: pass\nelse:"])
+def test_a_declared_function_may_be_behind_a_condition(tmp_path: Path, head: str) -> None:
+    body = textwrap.indent(FUNCTION, "    ") + ("\nfinally: pass\n" if head == "try:" else "")
+    path = written(tmp_path, ".py", f"{head}\n{body}", **fields_of(tmp_path, "h:1"))
+    assert kind_of(path) is ProgramKind.FUNCTION
+    assert load(path, {}).declaration.topic
+
+
+def test_a_declared_function_with_a_second_name_is_one(tmp_path: Path) -> None:
+    assert load(written(tmp_path, ".py", FUNCTION + "\nsame = even\n", **fields_of(tmp_path, "h:1")), {}).function
+
+
+def test_a_declared_function_that_no_import_defines_is_refused_with_the_reason(tmp_path: Path) -> None:
+    text = "if __name__ == '__main__':\n" + textwrap.indent(FUNCTION, "    ")
+    path = written(tmp_path, ".py", text, **fields_of(tmp_path, "h:1"))
+    with pytest.raises(DeclarationError, match="declares no pipeline when it is imported"):
+        load(path, {})
+
+
+def test_a_program_that_only_leaves_a_declared_function_has_not_run_it(tmp_path: Path) -> None:
+    text = FUNCTION.replace("@pipeline(", "exactly = pipeline(").replace("def even", "@exactly\ndef even")
+    path = written(tmp_path, ".py", text, **fields_of(tmp_path, "h:1"))
+    assert kind_of(path) is ProgramKind.WHOLE
+    assert run_whole(path) == ["even"]
+    importing = path.with_name("importing.py")
+    importing.write_text("from declared import even\n")
+    assert run_whole(importing) == []
 
 
 def test_a_functions_session_settings_are_known_before_its_file_runs(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 import typer
 
-from einmal.cli.commands.run import pipeline_failures_reported
+from einmal.cli.commands.run import _run_whole, pipeline_failures_reported
+from einmal.declare.document import DeclarationError
 from einmal.options.values import OptionError
 from einmal.pipeline.errors import BatchLost, PipelineFailed, PipelineFenced, PipelineRefused, PreflightFailed
+from einmal.spark.protocol.queries import Queries
 from tests.cli.running import Cli
 
 
@@ -50,6 +53,18 @@ def test_an_interval_that_is_none_is_refused_before_spark_and_the_brokers(tmp_pa
     problem, hint = run(path, "--trigger", "10s", status=2)
     assert "trigger.processingTime is an interval" in problem and "'10s'" in problem
     assert hint.startswith('hint: "10 seconds"')
+
+
+def test_a_whole_program_that_starts_no_query_and_leaves_a_declared_function_is_refused() -> None:
+    queries, before = Queries(), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(DeclarationError, match="the declared function even did not run"):
+            _run_whole(lambda: ["even"], queries)
+        _run_whole(list, queries)
+        queries.has_started = True
+        _run_whole(lambda: ["even"], queries)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(

@@ -239,15 +239,26 @@ def _run_declared(program: Program, spark: SparkSession) -> None:
         thread.join()
 
 
-def _run_whole(program: Callable[[], None], queries: Queries) -> None:
+def _run_whole(program: Callable[[], list[str]], queries: Queries) -> None:
+    """``program``: returns the names of declared functions that it has left. Raises DeclarationError if nothing ran."""
+    from einmal.declare.document import DeclarationError
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        program()
+        left = program()
     except KeyboardInterrupt:
         note("stopping after this batch; once more to stop at once")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _end_at_once)
         queries.stop_all()
+        return
+    if left and not queries.has_started:
+        raise DeclarationError(
+            [
+                f"the declared function {', '.join(left)} did not run: as a whole program the file started no query\n"
+                "hint: @pipeline(...) of einmal.spark, right above a function at the top of the file, is recognised"
+            ]
+        )

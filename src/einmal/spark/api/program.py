@@ -13,7 +13,7 @@ import inspect
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial, reduce
@@ -80,16 +80,20 @@ def kind_of(path: Path) -> ProgramKind:
         raise DeclarationError([f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"]) from error
     if path.suffix == ".toml":
         return ProgramKind.TABLES
-    return ProgramKind.WHOLE if _decorator(path, text) is None else ProgramKind.FUNCTION
+    return ProgramKind.FUNCTION if _decorators(path, text) else ProgramKind.WHOLE
 
 
 def session_settings(path: Path) -> dict[str, str]:
     """The ``spark`` settings of a declared function, from the text of its file: there may be functions of Spark's in
     it, which cannot be made before there is a session. Raises DeclarationError where they are no literal."""
-    decorator = _decorator(path, path.read_text(encoding="utf-8"))
-    given = [] if decorator is None else [keyword.value for keyword in decorator.keywords if keyword.arg == "spark"]
+    decorators = _decorators(path, path.read_text(encoding="utf-8"))
+    given = [keyword.value for call in decorators for keyword in call.keywords if keyword.arg == "spark"]
     if not given:
         return {}
+    if len(decorators) > 1:
+        raise DeclarationError(
+            [f"{len(decorators)} functions are declared, and spark is read before the file runs\nhint: use --conf"]
+        )
     try:
         settings = ast.literal_eval(given[0])
         return {name: str(value) for name, value in flattened({"spark": settings}).items()}
@@ -106,8 +110,15 @@ def load(path: Path, overrides: Mapping[str, str]) -> Program:
     """
     if kind_of(path) is ProgramKind.TABLES:
         return Program(declarations.parse(path.read_text(encoding="utf-8"), os.environ, overrides, read_file))
-    functions = _declared_functions(_module(path))
-    if len(functions) != 1:
+    functions = _declared_functions(vars(_module(path)))
+    if not functions:
+        raise DeclarationError(
+            [
+                f"{path} declares no pipeline when it is imported\n"
+                'hint: the declared function is at the top of the file, and not behind if __name__ == "__main__"'
+            ]
+        )
+    if len(functions) > 1:
         names = ", ".join(function.__name__ for function in functions)
         raise DeclarationError([f"{path} declares {len(functions)} pipelines ({names}), a file has one"])
     function = functions[0]
@@ -116,26 +127,43 @@ def load(path: Path, overrides: Mapping[str, str]) -> Program:
     return Program(declaration, function)
 
 
-def run_whole(path: Path) -> None:
-    """Run a whole program as Python would. Its ``session()`` finds the session that is there."""
+def run_whole(path: Path) -> list[str]:
+    """Run a whole program as Python would. Its ``session()`` finds the session that is there. Return the names of
+    functions of its own that it has declared."""
     sys.path.insert(0, str(path.parent))
-    runpy.run_path(str(path), run_name="__main__")
+    left = runpy.run_path(str(path), run_name="__main__")
+    return [function.__name__ for function in _declared_functions(left) if function.__module__ == "__main__"]
 
 
-def _decorator(path: Path, text: str) -> ast.Call | None:
-    """The call of ``pipeline`` that decorates a function of the file; the first, if there are several."""
+def _decorators(path: Path, text: str) -> list[ast.Call]:
+    """The calls of ``pipeline``, under whichever name it is imported, that decorate a function of the file."""
     try:
         tree = ast.parse(text, str(path))
     except SyntaxError as error:
         raise DeclarationError([f"{path}, line {error.lineno}: {error.msg}"]) from error
-    calls = (
+    statements = list(_run_at_the_top(tree))
+    names = {pipeline.__name__} | {
+        alias.asname or alias.name
+        for node in statements
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == pipeline.__name__
+    }
+    return [
         decorator
-        for node in tree.body
+        for node in statements
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list
-        if isinstance(decorator, ast.Call)
-    )
-    return next((call for call in calls if _name(call.func) == pipeline.__name__), None)
+        if isinstance(decorator, ast.Call) and _name(decorator.func) in names
+    ]
+
+
+def _run_at_the_top(tree: ast.AST) -> Iterator[ast.AST]:
+    """The statements that are run with the file, those behind an ``if`` among them, and not the bodies of functions."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _run_at_the_top(node)
 
 
 def _name(called: ast.expr) -> str | None:
@@ -152,8 +180,10 @@ def _module(path: Path) -> Any:
     return module
 
 
-def _declared_functions(module: Any) -> list[Function]:
-    return [function for function in vars(module).values() if callable(function) and hasattr(function, _DECLARED)]
+def _declared_functions(names: Mapping[str, Any]) -> list[Function]:
+    """Each once, however many names it has."""
+    declared = {id(value): value for value in names.values() if callable(value) and hasattr(value, _DECLARED)}
+    return list(declared.values())
 
 
 def _check_parameters(function: Function, declaration: Declaration) -> None:

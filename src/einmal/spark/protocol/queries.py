@@ -34,6 +34,8 @@ class Queries:
     def __init__(self) -> None:
         self._observers: list[Observer] = []
         self._queries: list[PipelineQuery] = []
+        self.has_started = False
+        """Whether a query has run, ended or not."""
 
     @property
     def observers(self) -> tuple[Observer, ...]:
@@ -51,6 +53,7 @@ class Queries:
 
     def started(self, name: str, query: PipelineQuery) -> None:
         """Keep the query until it has ended."""
+        self.has_started = True
         self._queries[:] = [*(earlier_query for earlier_query in self._queries if earlier_query.isActive), query]
         for observer in self._observers:
             observer.started(name, query)
