@@ -23,7 +23,15 @@ from einmal.verify.clients.processes import ClientLibrary, JavaLibrary, library
 from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.pipeline.run import PipelineOptions, PipelineRun
 from einmal.verify.scratch import Scratch
-from einmal.verify.verdict import DEFINITION, HOLDS, PIPELINE_DEFINITION, PIPELINE_HOLDS, decide
+from einmal.verify.verdict import (
+    DEFINITION,
+    HOLDS,
+    PIPELINE_DEFINITION,
+    PIPELINE_HOLDS,
+    PROJECTED_DEFINITION,
+    PROJECTED_HOLDS,
+    decide,
+)
 from einmal.verify.workload_run import WorkloadRun
 from einmal.workloads.bank import Bank
 from einmal.workloads.controls import CONTROLS
@@ -274,13 +282,13 @@ class VerifyRun:
             for run in runs
         ]
         gaps = [gap for run in runs for gap in run.gaps]
-        is_pipeline = self.options.pipeline is not None
         anomalies = [anomaly for workload in workloads for anomaly in workload.anomalies]
-        verdict, sentence = decide(anomalies, gaps, PIPELINE_HOLDS if is_pipeline else HOLDS)
+        definition, holds = self._claim()
+        verdict, sentence = decide(anomalies, gaps, holds)
         return Evidence(
             verdict=verdict,
             sentence=sentence,
-            definition=PIPELINE_DEFINITION if is_pipeline else DEFINITION,
+            definition=definition,
             workloads=tuple(workloads),
             faults=tuple(self.faults),
             client=runs[0].client,
@@ -293,6 +301,13 @@ class VerifyRun:
             has_broker_faults=self._injected["faults"] > 0,
             has_network_faults=self._injected["network"] > 0,
         )
+
+    def _claim(self) -> tuple[str, str]:
+        """Return what is to hold, and the sentence where it does."""
+        if self.options.pipeline is None:
+            return DEFINITION, HOLDS
+        is_projected = self.options.pipeline.projection is not None
+        return (PROJECTED_DEFINITION, PROJECTED_HOLDS) if is_projected else (PIPELINE_DEFINITION, PIPELINE_HOLDS)
 
 
 @contextmanager

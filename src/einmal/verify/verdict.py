@@ -33,6 +33,13 @@ PIPELINE_DEFINITION: Final = (
 )
 HOLDS: Final = "No anomaly. Every acknowledged write was read once, and nothing that was aborted."
 PIPELINE_HOLDS: Final = "No anomaly. The output is what the mapping makes of every committed input record, once."
+PROJECTED_DEFINITION: Final = (
+    f"{PIPELINE_DEFINITION} What --output-sql leaves out of the output records is not compared."
+)
+PROJECTED_HOLDS: Final = (
+    "No anomaly. Apart from what --output-sql leaves out, the output is what the mapping makes of every committed "
+    "input record, once."
+)
 _DEFINITIONS: Final[Mapping[str, str]] = {
     "lost-output": "What a committed input record becomes is not in the output.",
     "duplicate-output": "What input records become is in the output more often than they are in the input.",

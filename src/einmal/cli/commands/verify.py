@@ -147,7 +147,7 @@ def verify(
     output_sql: Annotated[
         str | None,
         typer.Option(
-            metavar="QUERY", help="DuckDB query FROM output: what counts of an output record. Default: its value."
+            metavar="QUERY", help="DuckDB query FROM output: what is compared of an output record. Default: its value."
         ),
     ] = None,
     map_function: Annotated[

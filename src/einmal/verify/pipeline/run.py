@@ -64,7 +64,7 @@ class PipelineOptions:
     database: str | None = None
     """URL of the PostgreSQL database that ``input`` is a table of; None: it is a topic."""
     projection: Projection | None = None
-    """Makes of an output record the values that count; None: its value."""
+    """Makes of an output record the values that are compared; None: its value."""
 
 
 class PipelineSource(Protocol):
@@ -112,7 +112,7 @@ class PipelineRun:
             environment |= {DATABASE: options.database, TABLE: options.input}
         self._command = RestartedCommand(["/bin/sh", "-c", options.command], environment, options.log)
         (command,) = redacted_command([options.command])
-        counted = "" if options.projection is None else f"; of the output counts: {options.projection.text}"
+        counted = "" if options.projection is None else f"; --output-sql: {options.projection.text}"
         self.client = f"pipeline: {command} (mapping: {options.mapping.text}{counted})"
         outputs = {options.output: PARTITIONS}
         inputs = {options.input: PARTITIONS} if options.database is None else {}
