@@ -14,6 +14,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
@@ -72,7 +73,9 @@ class NodeProcess(ABC):
 
     def signal(self, number: signal.Signals) -> None:
         if self.is_running:
-            os.kill(self.pid, number)
+            # Another thread may have seen its end since.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def _failure(self) -> BrokerFailed:
         """Kill it, and return the error."""
