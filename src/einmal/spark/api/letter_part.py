@@ -88,18 +88,18 @@ def _beside_letters(frame: DataFrame) -> DataFrame:
 
 
 def _client(name: str | None, sources: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """As that of the sources with these options: dead letters stay in their cluster. Raises OptionError."""
-    clients = {
-        tuple(sorted((name, value) for name, value in client_settings(options).items() if name in PRODUCER_NAMES))
+    """As that of the first of the sources with these options: dead letters stay in their cluster. Raises
+    OptionError."""
+    clients = [
+        {setting: value for setting, value in client_settings(options).items() if setting in PRODUCER_NAMES}
         for options in sources
-    }
-    if len({dict(settings).get("bootstrap.servers") for settings in clients}) != 1:
+    ]
+    if len({client.get("bootstrap.servers") for client in clients}) != 1:
         raise OptionError(
             "the sources of dead letters (errors.tolerance=all) are in several clusters, and dead letters are one "
             "transaction in one"
         )
-    client = dict(next(iter(clients)))
-    return client | {"client.id": name or "einmal-dead-letters"}
+    return clients[0] | {"client.id": name or "einmal-dead-letters"}
 
 
 def rejected_letters(
