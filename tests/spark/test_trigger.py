@@ -75,6 +75,7 @@ def _texts() -> list[str]:
 @pytest.mark.spark
 def test_intervals_are_those_that_spark_takes(spark: SparkSession) -> None:
     """So nothing is refused that Spark runs, and nothing fences the running instance that Spark then refuses."""
+    assert spark._jvm is not None
     processing_time = spark._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime
 
     def sparks(text: str) -> int | None:

@@ -17,9 +17,10 @@ _UNITS_US: Final = {
     "week": 7 * 86_400_000_000,
 }
 _MONTHS: Final = {"month": 1, "year": 12}
+_TRIMMED: Final = "".join(map(chr, (*range(0x21), 0x7F)))
 _PREFIX: Final = re.compile(r"interval\s", re.ASCII)
 _PART: Final = re.compile(
-    r"\s*(?P<sign>[+-]?)\s*(?:(?P<whole>\d+)(?:\.(?P<fraction>\d{0,9}))?|\.(?P<digits>\d{1,9}))\s+"
+    r"\s*(?:(?P<sign>[+-])\s*(?=[\d.])|(?=\.?\d))(?P<whole>\d*)(?:\.(?P<fraction>\d{0,9}))?\s+"
     rf"(?P<unit>{'|'.join((*_UNITS_US, *_MONTHS))})s?(?=\s|$)",
     re.ASCII,
 )
@@ -29,19 +30,18 @@ _MAX_US: Final = 2**63 - 1
 
 def trigger_interval_us(name: str, text: str) -> int:
     """The interval of a processing-time trigger in microseconds. ``name``: of the option. Raises OptionError."""
-    rest = text.strip().lower()
+    rest = text.strip(_TRIMMED).lower()
     prefix = _PREFIX.match(rest)
     at = 0 if prefix is None else prefix.end()
     total = months = 0
     while at < len(rest):
         part = _PART.match(rest, at)
-        fraction = None if part is None else part["fraction"] if part["digits"] is None else part["digits"]
-        if part is None or (fraction is not None and part["unit"] != "second"):
+        if part is None or (part["fraction"] is not None and part["unit"] != "second"):
             raise _refused(name, text)
         sign, whole = -1 if part["sign"] == "-" else 1, int(part["whole"] or 0)
         months += sign * whole * _MONTHS.get(part["unit"], 0)
         total += sign * whole * _UNITS_US.get(part["unit"], 0)
-        total += sign * (int((fraction or "").ljust(9, "0")) // 1_000)
+        total += sign * (int((part["fraction"] or "").ljust(9, "0")) // 1_000)
         at = part.end()
     if not rest or months or not 0 <= total <= _MAX_US:
         raise _refused(name, text)
