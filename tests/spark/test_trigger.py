@@ -23,6 +23,12 @@ def test_a_trigger_is_sparks_and_once_is_available_now() -> None:
     assert trigger_of(once=True) == {"availableNow": True}
 
 
+def test_of_an_option_that_is_set_again_the_last_value_is_taken_whatever_its_case() -> None:
+    frame: Any = SimpleNamespace(isStreaming=True, sparkSession=SimpleNamespace(_jvm=None))
+    writer = write_stream(frame).option("topic", "a").option("Topic", "b").options(topic="c", einmal=True)
+    assert writer._options == {"topic": "c", "einmal": "true"}
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -106,6 +106,8 @@ class StreamWriter:
         return self
 
     def option(self, key: str, value: Any) -> Self:
+        # Names are matched without case, as Spark does: of one that is set again the last value is taken.
+        self._options = {name: earlier for name, earlier in self._options.items() if name.lower() != key.lower()}
         self._options[key] = str(value).lower() if isinstance(value, bool) else value
         return self
 
