@@ -129,8 +129,8 @@ class RecordEncoder:
             return
         raise SourceRefused(
             f"a record for {topic} has no key, and the topic is compacted (INVALID_RECORD)",
-            "set cleanup.policy=delete for the topic, or give each record a key: a primary key or message.key.columns, "
-            'for files key = "file"',
+            "set cleanup.policy=delete for the topic, as for files, whose lines have no key of their own; or give each "
+            "record of a database a key: a primary key or message.key.columns",
         )
 
     def _count(self, topic: str) -> int:

@@ -61,9 +61,9 @@ def test_many_files_that_have_not_changed_cost_a_fingerprint_each() -> None:
     assert disk.asked <= MANY
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_many_new_files_with_related_names_are_not_compared_in_pairs(suffix: str) -> None:
-    disk = Disk({f"/log/app.log.{number}{suffix}": lines(number) for number in range(MANY)})
+@pytest.mark.parametrize("name", ["app.log.{}", "app.log.{}.gz", "app-{}.log.gz", "{}.csv"])
+def test_many_new_files_with_related_names_are_not_compared_in_pairs(name: str) -> None:
+    disk = Disk({f"/log/{name.format(number)}": lines(number) for number in range(MANY)})
     found = match([], [disk.seen(path, inode) for inode, path in enumerate(disk.contents)], disk.fingerprint)
     assert len(found.new) == MANY
     assert disk.asked <= 5 * MANY
@@ -151,6 +151,12 @@ def test_a_head_is_a_power_of_two(offset: int, size: int) -> None:
         ("/a/app.log", "/b/app.log.1", False),
         ("/a/app.log", "/a/app.logger", False),
         ("/a/app.log.1", "/a/app.log.2", False),
+        ("/a/app.log", "/a/app-2026-11-23.log.gz", True),
+        ("/a/app-2026-11-23.log", "/a/app.log", True),
+        ("/a/app-8080.log", "/a/app-8080-2026-11-23.log", True),
+        ("/a/app-2026-11-23.log", "/a/app-2026-11-24.log", False),
+        ("/a/app.log", "/a/app-old.log", False),
+        ("/a/app.log", "/b/app-2026-11-23.log", False),
     ],
 )
 def test_names_are_related_in_both_directions(one: str, other: str, is_related: bool) -> None:

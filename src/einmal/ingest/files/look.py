@@ -47,9 +47,10 @@ _LOOKS: Final = 2
 
 
 class FilePiece(NamedTuple):
-    """Whole lines of one file, from ``offset`` on."""
+    """Whole lines of one file, from ``offset`` on. ``first_path``: under which it was read first."""
 
     path: str
+    first_path: str
     offset: int
     data: bytes
 
@@ -146,12 +147,13 @@ class FileReader:
         reads = self._read_files(matches, scan)
         changes = self._scanner.changes(scan, _marks(reads))
         absent = RelatedPaths(
-            location.path
+            path
             for file_match in (*matches.present, *matches.missing)
             for location in file_match.absent
             if posixpath.dirname(location.path) in changes.folders
+            for path in (location.path, file_match.file.original_path)
         )
-        missing_paths = RelatedPaths(file_match.file.path for file_match in matches.missing)
+        missing_paths = RelatedPaths(path for file_match in matches.missing for path in file_match.file.paths())
         settling = _Settling(
             scan, FileLook(scan.notices, scan.aside), changes, reads, RelatedPaths(scan.waiting), absent, missing_paths
         )
@@ -184,6 +186,12 @@ class FileReader:
         assert seen is not None
         if file_match.is_replaced:
             look.notices.append(_notice("replaced", seen.path, "was replaced: the rest of it is read"))
+        if file_match.is_by_content:
+            text = (
+                f"begins with all {file_match.file.read.offset} bytes that were read of {shown(file_match.file.path)}, "
+                "which is gone or begins anew: it is a copy of that, and the rest of it is read"
+            )
+            look.notices.append(_notice("copy", seen.path, text))
         for copy in file_match.copies:
             if copy.key not in known:
                 look.notices.append(_notice("copy", copy.path, "is a copy of another file, and is left alone"))
@@ -226,7 +234,8 @@ class FileReader:
             end = fingerprint(seen, seen.size)
             if end is not None:
                 read = Mark(seen.size, end)
-                look.tracked.append(TrackedFile(seen.path, seen.key, seen.size, read, head_of(seen.first, seen.size)))
+                head, first_path = head_of(seen.first, seen.size), file.original_path
+                look.tracked.append(TrackedFile(seen.path, seen.key, seen.size, read, head, first_path=first_path))
 
     def _settle_new(self, matches: Matches, settling: _Settling) -> None:
         for file_match in matches.new:
@@ -237,6 +246,8 @@ class FileReader:
                 settling.left.add(seen.key)
             else:
                 settling.look.tracked.append(settling.reads[seen.key].file)
+                if (original := matches.alike.get(seen.key)) is not None:
+                    settling.look.notices.append(_alike(seen, original))
 
     def _is_gone(self, what: object, location: FileCopy, settling: _Settling) -> bool:
         if self._is_elsewhere(location, settling):
@@ -322,7 +333,8 @@ class FileReader:
                     copies.append(FileCopy(copy.path, copy.key, Mark(copy.size, fingerprint)))
             if (seen := file_match.seen) is not None:
                 size = max(file_match.file.size, seen.size)
-                yield replace(file_match.file, path=seen.path, key=seen.key, size=size, copies=tuple(copies)), seen
+                file = replace(file_match.file, first_path=file_match.file.original_path)
+                yield replace(file, path=seen.path, key=seen.key, size=size, copies=tuple(copies)), seen
 
     def _is_stuck(self, file: TrackedFile, version: FileState) -> bool:
         known = self._stuck.get(file.key)
@@ -368,7 +380,7 @@ class FileReader:
             notices = (*notices, self._left_out(file.path, begin + first, length, len(long)))
         read = Mark(begin + whole, extract.fingerprint(begin, whole))
         following = replace(file, size=max(end, file.size), read=read, head=head_of(extract.head, read.offset))
-        return _Read(following, FilePiece(file.path, begin, data[:whole]), notices)
+        return _Read(following, FilePiece(file.path, file.original_path, begin, data[:whole]), notices)
 
     def _first_line(self, file: TrackedFile, content: Content, data: bytes) -> tuple[int, tuple[SourceNotice, ...]]:
         """Where the next line begins, behind what is none. ``data``: from where the file was read to."""
@@ -455,6 +467,14 @@ def _has_copy(file: TrackedFile, scan: Scan) -> bool:
         seen.size >= file.size and (seen.path in related or stem(seen.path) == stem(file.path))
         for seen in scan.seen.values()
     )
+
+
+def _alike(seen: SeenFile, original: TrackedFile) -> SourceNotice:
+    text = (
+        f"has the same content as {shown(original.path)} has, or had, and a name that does not show a copy of that: it "
+        "is read as another file. If a rotation made it, its lines are in the topic twice: let it append to the name"
+    )
+    return _notice("possible copy", seen.path, text)
 
 
 def _notice(kind: str, path: str, text: str) -> SourceNotice:

@@ -14,21 +14,28 @@ _POSITION_MAX: Final = 900_000
 """Bytes of a position: a commit record is one record, of at most max.message.bytes."""
 _ENTRY_BYTES: Final = 160
 """Size of one file's entry in a position, without its path."""
+_ENTRY_MAX: Final = 10
+"""Values in one file's entry."""
 
 
 def encode(tracked: Iterable[TrackedFile]) -> dict[str, Any]:
     """A position. Raises SourceRefused for one that is too large."""
     files = sorted(tracked, key=lambda file: file.path)
-    paths = [location.path for file in files for location in file.locations()]
-    size = sum(_ENTRY_BYTES + len(os.fsencode(path)) for path in paths)
+    paths = [path for file in files for path in (file.original_path, *(location.path for location in file.locations()))]
+    count = sum(len(file.locations()) for file in files)
+    size = count * _ENTRY_BYTES + sum(len(os.fsencode(path)) for path in paths)
     if size > _POSITION_MAX:
         raise SourceRefused(
-            f"{len(paths)} files are too many for one ingester: its position has about {size} bytes",
+            f"{count} files are too many for one ingester: its position has about {size} bytes",
             "delete or move files that are ingested, or divide them over several ingesters",
         )
     return {
         "files": [
-            [f.path, *f.key, f.size, *f.read, f.head, [[copy.path, *copy.key, *copy.mark] for copy in f.copies]]
+            [
+                *(f.path, *f.key, f.size, *f.read, f.head),
+                [[copy.path, *copy.key, *copy.mark] for copy in f.copies],
+                *([] if f.original_path == f.path else [f.original_path]),
+            ]
             for f in files
         ]
     }
@@ -48,11 +55,12 @@ def decode(position: Position | None) -> list[TrackedFile]:
 
 
 def _file(entry: list[Any]) -> TrackedFile:
-    path, device, inode, generation, size, read, fingerprint, head, copies = entry
+    # What was recorded before there were first paths has none.
+    path, device, inode, generation, size, read, fingerprint, head, copies, first_path = (*entry, entry[0])[:_ENTRY_MAX]
     location = _copy([path, device, inode, generation, read, fingerprint])
-    if not isinstance(head, str) or type(size) is not int:
+    if not isinstance(head, str) or not isinstance(first_path, str) or type(size) is not int or len(entry) > _ENTRY_MAX:
         raise ValueError(entry)
-    return TrackedFile(location.path, location.key, size, location.mark, head, tuple(map(_copy, copies)))
+    return TrackedFile(location.path, location.key, size, location.mark, head, tuple(map(_copy, copies)), first_path)
 
 
 def _copy(entry: list[Any]) -> FileCopy:

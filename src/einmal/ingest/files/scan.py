@@ -120,7 +120,7 @@ class FileScanner:
             folders.setdefault(posixpath.dirname(file.path), []).append(file)
         for folder, files in folders.items():
             wanted = {location.key.inode for file in files for location in file.locations()}
-            related = RelatedPaths(file.path for file in files)
+            related = RelatedPaths(path for file in files for path in file.paths())
             try:
                 for path, inode in _listed(folder):
                     if path not in result.listing and (inode in wanted or path in related):

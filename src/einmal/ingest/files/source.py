@@ -42,10 +42,11 @@ class FilesSource(RecordSource):
         fail_on_data_loss: bool = True,
         is_as_stored: bool = False,
     ) -> None:
-        """``path``: a pattern, with ``*``, ``?``, ``[...]`` and ``**``. ``key_by_file``: the path is the key, which
-        keeps the lines of a file in one partition. ``line_bytes``: the longest line; a longer one is left out
-        (``skip_long_lines``), or its file is set aside. ``fail_on_data_loss``: refuse to continue where a file is gone
-        that had more than was read. ``is_as_stored``: nothing is decompressed, nor recognised by the first bytes."""
+        """``path``: a pattern, with ``*``, ``?``, ``[...]`` and ``**``. ``key_by_file``: the path under
+        which a file was read first is the key, which keeps its lines in one partition, also after rotations.
+        ``line_bytes``: the longest line; a longer one is left out (``skip_long_lines``), or its file is set aside.
+        ``fail_on_data_loss``: refuse to continue where a file is gone that had more than was read. ``is_as_stored``:
+        nothing is decompressed, nor recognised by the first bytes."""
         self._base = base_of(os.path.abspath(path))
         self._topic = topic
         self._key_by_file = key_by_file
@@ -89,9 +90,9 @@ class FilesSource(RecordSource):
         self._reader.close()
 
     def _records(self, pieces: list[FilePiece]) -> Iterator[IngestRecord]:
-        for path, offset, data in pieces:
+        for path, first_path, offset, data in pieces:
             name = os.fsencode(path)
-            key = name if self._key_by_file else None
+            key = os.fsencode(first_path) if self._key_by_file else None
             file = Header(FILE_HEADER, name)
             begin = 0
             while begin < len(data):

@@ -7,12 +7,18 @@ one of these, in this order:
 
 1. the inode: the file has grown, or was renamed;
 2. the path: the file was replaced by one that has the same content so far, as editors and rsync do;
-3. the directory and the beginning of the name (``app.log``, ``app.log.1``, ``app.log-20261123.gz``): the file is gone,
-   or begins anew, and this is a copy of it. It is read on where the original was left.
+3. the directory and the name of the original, or that under which it was read first, with something appended
+   (``app.log``, ``app.log.1``, ``app.log-20261123.gz``) or numbers inserted (``app-2026-11-23.log.gz``): the file is
+   gone, or begins anew, and this is a copy of it. It is read on where the original was left;
+4. the directory, whatever the name, if at least ``EDGE`` bytes were read and a rotation can have made this of the
+   original: by compressing what is gone, or by copying what begins anew. It is reported.
 
-A file with such a name whose whole content is the beginning of another file's is a copy in progress, or a finished one.
-It is not read, and is tracked with its original: when that is truncated, the copy is read on instead. Nothing
-else shows then what of the copy was read.
+Where only the content of a file that is gone is the same, and the name has nothing to do with it, it may have been
+delivered twice: such a file is read, and reported.
+
+A file with a name as in 3 whose whole content is the beginning of another file's is a copy in progress, or a finished
+one. It is not read, and is tracked with its original: when that is truncated, the copy is read on instead. Nothing else
+shows then what of the copy was read.
 
 Every other file is new. This is certain for a file that is shorter than what was read of an original that is gone only
 because of an invariant that the source keeps: no lines are recorded as read while a copy may exist that the same look
@@ -35,6 +41,9 @@ _COMPRESSED: Final = re.compile(r"\.(?:gz|bz2|zst)\Z")
 _ROTATED: Final = re.compile(r"(?:[.-][0-9]+)+\Z")
 _SEPARATORS: Final = ".-_~"
 """Between the name of a file and what a rotation appends to it."""
+_PARTS: Final = re.compile(f"[{re.escape(_SEPARATORS)}]")
+_NUMBER: Final = re.compile(r"[0-9][0-9TtZz]*\Z")
+"""A part of a name: a number, a date, or a date with a time."""
 
 
 class Mark(NamedTuple):
@@ -58,7 +67,7 @@ class FileCopy(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TrackedFile:
     """A file that was read up to ``read``. ``size``: the largest that was seen; ``head``: see ``head_of``. Offsets and
-    sizes of compressed files are decompressed."""
+    sizes of compressed files are decompressed. ``first_path``: under which it was read first; empty: ``path``."""
 
     path: str
     key: FileKey
@@ -66,6 +75,15 @@ class TrackedFile:
     read: Mark = NOTHING
     head: str = ""
     copies: tuple[FileCopy, ...] = ()
+    first_path: str = ""
+
+    @property
+    def original_path(self) -> str:
+        return self.first_path or self.path
+
+    def paths(self) -> tuple[str, ...]:
+        """Paths that a rotation may derive the names of copies from."""
+        return tuple(dict.fromkeys((self.path, self.original_path)))
 
     def locations(self) -> tuple[FileCopy, ...]:
         """The file itself, and its copies."""
@@ -86,24 +104,26 @@ class SeenFile(NamedTuple):
 @dataclass(slots=True)
 class Match:
     """``seen``: where ``file`` is read on; None if it is nowhere. ``copies`` of it that were seen; ``absent``: what is
-    tracked of it and was not seen."""
+    tracked of it and was not seen; ``is_by_content``: the name of ``seen`` has nothing to do with the original's."""
 
     file: TrackedFile
     seen: SeenFile | None = None
     copies: list[SeenFile] = field(default_factory=list)
     absent: list[FileCopy] = field(default_factory=list)
     is_replaced: bool = False
+    is_by_content: bool = False
 
 
 @dataclass(slots=True)
 class Matches:
     """``doubtful``: files that are not read, each with one that is missing and of which it may be a copy that lacks
-    some of what was read."""
+    some of what was read; ``alike``: what new files have the content of, although their names are others."""
 
     present: list[Match] = field(default_factory=list)
     missing: list[Match] = field(default_factory=list)
     new: list[Match] = field(default_factory=list)
     doubtful: list[tuple[TrackedFile, SeenFile]] = field(default_factory=list)
+    alike: dict[FileKey, TrackedFile] = field(default_factory=dict)
 
 
 FingerprintOf = Callable[[SeenFile, int], str | None]
@@ -132,6 +152,7 @@ class _Matching:
         self._left = left
         self._fingerprint = same
         self._devices = {seen.key.device for seen in left.values()}
+        self._present_paths = {seen.path for seen in left.values()}
         self._inodes: dict[int, list[SeenFile]] = {}
         for seen in left.values():
             self._inodes.setdefault(seen.key.inode, []).append(seen)
@@ -143,6 +164,7 @@ class _Matching:
         self._by_path([file_match for file_match in matches if file_match.seen is None])
         self._by_name([file_match for file_match in matches if file_match.seen is None])
         self._copies_of_copies([file_match for file_match in matches if file_match.seen is None])
+        self._by_content([file_match for file_match in matches if file_match.seen is None])
         for file_match in matches:
             self._separate(file_match)
         self._classify(matches)
@@ -205,15 +227,43 @@ class _Matching:
             for seen in self._left.values():
                 if len(seen.first) >= size:
                     head = digest(seen.first[:size], b"")
-                    for name in _original_names(seen.path):
+                    for name in (*_original_names(seen.path), *_without_numbers(seen.path)):
                         after.setdefault((name, head), []).append(seen)
         for file_match in matches:
             file = file_match.file
-            for name in (file.path, _any_of(file.path)):
+            for name in (name for path in file.paths() for name in (path, _any_of(path), _parts_of(path))):
                 # app.log.1 before app.log.1.gz: the second one is a copy of the first.
                 for seen in sorted(after.get((name, file.head), ()), key=_by_length):
+                    if _is_parts(name) and not self._may_be_rotated(file, seen):
+                        continue
                     if file_match.seen is None and seen.key in self._left and self._has(seen, file.read):
                         self._claim(file_match, seen)
+
+    def _may_be_rotated(self, file: TrackedFile, seen: SeenFile) -> bool:
+        """Whether a file with a new inode can come from a rotation of this one: compressed, or copied while the
+        original stays. A file that is only renamed keeps its inode."""
+        is_recoded = seen.is_compressed != (_COMPRESSED.search(file.path) is not None)
+        return is_recoded or not self._present_paths.isdisjoint(file.paths())
+
+    def _by_content(self, matches: list[Match]) -> None:
+        """See 4 at the top."""
+        heads: dict[tuple[str, str], list[SeenFile]] = {}
+        for size in {head_size(file_match.file.read.offset) for file_match in matches}:
+            for seen in self._left.values():
+                if len(seen.first) >= size:
+                    heads.setdefault((posixpath.dirname(seen.path), digest(seen.first[:size], b"")), []).append(seen)
+        for alike in heads.values():
+            alike.sort(key=_by_length)
+        for file_match in matches:
+            file = file_match.file
+            for seen in heads.get((posixpath.dirname(file.path), file.head), ()):
+                if seen.key not in self._left or not self._has(seen, file.read):
+                    continue
+                if file_match.seen is None and file.read.offset >= EDGE and self._may_be_rotated(file, seen):
+                    self._claim(file_match, seen)
+                    file_match.is_by_content = True
+                else:
+                    self.result.alike[seen.key] = file
 
     def _copies_of_copies(self, matches: list[Match]) -> None:
         """A copy that lacks lines which were read, and was renamed or compressed itself since it was seen."""
@@ -261,7 +311,8 @@ class _Matching:
         """Originals before their copies: also a file that was empty can be a copy now."""
         known = _Names()
         for seen in sorted((*self._left.values(), *self._claimed()), key=_by_length):
-            known.add(seen)
+            owner = self._owners.get(seen.key)
+            known.add(seen, () if owner is None else owner.file.paths())
         shortened = _Shortened(file_match.file for file_match in self.result.missing if not file_match.copies)
         unread: dict[int, list[TrackedFile]] = {}
         for file in tracked:
@@ -276,13 +327,14 @@ class _Matching:
             if (owner := self._original(seen, known)) is not None:
                 owner.copies.append(seen)
                 self._owners[seen.key] = owner
-            elif seen.is_wanted and (original := shortened.original(seen)) is not None:
+            elif seen.is_wanted and (original := shortened.original(seen, self._may_be_rotated)) is not None:
                 self.result.doubtful.append((original, seen))
             elif known_as is not None:
                 self._owners[seen.key] = present = Match(known_as, seen)
                 self.result.present.append(present)
             elif seen.is_wanted:
-                self._owners[seen.key] = new = Match(TrackedFile(seen.path, seen.key, seen.size), seen)
+                file = TrackedFile(seen.path, seen.key, seen.size, first_path=seen.path)
+                self._owners[seen.key] = new = Match(file, seen)
                 self.result.new.append(new)
         self.result.missing += [Match(file) for before in unread.values() for file in before]
 
@@ -299,6 +351,12 @@ class _Matching:
             owner = self._owners.get(original.key)
             if owner is not None and original.key != seen.key and self._is_copy(seen, original):
                 return owner
+        for original in known.alike(seen):
+            owner = self._owners.get(original.key)
+            if owner is not None and original.key != seen.key and self._is_copy(seen, original):
+                if seen.is_compressed != original.is_compressed:
+                    return owner
+                self.result.alike[seen.key] = owner.file
         return None
 
 
@@ -311,9 +369,15 @@ class _Names:
         # A file that is deleted and still open keeps its path, which another one may have now.
         self._paths: dict[str, list[SeenFile]] = {}
         self._stems: dict[tuple[str, int, bytes], list[SeenFile]] = {}
+        self._contents: dict[tuple[str, int, bytes], list[SeenFile]] = {}
 
-    def add(self, seen: SeenFile) -> None:
-        self._paths.setdefault(seen.path, []).append(seen)
+    def add(self, seen: SeenFile, paths: Iterable[str]) -> None:
+        """``paths``: further ones that the names of copies may come from."""
+        for path in {seen.path, *paths}:
+            self._paths.setdefault(path, []).append(seen)
+            self._paths.setdefault(_parts_of(path), []).append(seen)
+        if seen.size >= EDGE:
+            self._contents.setdefault((posixpath.dirname(seen.path), seen.size, seen.first), []).append(seen)
         # A compressed copy of a compressed file is as large as that. Files that are short may have grown since.
         size = seen.size if seen.is_compressed else -1
         head = seen.first[: self._HEAD] if seen.is_compressed or len(seen.first) >= self._HEAD else b""
@@ -321,12 +385,16 @@ class _Names:
 
     def before(self, seen: SeenFile) -> Iterator[SeenFile]:
         """Files of which this one may be a copy."""
-        for name in _original_names(seen.path):
+        for name in (*_original_names(seen.path), *_without_numbers(seen.path)):
             yield from self._paths.get(name, ())
         if _COMPRESSED.search(seen.path):
             head = seen.first[: self._HEAD]
             for size, beginning in ((seen.size, head), (-1, head), (-1, b"")):
                 yield from self._stems.get((_any_of(seen.path), size, beginning), ())
+
+    def alike(self, seen: SeenFile) -> Iterable[SeenFile]:
+        """Files in its directory that are as large, and begin in the same way."""
+        return self._contents.get((posixpath.dirname(seen.path), seen.size, seen.first), ())
 
 
 class _Shortened:
@@ -337,15 +405,16 @@ class _Shortened:
         self._sizes: set[int] = set()
         for file in missing:
             self._sizes.add(head_size(file.read.offset))
-            for name in (file.path, _any_of(file.path)):
+            for name in (name for path in file.paths() for name in (path, _any_of(path), _parts_of(path))):
                 self._files.setdefault((name, file.head), []).append(file)
 
-    def original(self, seen: SeenFile) -> TrackedFile | None:
+    def original(self, seen: SeenFile, may_be_rotated: Callable[[TrackedFile, SeenFile], bool]) -> TrackedFile | None:
         for size in self._sizes:
             head = digest(seen.first[:size], b"") if len(seen.first) >= size else ""
-            for name in _original_names(seen.path):
+            for name in (*_original_names(seen.path), *_without_numbers(seen.path)):
                 for file in self._files.get((name, head), ()):
-                    if seen.size < file.read.offset and seen.key != file.key:
+                    is_named_so = not _is_parts(name) or may_be_rotated(file, seen)
+                    if seen.size < file.read.offset and seen.key != file.key and is_named_so:
                         return file
         return None
 
@@ -378,19 +447,40 @@ def _original_names(path: str) -> Iterator[str]:
         yield _any_of(path)
 
 
+def _parts_of(path: str) -> str:
+    """A key like a path, by the parts of its name."""
+    folder, name = posixpath.split(path)
+    return "\1".join((folder, *_PARTS.split(_COMPRESSED.sub("", name))))
+
+
+def _is_parts(name: str) -> bool:
+    return "\1" in name
+
+
+def _without_numbers(path: str) -> Iterator[str]:
+    """The parts of files of which this one may be a copy: app-2026-11-23.log.gz, and app.2026-11-23.1.log, of app.log.
+    What is appended is not among them."""
+    folder, *parts = _parts_of(path).split("\1")
+    for begin in range(len(parts)):
+        for end in range(begin + 1, len(parts)):
+            if not _NUMBER.match(parts[end - 1]):
+                break
+            yield "\1".join((folder, *parts[:begin], *parts[end:]))
+
+
 class RelatedPaths:
     """Paths that may be a copy of one of several files, or its original."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = set(paths)
-        self._originals = {name for path in self._paths for name in _original_names(path)}
-        self._stems = {_any_of(path) for path in self._paths}
+        self._originals = {name for path in self._paths for name in (*_original_names(path), *_without_numbers(path))}
+        self._stems = {name for path in self._paths for name in (_any_of(path), _parts_of(path))}
 
     def __contains__(self, path: str) -> bool:
-        names = set(_original_names(path))
+        names = {*_original_names(path), *_without_numbers(path)}
         return (
             path in self._paths
             or path in self._originals
-            or _any_of(path) in self._originals
+            or not self._originals.isdisjoint((_any_of(path), _parts_of(path)))
             or not names.isdisjoint(self._paths | self._stems)
         )
