@@ -108,6 +108,17 @@ def test_all_problems_are_reported_at_once_with_hints() -> None:
         (FILES, "bootstrap.servers is missing"),
         (CLUSTER + FILES + 'key = "line"\n', 'option "key" is one of none, file'),
         (CLUSTER + FILES + "max.line.bytes = 0\n", "a whole number of at least 1"),
+        (
+            CLUSTER + '[ingest.a]\ntype = "files"\npath = ["/a.log", "/b.log"]\ntopic = "t"\n',
+            'ingest.a: option "path" is text, not an array\nhint: path = "..."',
+        ),
+        (CLUSTER + FILES.replace('"logs"', "2026-11-30"), 'option "topic" is text, not a date'),
+        (CLUSTER + FILES.replace('"logs"', "{}"), 'option "topic" is text, not a table'),
+        (CLUSTER + FILES + "kafka.ssl.enabled.protocols = []\n", 'option "kafka.ssl.enabled.protocols" is text'),
+        ('kafka.bootstrap.servers = ["a:9092"]\n' + FILES, 'option "kafka.bootstrap.servers" is text, not an array'),
+        (CLUSTER + '[ingest.a]\ntype = "table"\ntable = ["a", "b"]\n', 'option "table" is text, not an array'),
+        (CLUSTER + OUTBOX + 'outbox.tables = ["a", "b"]\n', 'option "outbox.tables" is text, not an array'),
+        (CLUSTER + FILES + 'deduplicate = { key = ["a"], window = "1h" }', 'option "deduplicate.key" is text'),
     ],
 )
 def test_what_is_no_declaration_is_refused(text: str, reason: str) -> None:

@@ -38,7 +38,7 @@ def refusals() -> list[Refusal]:
 
 
 BY_INPUT: Final = {
-    "has no key, and the topic is compacted": ["cleanup.policy=delete", "message.key.columns", 'key = "file"'],
+    "has no key, and the topic is compacted": ["cleanup.policy=delete", "message.key.columns"],
     "kafka.max.request.size is": ["kafka.max.request.size", "max.line.bytes", "skip.long.lines"],
     "business keys": ["max.keys", "shorten the window"],
     "files are too many for one ingester": ["divide them"],

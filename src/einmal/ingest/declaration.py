@@ -76,7 +76,12 @@ def _declared(name: str, table: Any, common: Mapping[str, Any], problems: list[s
     if not isinstance(table, Mapping):
         problems.append(f"{where} is a table, not {table!r}")
         return None
-    options = {key: as_text(value) for key, value in {**common, **flattened(table)}.items()}
+    values = {**common, **flattened(table)}
+    odd = {key: value for key, value in values.items() if not _is_option(key, value)}
+    problems += [f"{where}: {_odd(key, value)}" for key, value in odd.items()]
+    if odd:
+        return None
+    options = {key: as_text(value) for key, value in values.items()}
     client = RedactedDict({key.removeprefix(_KAFKA): options.pop(key) for key in [*options] if key.startswith(_KAFKA)})
     deduplicating = {
         key.removeprefix(f"{_DEDUPLICATE}."): options.pop(key)
@@ -101,6 +106,20 @@ def _declared(name: str, table: Any, common: Mapping[str, Any], problems: list[s
         problems.append(f"{where}: {error}")
         return None
     return IngestDeclaration(name, kind, client, RedactedDict(options), source, deduplicate)
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether a value of the file can be the text of an option."""
+    # An empty table of options of a deduplication is refused as such.
+    return isinstance(value, str | bool | int | float) or (name == _DEDUPLICATE and isinstance(value, Mapping))
+
+
+def _odd(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        several = "; another pattern of files is another ingester" if name == "path" else ""
+        return f'option "{name}" is text, not an array\nhint: {name} = "..."; several values are "a,b"{several}'
+    kind = "a table" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+    return f'option "{name}" is text, not {kind}\nhint: write the value in quotation marks'
 
 
 def _deduplicate(kind: str, source: Mapping[str, str], given: Mapping[str, str]) -> Deduplicate:
