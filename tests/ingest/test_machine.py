@@ -163,6 +163,16 @@ def test_a_source_that_has_ended_ends_the_run() -> None:
     assert world.stopped().is_done
 
 
+def test_a_position_of_a_former_origin_is_read_on_and_recorded_under_the_present_one() -> None:
+    world = World(batches=[{"next": 3}])
+    world.run()
+    world.batches = [{"next": 5}]
+    world.answers[effects.AskOrigin] = lambda effect: effects.OriginKnown("digits", ("figures", "numbers"))
+    world.run("run-2")
+    assert world.record is not None
+    assert world.record.end == ({"origin": "digits", "position": {"next": 5}},)
+
+
 def test_a_position_of_another_origin_is_refused_before_anything_is_read() -> None:
     world = World([{"next": 3}])
     world.run()

@@ -93,7 +93,10 @@ IngestEffect = (
 
 @dataclass(frozen=True, slots=True)
 class OriginKnown:
+    """``former``: what may be recorded for it by earlier versions."""
+
     origin: str
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

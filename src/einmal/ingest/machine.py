@@ -152,7 +152,7 @@ class IngestMachine:
             known, position = recorded(record)
         except ValueError as error:
             raise RunEnded(str(error), f"{self._id!r} belongs to a pipeline: give the ingester another name") from error
-        if origin != known:
+        if known not in (origin, *event.former):
             raise RunEnded(
                 f"the source is {origin:.{_NAMED_MAX}}, but the recorded position is one of {known:.{_NAMED_MAX}}",
                 f"read the source that {self._id!r} has read, or ingest this one under another name",

@@ -256,7 +256,7 @@ class Ingest:
     def _ask_source(self, effect: IngestEffect) -> IngestEvent:
         match effect:
             case effects.AskOrigin():
-                return effects.OriginKnown(self._source.origin())
+                return effects.OriginKnown(self._source.origin(), tuple(self._source.former_origins()))
             case effects.OpenSource(position):
                 self._close_parts()
                 self._parts = iter(self._source.read(position))

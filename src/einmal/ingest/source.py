@@ -93,6 +93,10 @@ class RecordSource(ABC):
         It is recorded with the position. A position of another origin is refused.
         """
 
+    def former_origins(self) -> Sequence[str]:
+        """Return what ``origin`` may have returned for the same source: positions of these are read on, too."""
+        return ()
+
     @abstractmethod
     def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
         """Yield what follows the position; None: the source's own beginning.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import glob
 import gzip
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 import zstandard
 
 from einmal.ingest import SourceRefused
+from einmal.ingest.files.paths import matching
 from einmal.ingest.files.scan import FileScanner, Scan
 from einmal.ingest.files.source import FILE_HEADER, OFFSET_HEADER
 from einmal.ingest.files.tracking import TrackedFile
@@ -383,6 +386,85 @@ def test_what_is_no_file_is_reported_once(tmp_path: Path) -> None:
     assert reader.read() == ["1"]
     reader.read()
     assert reader.kinds() == ["no file"]
+
+
+def test_the_writer_of_a_pipe_waits_for_a_reader_as_before(tmp_path: Path) -> None:
+    """To open a pipe, even without reading it, lets its writer write, and then takes its reader away."""
+    os.mkfifo(tmp_path / "pipe")
+    opened: list[str] = []
+
+    def note(event: str, values: tuple[object, ...]) -> None:
+        if event == "open" and isinstance(values[0], str):
+            opened.append(values[0])
+
+    sys.addaudithook(lambda event, values: note(event, values) if is_noted else None)
+    is_noted = True
+    assert Reader(tmp_path / "*").read() == []
+    is_noted = False
+    assert str((tmp_path / "pipe").resolve()) not in opened
+
+
+def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "1.log").write_text("1\n")
+    (tmp_path / "2.log").write_text("2\n")
+    (tmp_path / "a" / ".hidden").mkdir()
+    (tmp_path / "a" / ".hidden" / "3.log").write_text("3\n")
+    for name in ("x", "y", "z"):
+        (tmp_path / name).symlink_to(".")
+        (folder / name).symlink_to(tmp_path)
+    assert sorted(Reader(tmp_path / "**" / "*.log").read()) == ["1", "2"]
+    assert Reader(tmp_path / "**" / "b" / "*.log").read() == ["1"]
+    assert Reader(tmp_path / "**" / "a" / "**" / "*.log").read() == ["1", "2"]
+    assert sorted(Reader(tmp_path / "**").read()) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*.log",
+        "**/*.log",
+        "**",
+        "*/**",
+        "**/b/*.log",
+        "a/**/*.log",
+        "**/c",
+        "**/",
+        "*/",
+        "a/**/",
+        "**/**/1.log",
+        "no/**",
+    ],
+)
+def test_a_pattern_matches_what_the_standard_library_matches(tmp_path: Path, pattern: str) -> None:
+    for name in ("1.log", "a/1.log", "a/b/1.log", "a/b/c", "a/.h/1.log", ".h/1.log", "a[b]/1.log"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    whole = os.path.join(tmp_path, pattern)
+    expected = {os.path.join(path, "") if os.path.isdir(path) else path for path in glob.glob(whole, recursive=True)}
+    found = [os.path.join(path, "") if os.path.isdir(path) else path for path in matching(whole)]
+    assert {path for path in found if os.path.isfile(path)} == {path for path in expected if os.path.isfile(path)}
+    if pattern.endswith("/"):
+        assert set(found) == expected
+
+
+def test_a_directory_behind_a_link_stays_the_same_source_when_the_link_leads_elsewhere(tmp_path: Path) -> None:
+    for release in ("1", "2"):
+        (tmp_path / release / "log").mkdir(parents=True)
+        (tmp_path / release / "log" / "app.log").write_text(f"release {release}\n")
+    current = tmp_path / "current"
+    current.symlink_to("1")
+    reader = Reader(current / "log" / "*.log")
+    assert reader.read() == ["release 1"]
+    origin = reader.source.origin()
+    assert reader.source.former_origins() == (f"files in {(tmp_path / '1' / 'log').resolve()}",)
+    current.unlink()
+    current.symlink_to("2")
+    append(tmp_path / "1" / "log" / "app.log", "still release 1\n")
+    reader.restart()
+    assert reader.source.origin() == origin
+    assert sorted(reader.read()) == ["release 2", "still release 1"]
 
 
 def test_a_name_that_is_no_text_is_read(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class Content:
     def __init__(self, path: str, *, is_as_stored: bool) -> None:
         """Open a regular file, or raise NotAFile, OSError, Incomplete. ``is_as_stored``: nothing is decompressed."""
         self._is_as_stored = is_as_stored
-        # O_NONBLOCK: to open a pipe would wait for its writer.
+        # O_NONBLOCK: to open a pipe that has just replaced a file would wait for its writer.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             status = os.fstat(self._descriptor)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import posixpath
+import stat
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from einmal.ingest.files.beginning import wide_encoding
 from einmal.ingest.files.content import UNREADABLE, Content, FileKey, FileState, NotAFile
 from einmal.ingest.files.decompression import Damaged, Incomplete, UnsupportedCodec
+from einmal.ingest.files.paths import matching
 from einmal.ingest.files.tracking import Mark, RelatedPaths, SeenFile, TrackedFile
 from einmal.ingest.source import SourceNotice
 
@@ -101,7 +102,7 @@ class FileScanner:
         """``is_first``: look for directories that cannot be listed, too, and report that nothing matches."""
         result = Scan()
         if is_first:
-            directories = glob.iglob(posixpath.join(posixpath.dirname(self._pattern), ""), recursive=True)
+            directories = matching(posixpath.join(posixpath.dirname(self._pattern), ""))
             self._unlisted = [folder.rstrip("/") or "/" for folder in directories]
         self._unlisted = [folder for folder in self._unlisted if not self._is_listed(folder, result)]
         folders = {posixpath.dirname(location.path) for file in tracked for location in file.locations()}
@@ -135,7 +136,7 @@ class FileScanner:
         """Since a scan. ``marks``: of the files that may have grown, what they have for certain."""
         now: dict[str, tuple[_Inode, FileState]] = {}
         for path in self._matching():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, NotAFile):
                 now[path] = _inspected(path)
         grown = {path for path, status in now.items() if status != scan.listing.get(path)}
         changed = {path for path in grown if not self._is_intact(path, marks)}
@@ -196,7 +197,7 @@ class FileScanner:
         """Paths without links."""
         folders: dict[str, str] = {}
         paths: dict[str, None] = {}
-        for path in glob.iglob(self._pattern, recursive=True):
+        for path in matching(self._pattern):
             folder, name = posixpath.split(path)
             if folder not in folders:
                 folders[folder] = os.path.realpath(folder)
@@ -323,7 +324,7 @@ class FileScanner:
 
     def _report_nothing(self, result: Scan, *, is_first: bool) -> None:
         """An empty directory may be meant; one that is not there is misspelt, or not mounted."""
-        base = base_of(self._pattern)
+        base = os.path.realpath(base_of(self._pattern))
         if not os.path.isdir(base):
             self._set_aside(result, "unreadable", base, "does not exist, or is no directory; correct path, or mount it")
         elif is_first and not result.aside:
@@ -343,11 +344,11 @@ class FileScanner:
 
 
 def base_of(pattern: str) -> str:
-    """The directory below which a pattern can match."""
+    """The directory below which a pattern can match, as it is written: a symbolic link may lead elsewhere later."""
     base = pattern
     while any(wildcard in base for wildcard in "*?["):
         base = posixpath.dirname(base)
-    return os.path.realpath(base if base != pattern else posixpath.dirname(pattern))
+    return base if base != pattern else posixpath.dirname(pattern)
 
 
 def _problem(error: Exception) -> tuple[str, str]:
@@ -370,7 +371,10 @@ def _is_unchanged(looked: _Looked, key: FileKey, state: FileState, edges: str) -
 
 
 def _inspected(path: str) -> tuple[_Inode, FileState]:
+    """Raises OSError, and NotAFile: a pipe must not be opened, as its writer would take that for its reader."""
     status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise NotAFile(path)
     state = FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return _Inode(status.st_dev, status.st_ino), state
 

@@ -63,6 +63,10 @@ class FilesSource(RecordSource):
     def origin(self) -> str:
         return f"files in {self._base}"
 
+    def former_origins(self) -> Sequence[str]:
+        """Earlier versions recorded the directory behind symbolic links."""
+        return (f"files in {os.path.realpath(self._base)}",)
+
     def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
         tracked = decode(position)
         self._reader.restart()
