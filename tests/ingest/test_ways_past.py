@@ -12,7 +12,7 @@ from tools.python_source import parse
 
 import einmal.ingest
 from einmal.ingest import declaration
-from einmal.ingest.files import look, scan
+from einmal.ingest.files import lines, look, scan
 from einmal.ingest.files.decompression import Damaged, Incomplete, UnsupportedCodec
 from einmal.ingest.postgresql import options, session
 
@@ -74,11 +74,21 @@ def test_errors_of_the_database_that_its_values_cause_name_a_way_past() -> None:
 
 
 def test_the_page_has_each_kind_and_options_that_exist() -> None:
-    kinds = set(re.findall(r'_notice\("([a-z ]+)"', Path(look.__file__).read_text()))
+    texts = [Path(str(module.__file__)).read_text() for module in (lines, look)]
+    kinds = {kind for text in texts for kind in re.findall(r'_notice\("([a-z ]+)"', text)}
     kinds |= set(re.findall(r'(?:_set_aside|_report)\(result, "([a-z ]+)"', Path(scan.__file__).read_text()))
     kinds |= {scan._problem(error)[0] for error in (Incomplete(), Damaged(), UnsupportedCodec("xz", ""))}
-    kinds |= {scan._problem(scan._WideText("UTF-16"))[0]}
-    assert {"long line", "damaged", "encoding", "hole", "no files", "incomplete", "not supported"} <= kinds
+    kinds |= {scan._problem(scan._WideText("UTF-16"))[0], "changing", "deleted"}
+    assert {
+        "long line",
+        "damaged",
+        "encoding",
+        "hole",
+        "no files",
+        "incomplete",
+        "not supported",
+        "possible copy",
+    } <= kinds
     for kind in kinds:
         assert f"`{kind}`" in _PAGE, kind
     known = {*declaration.FILES_OPTIONS, *declaration.TABLE_OPTIONS, *declaration.DEDUPLICATE_OPTIONS, *options.NAMES}

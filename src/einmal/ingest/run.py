@@ -21,7 +21,7 @@ from einmal.ingest.deduplication.business_key import Deduplicate
 from einmal.ingest.deduplication.deduplicator import Deduplicator
 from einmal.ingest.effects import IngestEffect, IngestEvent
 from einmal.ingest.machine import IngestMachine, transactional_id
-from einmal.ingest.source import IngestBatch, RecordSource, SourceFailed, SourceNotice, SourceRefused
+from einmal.ingest.source import IngestBatch, RecordSource, SourceBusy, SourceFailed, SourceNotice, SourceRefused
 from einmal.pauses import DoublingPauses
 from einmal.pipeline.errors import PipelineRefused
 from einmal.security.redaction import RedactedDict
@@ -278,6 +278,8 @@ class Ingest:
                     return effects.BatchFound(batch.end)
                 case SourceNotice() as notice:
                     self._notify(notice)
+                case SourceBusy():
+                    continue
                 case None:
                     return effects.NothingNew()
                 case end if end is _END:

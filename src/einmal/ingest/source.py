@@ -82,6 +82,11 @@ class SourceNotice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class SourceBusy:
+    """The source is still looking for what is new. It is asked again at once, unless the ingester is stopped."""
+
+
 class RecordSource(ABC):
     """A source of records. Called by one thread; every method may raise SourceFailed and SourceRefused, ``records`` of
     a batch included. Other exceptions are bugs of the source, and end the ingester after the transaction is aborted."""
@@ -98,10 +103,11 @@ class RecordSource(ABC):
         return ()
 
     @abstractmethod
-    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
+    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | SourceBusy | None]:
         """Yield what follows the position; None: the source's own beginning.
 
-        Returns None where nothing is new now, within a second or so; it is asked again after a pause. The iterator ends
+        Returns None where nothing is new now, within a second or so; it is asked again after a pause. SourceBusy if it
+        takes longer to find out. The iterator ends
         where nothing can ever follow. It is closed before ``read`` is called again, and a batch is not asked for before
         the records of the batch before it were iterated. Raises SourceFailed if this is not the source any more whose
         ``origin`` was asked for.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from einmal.ingest import IngestBatch, IngestRecord, SourceNotice
+from einmal.ingest import IngestBatch, IngestRecord, SourceBusy, SourceNotice
 from einmal.ingest.files import FilesSource
 
 
@@ -35,8 +35,8 @@ class Reader:
         self._parts = self.source.read(None if self.position is None else json.loads(json.dumps(self.position)))
 
     def next_batch(self) -> IngestBatch | None:
-        while isinstance(part := next(self._parts), SourceNotice):
-            self.notices.append(part)
+        while isinstance(part := next(self._parts), SourceNotice | SourceBusy):
+            self.notices += [part] if isinstance(part, SourceNotice) else []
         return part
 
     def commit(self, batch: IngestBatch) -> None:

@@ -33,9 +33,14 @@ Steps = Iterator[None]
 class Rotated:
     """A log that is written and rotated. ``written``: all whole lines."""
 
-    def __init__(self, folder: Path, source: random.Random, *, is_lossy: bool = False) -> None:
-        """``is_lossy``: lines are written between copy and truncation, too. ``destroyed``: these."""
+    def __init__(
+        self, folder: Path, source: random.Random, *, is_lossy: bool = False, inserts_numbers: bool = False
+    ) -> None:
+        """``is_lossy``: lines are written between copy and truncation, too. ``destroyed``: these. ``inserts_numbers``:
+        rotations give names such as app-1.log, and compress in one step with the renaming."""
         self.log = folder / "app.log"
+        self._inserts_numbers = inserts_numbers
+        self._rotations = 0
         self.destroyed: set[str] = set()
         self._is_lossy = is_lossy
         self._random = source
@@ -56,6 +61,30 @@ class Rotated:
             text, self._rest = text[:cut], text[cut:]
         with (path or self.log).open("a") as file:
             file.write(text)
+        yield
+
+    def _inserted(self, suffix: str = "") -> Path:
+        self._rotations += 1
+        return self.log.with_name(f"app-2026-11-{self._rotations}.log{suffix}")
+
+    def roll(self) -> Steps:
+        """As logback and log4j2 do."""
+        yield from self._finish_line()
+        temporary = self.log.with_name(f"app.log{self._rotations}.tmp")
+        self.log.rename(temporary)
+        yield
+        yield from self._copy(gzip.compress(temporary.read_bytes()), self._inserted(".gz"))
+        temporary.unlink()
+        yield
+        self.log.touch()
+        yield
+
+    def copy_and_truncate_with_extension(self) -> Steps:
+        """As logrotate does with dateext and extension."""
+        yield from self._finish_line()
+        data = self.log.read_bytes()
+        yield from self._copy(data, self._inserted())
+        os.truncate(self.log, 0)
         yield
 
     def _numbered(self, number: int, suffix: str = "") -> Path:
@@ -117,7 +146,9 @@ class Rotated:
     def run(self) -> Steps:
         for _ in range(STEPS):
             choices: list[Callable[[], Steps]] = [self.write] * 3
-            if self.log.exists():
+            if self.log.exists() and self._inserts_numbers:
+                choices += [self.roll, self.copy_and_truncate_with_extension]
+            elif self.log.exists():
                 choices += [self.rename, self.copy_and_truncate, self.compress]
             yield from self._random.choice(choices)()
         yield from self._finish_line()
@@ -205,9 +236,9 @@ def look(reader: Reader, source: random.Random) -> None:
         reader.restart()
 
 
-def read_while_rotated(folder: Path, seed: int, pattern: str, *, is_lossy: bool = False) -> tuple[Rotated, Reader]:
+def read_while_rotated(folder: Path, seed: int, pattern: str, **kind: bool) -> tuple[Rotated, Reader]:
     source = random.Random(seed)
-    rotated = Rotated(folder, source, is_lossy=is_lossy)
+    rotated = Rotated(folder, source, **kind)
     world = World(rotated.run(), source)
     reader = Reader(folder / pattern)
     with between_system_calls(world, folder, seed):
@@ -246,6 +277,20 @@ def test_each_line_is_read_once_whatever_is_rotated_when(tmp_path: Path, part: i
         folder = tmp_path / str(seed)
         folder.mkdir()
         rotated, reader = read_while_rotated(folder, seed, "app.log*")
+        counts = Counter(reader.lines)
+        assert [line[:20] for line in rotated.written if counts[line] != 1] == [], seed
+        assert len(reader.lines) == len(rotated.written)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2, 3))])
+def test_each_line_is_read_once_where_rotations_insert_numbers_and_compress_in_one_step(
+    tmp_path: Path, part: int
+) -> None:
+    for seed in range(part, SEEDS, 4):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        rotated, reader = read_while_rotated(folder, seed, "*", inserts_numbers=True)
         counts = Counter(reader.lines)
         assert [line[:20] for line in rotated.written if counts[line] != 1] == [], seed
         assert len(reader.lines) == len(rotated.written)

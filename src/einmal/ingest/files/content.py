@@ -7,6 +7,7 @@ a file that is deleted. So a file is what it has: a fingerprint of what was read
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -47,6 +48,29 @@ class NotAFile(Exception):
     path: str
 
 
+class Unfinished(Exception):
+    """The work of one look is done; the next one continues."""
+
+
+class Budget:
+    """Bytes that one look may decompress or search, so that a large file keeps no other waiting."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def renew(self, size: int) -> None:
+        self._left = size
+
+    def is_used(self) -> bool:
+        return self._left <= 0
+
+    def spend(self, size: int) -> None:
+        """Raises Unfinished."""
+        if self._left <= 0:
+            raise Unfinished
+        self._left -= size
+
+
 UNREADABLE: Final = (Incomplete, Damaged, UnsupportedCodec, NotAFile, OSError)
 """Why the content of a file cannot be had."""
 
@@ -73,11 +97,14 @@ class Extract(NamedTuple):
 
 
 class Content:
-    """Every method may raise OSError, and for a compressed file Incomplete, Damaged and UnsupportedCodec."""
+    """Every method may raise OSError, and for a compressed file Incomplete, Damaged, UnsupportedCodec and Unfinished:
+    then the same call continues where it was."""
 
-    def __init__(self, path: str, *, is_as_stored: bool) -> None:
-        """Open a regular file, or raise NotAFile, OSError, Incomplete. ``is_as_stored``: nothing is decompressed."""
+    def __init__(self, path: str, budget: Budget, *, is_as_stored: bool) -> None:
+        """Open a regular file, or raise NotAFile, OSError, Incomplete. ``budget``: of what is decompressed before it is
+        asked for. ``is_as_stored``: nothing is decompressed."""
         self._is_as_stored = is_as_stored
+        self._budget = budget
         # O_NONBLOCK: to open a pipe that has just replaced a file would wait for its writer.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
@@ -91,9 +118,12 @@ class Content:
             raise
         self._reader: Decompression | None = None
         self._position = 0
-        self._head = self._tail = b""
-        """First and last bytes of what was decompressed."""
+        self._head = self._window = b""
+        """First and last bytes of what was decompressed: who read to the middle of a line returns to its beginning."""
         self._decompressed: int | None = None
+
+    def descriptor(self) -> int:
+        return self._descriptor
 
     def state(self) -> FileState:
         status = os.fstat(self._descriptor)
@@ -108,10 +138,11 @@ class Content:
         if self.codec is None:
             return os.fstat(self._descriptor).st_size
         if self._decompressed is None:
-            self._rewind()
-            while self._next(_PIECE):
+            if self._reader is None:
+                self._rewind()
+            while self._next_within_budget(_PIECE):
                 pass
-            self._decompressed = self._position
+            self._decompressed, self._window = self._position, self._window[-EDGE:]
         return self._decompressed
 
     def first(self) -> bytes:
@@ -141,13 +172,32 @@ class Content:
             is_stable = _read_fully(self._descriptor, 0, len(head)) == head
             return Extract(head if is_stable else b"", chunk[:edge], chunk[edge:])
         self._seek(offset)
-        before = self._tail[len(self._tail) - edge :]
-        data = self._next(size)
-        return Extract(self._head, before, data)
+        held = self._window[offset - edge - self._window_begin() :]
+        if len(held) < edge + size:
+            held += self._next(edge + size - len(held))
+        self._window = held
+        return Extract(self._head, held[:edge], held[edge : edge + size])
+
+    def keep(self, offset: int) -> None:
+        """Where a compressed file is read on: what was decompressed of what follows is not decompressed again."""
+        if (surplus := offset - EDGE - self._window_begin()) > 0:
+            self._window = self._window[surplus:]
+
+    def next_data(self, offset: int) -> int:
+        """Offset of the next byte that is not in a hole; the size of the file if there is none."""
+        if self.codec is None and hasattr(os, "SEEK_DATA"):
+            try:
+                return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+            except OSError as error:
+                # Else the file system does not know of holes.
+                if error.errno == errno.ENXIO:
+                    return max(offset, self.size())
+        return offset
 
     def fingerprint(self, offset: int) -> str | None:
         """Return the fingerprint of the bytes before the offset; None if the file does not have so many."""
-        edge = min(offset, EDGE)
+        if not (edge := min(offset, EDGE)):
+            return digest(b"", b"")
         if self.codec is None:
             head = _read_fully(self._descriptor, 0, edge)
             tail = _read_fully(self._descriptor, offset - edge, edge)
@@ -155,7 +205,8 @@ class Content:
             self._seek(offset)
             if self._position < offset:
                 return None
-            head, tail = self._head[:edge], self._tail[len(self._tail) - edge :]
+            end = offset - self._window_begin()
+            head, tail = self._head[:edge], self._window[end - edge : end]
         return digest(head, tail) if len(head) == len(tail) == edge else None
 
     def close(self) -> None:
@@ -172,15 +223,25 @@ class Content:
         return None if self._is_as_stored else codec_of(first)
 
     def _seek(self, offset: int) -> None:
-        if self._reader is None or offset < self._position:
+        if self._reader is None or offset - min(offset, EDGE) < self._window_begin():
             self._rewind()
-        while self._position < offset and self._next(min(_PIECE, offset - self._position)):
-            pass
+        while self._position < offset:
+            is_over = not self._next_within_budget(min(_PIECE, offset - self._position))
+            self._window = self._window[-EDGE:]
+            if is_over:
+                return
+
+    def _window_begin(self) -> int:
+        return self._position - len(self._window)
 
     def _rewind(self) -> None:
         assert self.codec is not None
         self._reader = Decompression(self._descriptor, self.codec)
-        self._position, self._head, self._tail = 0, b"", b""
+        self._position, self._head, self._window = 0, b"", b""
+
+    def _next_within_budget(self, size: int) -> bytes:
+        self._budget.spend(size)
+        return self._next(size)
 
     def _next(self, size: int) -> bytes:
         assert self._reader is not None
@@ -192,7 +253,7 @@ class Content:
         self._position += len(data)
         if len(self._head) < EDGE:
             self._head = (self._head + data)[:EDGE]
-        self._tail = data[-EDGE:] if len(data) >= EDGE else (self._tail + data)[-EDGE:]
+        self._window = self._window[-EDGE:] + data
         return data
 
 

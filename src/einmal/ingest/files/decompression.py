@@ -35,6 +35,8 @@ _BEGINNINGS: Final[tuple[tuple[str, _Pattern], ...]] = (
     ("xz", _fixed(b"\xfd7zXZ\x00")),
     ("lz4", _fixed(b"\x04\x22\x4d\x18")),
 )
+_MAGIC: Final = 4
+"""Bytes of a magic number: a text can begin with fewer of them."""
 MAGIC_SIZE: Final = max(len(pattern) for _, pattern in _BEGINNINGS)
 _INPUT: Final = 64 * 1024
 _GZIP_STEP: Final = 16 * 1024
@@ -45,7 +47,11 @@ _GZIP_WINDOW: Final = 31
 
 
 class Incomplete(Exception):
-    """The file ends inside of a member."""
+    """The file ends inside of a member. ``may_be_text``: it has fewer bytes than a magic number, all of them text."""
+
+    def __init__(self, *, may_be_text: bool = False) -> None:
+        super().__init__()
+        self.may_be_text = may_be_text
 
 
 class Damaged(Exception):
@@ -73,7 +79,7 @@ def codec_of(first: bytes) -> str | None:
     for codec, pattern in _BEGINNINGS:
         if first and all(byte in allowed for byte, allowed in zip(first, pattern, strict=False)):
             if len(first) < len(pattern):
-                raise Incomplete
+                raise Incomplete(may_be_text=len(first) < _MAGIC and first.isascii() and first.decode().isprintable())
             return codec
     return None
 

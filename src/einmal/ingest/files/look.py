@@ -21,10 +21,10 @@ import os
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
-from einmal.ingest.files.beginning import UTF8_MARK, leading_nuls
-from einmal.ingest.files.content import EDGE, UNREADABLE, Content, Extract, FileKey, FileState
+from einmal.ingest.files.content import UNREADABLE, FileKey, Unfinished
+from einmal.ingest.files.lines import FileChanged, FilePiece, FileRead, LineReader, file_notice
 from einmal.ingest.files.scan import FileScanner, Scan, ScanChanges, shown
 from einmal.ingest.files.tracking import (
     FileCopy,
@@ -40,51 +40,24 @@ from einmal.ingest.files.tracking import (
 )
 from einmal.ingest.source import SourceNotice, SourceRefused
 
-_READ: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _LOOKS: Final = 2
 """Until something is gone: its copies may have appeared after the listing of the first one."""
 
 
-class FilePiece(NamedTuple):
-    """Whole lines of one file, from ``offset`` on. ``first_path``: under which it was read first."""
-
-    path: str
-    first_path: str
-    offset: int
-    data: bytes
-
-
 @dataclass(slots=True)
 class FileLook:
     """``tracked``: the files as they are after ``pieces``; ``is_settled``: nothing was left to the next look;
-    ``aside``: what will not be read before a human has done something."""
+    ``is_unfinished``: large files take several looks; ``left``: files whose lines do not count, because something
+    changed meanwhile; ``aside``: what will not be read before a human has done something."""
 
     notices: list[SourceNotice]
     aside: list[SourceNotice]
     tracked: list[TrackedFile] = field(default_factory=list)
     pieces: list[FilePiece] = field(default_factory=list)
     is_settled: bool = True
-
-
-class _Changed(Exception):
-    """The file is not the one that was seen."""
-
-
-class _Read(NamedTuple):
-    """``notices``: of bytes before ``file.read`` that are no lines, if that counts."""
-
-    file: TrackedFile
-    piece: FilePiece | None = None
-    notices: tuple[SourceNotice, ...] = ()
-
-
-class _Stuck(NamedTuple):
-    """Nothing follows an offset of a file as it was in a state. ``aside``: not before a human has done something."""
-
-    offset: int
-    version: FileState
-    aside: SourceNotice | None
+    is_unfinished: bool = False
+    left: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -94,7 +67,7 @@ class _Settling:
     scan: Scan
     look: FileLook
     changes: ScanChanges
-    reads: dict[FileKey, _Read]
+    reads: dict[FileKey, FileRead]
     waiting: RelatedPaths
     absent: RelatedPaths
     """Paths of files that may have been renamed while they were looked for."""
@@ -118,10 +91,9 @@ class FileReader:
         self, pattern: str, *, line_bytes: int, skip_long_lines: bool, fail_on_data_loss: bool, is_as_stored: bool
     ) -> None:
         self._scanner = FileScanner(pattern, is_as_stored=is_as_stored)
-        self._line_bytes = line_bytes
-        self._skips_long_lines = skip_long_lines
-        self._is_as_stored = is_as_stored
-        self._stuck: dict[FileKey, _Stuck] = {}
+        self._lines = LineReader(
+            self._scanner.budget, line_bytes=line_bytes, skip_long_lines=skip_long_lines, is_as_stored=is_as_stored
+        )
         self._is_first = True
         self._fail_on_data_loss = fail_on_data_loss
         self._counts: dict[object, int] = {}
@@ -139,11 +111,10 @@ class FileReader:
         """Raises SourceRefused."""
         scan = self._scanner.scan(tracked, is_first=self._is_first)
         self._is_first = False
-        fingerprint = functools.partial(self._scanner.fingerprint, scan)
-        matches = match(tracked, scan.seen.values(), fingerprint)
+        matches = self._matched(tracked, scan)
         if missing := [file_match.file for file_match in matches.missing]:
             self._scanner.look_beside(missing, scan)
-            matches = match(tracked, scan.seen.values(), fingerprint)
+            matches = self._matched(tracked, scan)
         reads = self._read_files(matches, scan)
         changes = self._scanner.changes(scan, _marks(reads))
         absent = RelatedPaths(
@@ -169,15 +140,20 @@ class FileReader:
             if key not in settling.left:
                 look.notices += read.notices
                 look.pieces += [] if read.piece is None else [read.piece]
-        look.is_settled = not settling.left and not self._counts
-        self._stuck = {
-            key: stuck
-            for key, stuck in self._stuck.items()
-            if key in reads and key not in settling.left and reads[key].file.read.offset == stuck.offset
-        }
-        look.aside += [stuck.aside for stuck in self._stuck.values() if stuck.aside is not None]
+        look.left = [read.file.path for key, read in reads.items() if key in settling.left]
+        look.is_unfinished = scan.is_unfinished
+        look.is_settled = not (settling.left or self._counts or scan.is_unfinished or scan.is_arriving)
+        self._lines.forget(reads, settling.left)
+        look.aside += self._lines.aside()
         self._scanner.forget(look.tracked, scan)
         return look
+
+    def _matched(self, tracked: list[TrackedFile], scan: Scan) -> Matches:
+        """Without the files that turn out to be unreadable: these are not other ones by that."""
+        while True:
+            matches = match(tracked, scan.seen.values(), functools.partial(self._scanner.fingerprint, scan))
+            if not scan.drop_failed():
+                return matches
 
     # --- what counts ----------------------------------------------------------------------------------------------
 
@@ -185,16 +161,16 @@ class FileReader:
         seen, look = file_match.seen, settling.look
         assert seen is not None
         if file_match.is_replaced:
-            look.notices.append(_notice("replaced", seen.path, "was replaced: the rest of it is read"))
+            look.notices.append(file_notice("replaced", seen.path, "was replaced: the rest of it is read"))
         if file_match.is_by_content:
             text = (
                 f"begins with all {file_match.file.read.offset} bytes that were read of {shown(file_match.file.path)}, "
                 "which is gone or begins anew: it is a copy of that, and the rest of it is read"
             )
-            look.notices.append(_notice("copy", seen.path, text))
+            look.notices.append(file_notice("copy", seen.path, text))
         for copy in file_match.copies:
             if copy.key not in known:
-                look.notices.append(_notice("copy", copy.path, "is a copy of another file, and is left alone"))
+                look.notices.append(file_notice("copy", copy.path, "is a copy of another file, and is left alone"))
         file, piece, _ = settling.reads[seen.key]
         is_new = not file_match.file.read.offset
         if piece is not None and (seen.path in settling.changes.paths or (is_new and settling.is_doubtful(seen.path))):
@@ -297,25 +273,32 @@ class FileReader:
     def _refused(self, kind: str, path: str, text: str, hint: str) -> SourceNotice:
         if self._fail_on_data_loss:
             raise SourceRefused(f"{shown(path)} {text}", hint)
-        return _notice(kind, path, text)
+        return file_notice(kind, path, text)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def _read_files(self, matches: Matches, scan: Scan) -> dict[FileKey, _Read]:
+    def _read_files(self, matches: Matches, scan: Scan) -> dict[FileKey, FileRead]:
         """By what was seen, oldest files first. A new file that cannot be read now is not among them."""
-        result: dict[FileKey, _Read] = {}
+        result: dict[FileKey, FileRead] = {}
         budget = _BATCH_BYTES
         new = {file_match.seen.key for file_match in matches.new if file_match.seen is not None}
         for file, seen in sorted(
             self._current((*matches.present, *matches.new), scan),
             key=lambda pair: (scan.versions[pair[1].key].modified, pair[1].path),
         ):
-            result[seen.key] = _Read(file)
-            if file.read.offset >= seen.size or budget <= 0 or self._is_stuck(file, scan.versions[seen.key]):
+            result[seen.key] = FileRead(file)
+            if file.read.offset >= seen.size or budget <= 0 or self._lines.is_stuck(file, scan.versions[seen.key]):
                 continue
             try:
-                result[seen.key] = read = self._read_file(file, seen, scan.versions[seen.key])
-            except (_Changed, *UNREADABLE):
+                content = self._scanner.content(seen)
+                result[seen.key] = read = self._lines.read(file, seen, scan.versions[seen.key], content)
+            except Unfinished:
+                scan.unfinished.add(seen.key)
+                scan.is_unfinished = True
+                continue
+            except (FileChanged, *UNREADABLE) as error:
+                if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                    self._scanner.fail(scan, seen, error)
                 # The next look finds what it is now.
                 if seen.key in new:
                     del result[seen.key]
@@ -336,127 +319,8 @@ class FileReader:
                 file = replace(file_match.file, first_path=file_match.file.original_path)
                 yield replace(file, path=seen.path, key=seen.key, size=size, copies=tuple(copies)), seen
 
-    def _is_stuck(self, file: TrackedFile, version: FileState) -> bool:
-        known = self._stuck.get(file.key)
-        return known is not None and (known.offset, known.version) == (file.read.offset, version)
 
-    def _stick(self, file: TrackedFile, version: FileState, aside: SourceNotice | None = None) -> _Read:
-        before = self._stuck.get(file.key)
-        self._stuck[file.key] = _Stuck(file.read.offset, version, aside)
-        if aside is None or (before is not None and before.aside == aside):
-            return _Read(file)
-        return _Read(file, None, (aside,))
-
-    def _read_file(self, file: TrackedFile, seen: SeenFile, version: FileState) -> _Read:
-        """Raises _Changed, and what keeps a file from being read."""
-        content = self._scanner.content(seen)
-        offset, most = file.read.offset, max(_READ, self._line_bytes + 1)
-        extract = content.read(offset, most)
-        end = offset + len(extract.data)
-        # The file may have been truncated, and written anew, since it was seen.
-        if extract.fingerprint(offset, 0) != file.read.fingerprint or len(extract.head) < min(EDGE, end):
-            raise _Changed
-        if not offset and end < min(seen.size, most):
-            # Truncated as well: there is no fingerprint of nothing.
-            raise _Changed
-        begin, notices = self._first_line(file, content, extract.data)
-        if begin != offset:
-            extract = content.read(begin, most)
-        data, end = extract.data, begin + len(extract.data)
-        is_last = content.codec is not None and end >= seen.size
-        whole = len(data) if is_last else data.rfind(b"\n") + 1
-        if whole == 0:
-            if len(data) <= self._line_bytes:
-                # A hole is not searched again before more follows.
-                return _Read(file) if begin == offset else self._stick(file, version)
-            return self._read_long_line(file, version, content, begin, extract)
-        long = [*_long_lines(data[:whole], self._line_bytes)]
-        if long and not self._skips_long_lines:
-            (whole, _) = long[0]
-            if whole == 0:
-                return self._stick(file, version, self._too_long(file.path, begin))
-        elif long:
-            (first, length) = long[0]
-            notices = (*notices, self._left_out(file.path, begin + first, length, len(long)))
-        read = Mark(begin + whole, extract.fingerprint(begin, whole))
-        following = replace(file, size=max(end, file.size), read=read, head=head_of(extract.head, read.offset))
-        return _Read(following, FilePiece(file.path, file.original_path, begin, data[:whole]), notices)
-
-    def _first_line(self, file: TrackedFile, content: Content, data: bytes) -> tuple[int, tuple[SourceNotice, ...]]:
-        """Where the next line begins, behind what is none. ``data``: from where the file was read to."""
-        offset = end = file.read.offset
-        if self._is_as_stored:
-            return offset, ()
-        if not offset and data.startswith(UTF8_MARK):
-            text = "begins with a byte order mark, which is left out"
-            return len(UTF8_MARK), (_notice("byte order mark", file.path, text),)
-        nuls = leading_nuls(data)
-        if offset and nuls <= self._line_bytes:
-            return offset, ()
-        while data and nuls == len(data):
-            end += nuls
-            data = content.read(end, _READ).data
-            nuls = leading_nuls(data)
-        end += nuls
-        if not data or end == offset:
-            # A file that ends with NULs was allocated before it is written.
-            return offset, ()
-        text = (
-            f"has {end - offset} NUL bytes at offset {offset}, which are left out: it was truncated under its "
-            "writer, or it lost them in a crash"
-        )
-        return end, (_notice("hole", file.path, text),)
-
-    def _read_long_line(
-        self, file: TrackedFile, version: FileState, content: Content, begin: int, extract: Extract
-    ) -> _Read:
-        """A line that does not end in what was read of it."""
-        if not self._is_as_stored and leading_nuls(extract.data) == len(extract.data):
-            return self._stick(file, version)
-        if not self._skips_long_lines:
-            return self._stick(file, version, self._too_long(file.path, begin))
-        end, line_feed = begin + len(extract.data), -1
-        while line_feed < 0 and (data := content.read(end, _READ).data):
-            line_feed = data.find(b"\n")
-            end += len(data) if line_feed < 0 else line_feed + 1
-        if line_feed < 0 and content.codec is None:
-            return self._stick(file, version)
-        fingerprint = content.fingerprint(end)
-        if fingerprint is None:
-            raise _Changed
-        following = replace(
-            file, size=max(end, file.size), read=Mark(end, fingerprint), head=head_of(extract.head, end)
-        )
-        length = end - begin - (line_feed >= 0)
-        return _Read(following, None, (self._left_out(file.path, begin, length, 1),))
-
-    def _too_long(self, path: str, offset: int) -> SourceNotice:
-        text = (
-            f"is read no further: its line at offset {offset} has more than {self._line_bytes} bytes; raise "
-            "max.line.bytes, and with it kafka.max.request.size and the topic's max.message.bytes; or leave such lines "
-            "out: skip.long.lines = true"
-        )
-        return _notice("long line", path, text)
-
-    def _left_out(self, path: str, offset: int, length: int, count: int) -> SourceNotice:
-        others = f", and {count - 1} others behind it" if count > 1 else ""
-        text = f"has a line of {length} bytes at offset {offset}{others}: more than max.line.bytes, and left out"
-        return _notice("skipped line", path, text)
-
-
-def _long_lines(data: bytes, most: int) -> Iterator[tuple[int, int]]:
-    """Begin and length of the lines that have more than ``most`` bytes."""
-    begin = 0
-    while len(data) - begin > most:
-        end = data.rfind(b"\n", begin, begin + most + 1)
-        if end < 0:
-            end = data.find(b"\n", begin)
-            end = len(data) if end < 0 else end
-            yield begin, end - begin
-        begin = end + 1
-
-
-def _marks(reads: dict[FileKey, _Read]) -> dict[FileKey, Mark]:
+def _marks(reads: dict[FileKey, FileRead]) -> dict[FileKey, Mark]:
     return {location.key: location.mark for read in reads.values() for location in read.file.locations()}
 
 
@@ -474,8 +338,4 @@ def _alike(seen: SeenFile, original: TrackedFile) -> SourceNotice:
         f"has the same content as {shown(original.path)} has, or had, and a name that does not show a copy of that: it "
         "is read as another file. If a rotation made it, its lines are in the topic twice: let it append to the name"
     )
-    return _notice("possible copy", seen.path, text)
-
-
-def _notice(kind: str, path: str, text: str) -> SourceNotice:
-    return SourceNotice(kind, path, f"{shown(path)} {text}")
+    return file_notice("possible copy", seen.path, text)

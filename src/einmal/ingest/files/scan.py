@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 import stat
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from einmal.ingest.files.beginning import wide_encoding
-from einmal.ingest.files.content import UNREADABLE, Content, FileKey, FileState, NotAFile
+from einmal.ingest.files.content import UNREADABLE, Budget, Content, FileKey, FileState, NotAFile, Unfinished
 from einmal.ingest.files.decompression import Damaged, Incomplete, UnsupportedCodec
 from einmal.ingest.files.paths import matching
 from einmal.ingest.files.tracking import Mark, RelatedPaths, SeenFile, TrackedFile
@@ -25,6 +26,13 @@ _REMEMBERED_MAX: Final = 50_000
 """Fingerprints in memory."""
 _ARRIVING_NS: Final = 60_000_000_000
 """Since the last write to a compressed file that is not complete: until it is reported."""
+_REST_NS: Final = 1_000_000_000
+"""Since the last write to a large compressed file that was not complete: until all of it is decompressed again."""
+_LARGE: Final = 1024 * 1024
+_WORK: Final = 32 * 1024 * 1024
+"""Bytes that are decompressed, or searched, in one look, beside those that become lines."""
+_UNLINKED_S: Final = 60.0
+"""Without a change, until what a deleted file has more than whole lines is lost."""
 _INCOMPLETE: Final = "incomplete"
 _AS_STORED: Final = 'content = "bytes" ingests such files as they are stored'
 
@@ -41,14 +49,24 @@ class _Inode(NamedTuple):
 
 class _Looked(NamedTuple):
     """An inode as it was when it was opened last. ``seen``: None for a file that cannot be read in this state, where
-    ``problem`` is a kind and a text. ``version``: the first state in which it had this content. ``edges``: of a
-    compressed file, as it is stored."""
+    ``problem`` is a kind and a text, and ``is_unfinished`` if it is not decompressed to its end yet. ``version``: the
+    first state in which it had this content. ``edges``: of a compressed file, as it is stored."""
 
     state: FileState
     seen: SeenFile | None
     version: FileState
     edges: str = ""
     problem: tuple[str, str] | None = None
+    is_unfinished: bool = False
+
+
+class _Unlinked(NamedTuple):
+    """A file without a name that is open, was read to an offset, and has not changed since a time."""
+
+    offset: int
+    version: FileState
+    since: float
+    notice: SourceNotice | None = None
 
 
 class _WideText(Exception):
@@ -61,7 +79,9 @@ class Scan:
     the files that can be read; ``versions``: which change with the content; ``waiting``: paths of files that exist and
     cannot be read now; ``folders``: times of the directories of what is tracked, before they were listed;
     ``unlisted``: directories that exist and cannot be listed; ``aside``: what will not be read before a human has done
-    something."""
+    something; ``failed``: of ``seen``, what turned out to be unreadable now; ``unfinished``: files of which
+    this look could not decompress enough; ``is_unfinished``: there are such, or some were not tried; ``is_arriving``:
+    large compressed files are not complete, and being written."""
 
     listing: dict[str, tuple[_Inode, FileState]] = field(default_factory=dict)
     seen: dict[FileKey, SeenFile] = field(default_factory=dict)
@@ -71,6 +91,18 @@ class Scan:
     unlisted: set[str] = field(default_factory=set)
     notices: list[SourceNotice] = field(default_factory=list)
     aside: list[SourceNotice] = field(default_factory=list)
+    failed: set[FileKey] = field(default_factory=set)
+    unfinished: set[FileKey] = field(default_factory=set)
+    is_unfinished: bool = False
+    is_arriving: bool = False
+
+    def drop_failed(self) -> bool:
+        """Whether there was something to be dropped."""
+        for key in self.failed:
+            self.seen.pop(key, None)
+        is_changed = bool(self.failed)
+        self.failed.clear()
+        return is_changed
 
 
 class ScanChanges(NamedTuple):
@@ -89,18 +121,25 @@ class FileScanner:
         """``is_as_stored``: nothing is recognised by the first bytes."""
         self._pattern = pattern
         self._is_as_stored = is_as_stored
+        self.budget = Budget()
         self._contents: OrderedDict[_Inode, tuple[Content, FileState]] = OrderedDict()
         self._looked: dict[_Inode, _Looked] = {}
         self._reported: dict[str, set[str]] = {}
         """Kinds of the notices that were made of a path, until the file can be read."""
         self._fingerprints: dict[tuple[FileKey, int], tuple[FileState, str | None]] = {}
         """By file and offset, as long as the content has not changed."""
+        self._failed: set[FileKey] = set()
+        self._failed_before: set[FileKey] = set()
+        """In this look, and in the last one."""
+        self._unlinked: dict[FileKey, _Unlinked] = {}
         self._unlisted: list[str] = []
         """Directories in which files may match."""
 
     def scan(self, tracked: Collection[TrackedFile], *, is_first: bool) -> Scan:
         """``is_first``: look for directories that cannot be listed, too, and report that nothing matches."""
         result = Scan()
+        self.budget.renew(_WORK)
+        self._failed_before, self._failed = self._failed, set()
         if is_first:
             directories = matching(posixpath.join(posixpath.dirname(self._pattern), ""))
             self._unlisted = [folder.rstrip("/") or "/" for folder in directories]
@@ -151,7 +190,7 @@ class FileScanner:
 
     def forget(self, tracked: Iterable[TrackedFile], result: Scan) -> None:
         """Keep only what this scan has seen, and what is open of files that are tracked."""
-        keys = {*result.seen, *(location.key for file in tracked for location in file.locations())}
+        keys = {*result.seen, *result.unfinished, *(location.key for file in tracked for location in file.locations())}
         inodes = {*(_Inode(*key[:2]) for key in keys), *(inode for inode, _ in result.listing.values())}
         self._looked = {inode: looked for inode, looked in self._looked.items() if inode in inodes}
         for inode, (content, _) in list(self._contents.items()):
@@ -175,17 +214,48 @@ class FileScanner:
             return seen.size
 
     def fingerprint(self, scan: Scan, seen: SeenFile, offset: int) -> str | None:
-        """Return the fingerprint of the bytes before an offset; None if there are fewer, or they cannot be read."""
+        """Return the fingerprint of the bytes before an offset; None if there are fewer, or they cannot be read. Then
+        the file is among those that failed, and not another one by that."""
+        if seen.key in scan.failed:
+            return None
         version = scan.versions[seen.key]
         known = self._fingerprints.get((seen.key, offset))
         if known is not None and known[0] == version:
             return known[1]
         try:
             fingerprint = self.content(seen).fingerprint(offset)
+        except Unfinished:
+            self.postpone(scan, seen)
+            return None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.fail(scan, seen, error)
+            return None
         except UNREADABLE:
             return None
         self._remember(seen.key, offset, version, fingerprint)
         return fingerprint
+
+    def fail(self, scan: Scan, seen: SeenFile, error: OSError) -> None:
+        """Set a file aside that was seen and cannot be read. It is opened again for the next look."""
+        text = f"cannot be read: {_reason(error)}; repair the file system, or move it away"
+        if seen.key not in self._failed:
+            self._set_aside(scan, "unreadable", seen.path, text)
+        self._failed.add(seen.key)
+        scan.failed.add(seen.key)
+        scan.waiting.append(seen.path)
+        inode = _Inode(*seen.key[:2])
+        if (open_file := self._contents.get(inode)) is not None and not _is_unlinked(open_file[0]):
+            del self._contents[inode]
+            open_file[0].close()
+
+    def postpone(self, scan: Scan, seen: SeenFile) -> None:
+        """Leave a file to the next look, which continues to decompress it."""
+        scan.failed.add(seen.key)
+        scan.unfinished.add(seen.key)
+        scan.is_unfinished = True
+        scan.waiting.append(seen.path)
 
     def close(self) -> None:
         while self._contents:
@@ -211,8 +281,11 @@ class FileScanner:
             if is_wanted:
                 result.listing[path] = inode, state
             looked = self._looked.get(inode)
-            if looked is None or looked.state != state:
-                looked = self._open_and_look(path, inode, state)
+            if looked is None or looked.state != state or looked.is_unfinished:
+                if looked is not None and self._must_wait(looked, inode, state, result):
+                    result.waiting.append(path)
+                    return
+                looked = self._open_and_look(path, inode, state, result)
         except FileNotFoundError:
             # Deleted or renamed since it was listed, or a link to nothing.
             return
@@ -222,20 +295,36 @@ class FileScanner:
             return
         except OSError as error:
             result.waiting.append(path)
-            self._set_aside(result, "unreadable", path, f"cannot be read: {error.strerror}; permit it, or move it away")
+            self._set_aside(result, "unreadable", path, f"cannot be read: {_reason(error)}; permit it, or move it away")
             return
         if looked.seen is None:
             result.waiting.append(path)
-            is_arriving = time.time_ns() - looked.state.modified < _ARRIVING_NS
+            # A time in the future is not that of a write.
+            is_arriving = abs(time.time_ns() - looked.state.modified) < _ARRIVING_NS
             if looked.problem is not None and not (looked.problem[0] == _INCOMPLETE and is_arriving):
                 self._set_aside(result, looked.problem[0], path, looked.problem[1])
             return
-        self._reported.pop(path, None)
+        if looked.seen.key not in self._failed_before:
+            self._reported.pop(path, None)
         if looked.seen.key not in result.seen:
             result.seen[looked.seen.key] = looked.seen._replace(path=path, is_wanted=is_wanted)
             result.versions[looked.seen.key] = looked.version
 
-    def _open_and_look(self, path: str, inode: _Inode, state: FileState) -> _Looked:
+    def _must_wait(self, looked: _Looked, inode: _Inode, state: FileState, result: Scan) -> bool:
+        """Whether a file that was not decompressed to its end is not tried in this look."""
+        if looked.is_unfinished and self.budget.is_used():
+            result.is_unfinished = True
+            if (open_file := self._contents.get(inode)) is not None:
+                result.unfinished.add(open_file[0].key)
+            return True
+        is_partial = looked.is_unfinished or (looked.problem is not None and looked.problem[0] == _INCOMPLETE)
+        is_written = state != looked.state and abs(time.time_ns() - state.modified) < _REST_NS
+        if is_partial and is_written and state.size >= _LARGE:
+            result.is_arriving = True
+            return True
+        return False
+
+    def _open_and_look(self, path: str, inode: _Inode, state: FileState, result: Scan) -> _Looked:
         content = None
         try:
             content = self._opened(path, inode)
@@ -252,10 +341,15 @@ class FileScanner:
                 if content.codec is not None:
                     # Now that all of it is decompressed.
                     self._remember(seen.key, seen.size, state, content.fingerprint(seen.size))
+        except Unfinished:
+            assert content is not None
+            result.unfinished.add(content.key)
+            result.is_unfinished = True
+            looked = _Looked(state, None, state, is_unfinished=True)
         except (Incomplete, Damaged, UnsupportedCodec, _WideText) as error:
             looked = _Looked(state, None, state, problem=_problem(error))
-            if isinstance(error, Incomplete) and (content is None or content.codec is None):
-                # Too short to have a codec, the beginning of a line perhaps; or compressed since it was opened.
+            if isinstance(error, Incomplete) and (content.codec is None if content is not None else error.may_be_text):
+                # The beginning of a line perhaps; or compressed since it was opened.
                 return looked._replace(problem=None)
         self._looked[inode] = looked
         return looked
@@ -285,7 +379,7 @@ class FileScanner:
             if content.state() != known and not content.is_plain():
                 content.close()
                 open_file = None
-        content = Content(path, is_as_stored=self._is_as_stored) if open_file is None else open_file[0]
+        content = Content(path, self.budget, is_as_stored=self._is_as_stored) if open_file is None else open_file[0]
         key = _Inode(*content.key[:2])
         if (other := self._contents.pop(key, None)) is not None:
             other[0].close()
@@ -331,16 +425,30 @@ class FileScanner:
             self._report(result, "no files", self._pattern, "matches no file now; if it should, correct path")
 
     def _find_deleted(self, tracked: Collection[TrackedFile], result: Scan) -> None:
-        """Files without a name that are still open, and have more than was read."""
+        """Files without a name that are still open, and have more than was read: until nothing has changed for a time,
+        as who writes may still end the last line."""
         # A file that was truncated is tracked twice until it is known where what it had is.
         files = {file.key: file for file in sorted(tracked, key=lambda file: -file.read.offset)}
+        unlinked: dict[FileKey, _Unlinked] = {}
         for content, _ in self._contents.values():
             file = files.get(content.key)
-            if file is None or content.key in result.seen or content.links():
+            if file is None or content.key in result.seen or content.codec is not None or not _is_unlinked(content):
                 continue
-            if content.codec is None and (size := content.size()) > file.read.offset:
-                result.seen[content.key] = SeenFile(file.path, content.key, size, content.first(), is_wanted=False)
-                result.versions[content.key] = content.state()
+            try:
+                seen = SeenFile(file.path, content.key, content.size(), content.first(), is_wanted=False)
+                now = _Unlinked(file.read.offset, content.state(), time.monotonic())
+            except UNREADABLE:
+                continue
+            if seen.size <= file.read.offset:
+                continue
+            if (before := self._unlinked.get(seen.key)) is not None and now[:2] == before[:2]:
+                now = before._replace(notice=before.notice or _unfinished_line(file, seen, content))
+                result.notices += [] if before.notice is not None or now.notice is None else [now.notice]
+            unlinked[seen.key] = now
+            if time.monotonic() - now.since < _UNLINKED_S:
+                result.seen[seen.key], result.versions[seen.key] = seen, now.version
+                result.aside += [] if now.notice is None else [now.notice]
+        self._unlinked = unlinked
 
 
 def base_of(pattern: str) -> str:
@@ -362,6 +470,28 @@ def _problem(error: Exception) -> tuple[str, str]:
             return "not supported", f"{error}; {_AS_STORED}"
         case _:
             return "encoding", f"is text in {error}, whose lines are not found; convert it to UTF-8; {_AS_STORED}"
+
+
+def _is_unlinked(content: Content) -> bool:
+    try:
+        return not content.links()
+    except OSError:
+        # On a file server, such a descriptor is stale.
+        return False
+
+
+def _unfinished_line(file: TrackedFile, seen: SeenFile, content: Content) -> SourceNotice:
+    text = (
+        f"{shown(file.path)} was deleted, and its last {seen.size - file.read.offset} bytes are not ingested: they end "
+        f"in no line feed. If nothing follows within a minute, they are lost; to restore it until then: "
+        f"cp /proc/{os.getpid()}/fd/{content.descriptor()}"
+    )
+    return SourceNotice("deleted", file.path, text)
+
+
+def _reason(error: OSError) -> str:
+    name = errno.errorcode.get(error.errno or 0, "")
+    return f"{error.strerror} ({name})" if name else str(error)
 
 
 def _is_unchanged(looked: _Looked, key: FileKey, state: FileState, edges: str) -> bool:

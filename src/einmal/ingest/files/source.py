@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from einmal.ingest.files.content import FileKey
-from einmal.ingest.files.look import FilePiece, FileReader
+from einmal.ingest.files.lines import FilePiece
+from einmal.ingest.files.look import FileReader
 from einmal.ingest.files.position import decode, encode
-from einmal.ingest.files.scan import base_of
+from einmal.ingest.files.scan import base_of, shown
 from einmal.ingest.files.tracking import Mark, TrackedFile
-from einmal.ingest.source import IngestBatch, IngestRecord, Position, RecordSource, SourceNotice
+from einmal.ingest.source import IngestBatch, IngestRecord, Position, RecordSource, SourceBusy, SourceNotice
 from einmal.types import Header
 
 FILE_HEADER: Final = "einmal.file"
@@ -26,6 +27,9 @@ _IDLE_LOOKS: Final = 2
 """In a row, until nothing is new: a file that is renamed while a directory is listed may be in no list."""
 _LOOK_S: Final = 0.05
 """Between two looks that find nothing."""
+_UNSETTLED_S: Final = 2.0
+_UNSETTLED_LOOKS: Final = 10
+"""Without a line that counts, while files change all the time: until nothing is new."""
 
 
 class FilesSource(RecordSource):
@@ -59,6 +63,8 @@ class FilesSource(RecordSource):
             is_as_stored=is_as_stored,
         )
         self._aside: Sequence[SourceNotice] = ()
+        self._changing: set[str] = set()
+        """Files that were reported, because their lines do not count."""
 
     def origin(self) -> str:
         return f"files in {self._base}"
@@ -67,23 +73,29 @@ class FilesSource(RecordSource):
         """Earlier versions recorded the directory behind symbolic links."""
         return (f"files in {os.path.realpath(self._base)}",)
 
-    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
+    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | SourceBusy | None]:
         tracked = decode(position)
         self._reader.restart()
         recorded = _recorded(tracked)
-        idle = 0
+        idle, unsettled, since = 0, 0, time.monotonic()
         while True:
             look = self._reader.look(tracked)
             yield from look.notices
             tracked, self._aside = look.tracked, tuple(look.aside)
-            idle = idle + 1 if look.is_settled and not look.pieces else 0
+            idle, unsettled = (idle + 1, 0) if look.is_settled and not look.pieces else (0, unsettled + 1)
             # Names are recorded even where nothing was read: the next rotation starts from them.
             state = _recorded(tracked)
             if look.pieces or state != recorded:
                 recorded = state
                 yield IngestBatch(self._records(look.pieces), encode(tracked))
-            elif idle >= _IDLE_LOOKS:
+                unsettled, since = 0, time.monotonic()
+            elif look.is_unfinished:
+                yield SourceBusy()
+                unsettled, since = 0, time.monotonic()
+            elif idle >= _IDLE_LOOKS or (unsettled >= _UNSETTLED_LOOKS and time.monotonic() - since >= _UNSETTLED_S):
+                yield from self._report_changing(look.left)
                 yield None
+                unsettled, since = 0, time.monotonic()
             else:
                 time.sleep(_LOOK_S)
 
@@ -92,6 +104,13 @@ class FilesSource(RecordSource):
 
     def close(self) -> None:
         self._reader.close()
+
+    def _report_changing(self, paths: list[str]) -> Iterator[SourceNotice]:
+        """Lines wait while files change that may be copies."""
+        notices = {path: _changing(path) for path in paths}
+        self._aside = (*self._aside, *notices.values())
+        yield from (notice for path, notice in notices.items() if path not in self._changing)
+        self._changing = set(paths)
 
     def _records(self, pieces: list[FilePiece]) -> Iterator[IngestRecord]:
         for path, first_path, offset, data in pieces:
@@ -107,6 +126,14 @@ class FilesSource(RecordSource):
                     at = Header(OFFSET_HEADER, b"%d" % (offset + begin))
                     yield IngestRecord(self._topic, data[begin:end], key, (file, at))
                 begin = end + 1
+
+
+def _changing(path: str) -> SourceNotice:
+    text = (
+        f"{shown(path)} waits: it or files whose names show copies of it change all the time, other than by growing; "
+        "give those names that do not begin with its own, or leave them out of path"
+    )
+    return SourceNotice("changing", path, text)
 
 
 def _recorded(tracked: list[TrackedFile]) -> set[tuple[str, FileKey, Mark, frozenset[tuple[str, FileKey]]]]:
