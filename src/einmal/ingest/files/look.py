@@ -326,7 +326,7 @@ def _marks(reads: dict[FileKey, FileRead]) -> dict[FileKey, Mark]:
 
 def _has_copy(file: TrackedFile, scan: Scan) -> bool:
     """Whether what a file had, of which nothing was read, can be in another one, which is read as a new one."""
-    related = RelatedPaths([file.path])
+    related = RelatedPaths(file.paths())
     return not file.read.offset and any(
         seen.size >= file.size and (seen.path in related or stem(seen.path) == stem(file.path))
         for seen in scan.seen.values()

@@ -9,8 +9,9 @@ one of these, in this order:
 2. the path: the file was replaced by one that has the same content so far, as editors and rsync do;
 3. the directory and the name of the original, or that under which it was read first, with something appended
    (``app.log``, ``app.log.1``, ``app.log-20261123.gz``) or numbers inserted (``app-2026-11-23.log.gz``): the file is
-   gone, or begins anew, and this is a copy of it. It is read on where the original was left;
-4. the directory, whatever the name, if at least ``EDGE`` bytes were read and a rotation can have made this of the
+   gone, or begins anew, and this is a copy of it. It is read on where the original was left. Where numbers are inserted
+   and less than ``EDGE`` bytes were read, 4 must hold, too;
+4. the directory, whatever the name, if at least ``EDGE`` bytes were read, and a rotation can have made this of the
    original: by compressing what is gone, or by copying what begins anew. It is reported.
 
 Where only the content of a file that is gone is the same, and the name has nothing to do with it, it may have been
@@ -41,6 +42,8 @@ _COMPRESSED: Final = re.compile(r"\.(?:gz|bz2|zst)\Z")
 _ROTATED: Final = re.compile(r"(?:[.-][0-9]+)+\Z")
 _SEPARATORS: Final = ".-_~"
 """Between the name of a file and what a rotation appends to it."""
+_TEMPORARY: Final = re.compile(r"[0-9]+\.tmp\Z")
+"""Behind the name of a file that logback compresses."""
 _PARTS: Final = re.compile(f"[{re.escape(_SEPARATORS)}]")
 _NUMBER: Final = re.compile(r"[0-9][0-9TtZz]*\Z")
 """A part of a name: a number, a date, or a date with a time."""
@@ -83,7 +86,7 @@ class TrackedFile:
 
     def paths(self) -> tuple[str, ...]:
         """Paths that a rotation may derive the names of copies from."""
-        return tuple(dict.fromkeys((self.path, self.original_path)))
+        return tuple(dict.fromkeys((self.path, self.original_path, _TEMPORARY.sub("", self.path))))
 
     def locations(self) -> tuple[FileCopy, ...]:
         """The file itself, and its copies."""
@@ -234,7 +237,7 @@ class _Matching:
             for name in (name for path in file.paths() for name in (path, _any_of(path), _parts_of(path))):
                 # app.log.1 before app.log.1.gz: the second one is a copy of the first.
                 for seen in sorted(after.get((name, file.head), ()), key=_by_length):
-                    if _is_parts(name) and not self._may_be_rotated(file, seen):
+                    if _is_parts(name) and file.read.offset < EDGE and not self._may_be_rotated(file, seen):
                         continue
                     if file_match.seen is None and seen.key in self._left and self._has(seen, file.read):
                         self._claim(file_match, seen)
@@ -243,7 +246,12 @@ class _Matching:
         """Whether a file with a new inode can come from a rotation of this one: compressed, or copied while the
         original stays. A file that is only renamed keeps its inode."""
         is_recoded = seen.is_compressed != (_COMPRESSED.search(file.path) is not None)
-        return is_recoded or not self._present_paths.isdisjoint(file.paths())
+        is_there = any(
+            self._is_inode(location, other)
+            for location in file.locations()
+            for other in self._inodes.get(location.key.inode, ())
+        )
+        return is_recoded or is_there or not self._present_paths.isdisjoint(file.paths())
 
     def _by_content(self, matches: list[Match]) -> None:
         """See 4 at the top."""
@@ -310,9 +318,10 @@ class _Matching:
     def _take_unread(self, tracked: list[TrackedFile]) -> None:
         """Originals before their copies: also a file that was empty can be a copy now."""
         known = _Names()
+        paths = {file.key: file.paths() for file in tracked}
         for seen in sorted((*self._left.values(), *self._claimed()), key=_by_length):
             owner = self._owners.get(seen.key)
-            known.add(seen, () if owner is None else owner.file.paths())
+            known.add(seen, paths.get(seen.key, ()) if owner is None else owner.file.paths())
         shortened = _Shortened(file_match.file for file_match in self.result.missing if not file_match.copies)
         unread: dict[int, list[TrackedFile]] = {}
         for file in tracked:
@@ -373,7 +382,7 @@ class _Names:
 
     def add(self, seen: SeenFile, paths: Iterable[str]) -> None:
         """``paths``: further ones that the names of copies may come from."""
-        for path in {seen.path, *paths}:
+        for path in {seen.path, _TEMPORARY.sub("", seen.path), *paths}:
             self._paths.setdefault(path, []).append(seen)
             self._paths.setdefault(_parts_of(path), []).append(seen)
         if seen.size >= EDGE:
