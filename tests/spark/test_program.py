@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from einmal.client import Producer
 from einmal.declare.document import DeclarationError
 from einmal.pipeline.errors import PipelineRefused
-from einmal.spark.api.program import ProgramKind, kind_of, load, run_whole, session_settings, writer
+from einmal.spark.api.program import ProgramKind, kind_of, load, rows, run_whole, session_settings, writer
 from tests.interop.einmal_broker import EinmalBroker
 from tests.spark.topics import create, fill, records, values
 from tests.suite.shared import unique
@@ -221,6 +222,83 @@ def test_a_view_that_is_no_sql_is_named(spark: SparkSession, tmp_path: Path) -> 
     program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})
     with pytest.raises(PipelineRefused, match="views.parsed: .*letters"):
         writer(program, spark)
+
+
+_EVEN = "SELECT key, CAST(number AS STRING) AS value FROM parsed WHERE number % 2 = 0"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("view", "complaint"),
+    [
+        ("SELECT key, CAST(number AS STRING) AS valeu FROM parsed", 'sinks.even: column "value" is missing'),
+        ("SELECT CAST(number AS STRING) AS value, key AS kye FROM parsed", "sinks.even: column 'kye' is not written"),
+        ("SELECT CAST(number AS STRING) AS value, 1 AS partiton FROM parsed", "did you mean 'partition'"),
+        ("SELECT key, number AS value FROM parsed", 'sinks.even: column "value" is string or binary, not int'),
+        ("SELECT key, '1' AS value, 'x' AS `VALUE` FROM parsed", 'sinks.even: column "VALUE" is not written'),
+    ],
+)
+@pytest.mark.parametrize("beside", ["", "\n[sinks.table]\nfrom = 'odd'\ntype = 'sqlite'\npath = 'x'\ntable = 'x'\n"])
+def test_a_column_that_another_sink_has_is_not_filled_with_nulls(
+    spark: SparkSession, tmp_path: Path, view: str, complaint: str, beside: str
+) -> None:
+    text = TWO_SINKS.replace(_EVEN, view) + beside
+    program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})
+    with pytest.raises(PipelineRefused, match=re.escape(complaint)):
+        writer(program, spark)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("view", ["SELECT key AS Key, {} AS VALUE FROM parsed", "SELECT key, {} AS value FROM parsed"])
+def test_columns_are_written_whatever_their_case_and_bytes_beside_text(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, view: str
+) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    create(bootstrap, fields["source"], fields["name"], f"{fields['name']}-odd")
+    fill(bootstrap, fields["source"], range(4))
+    as_bytes = view.format("CAST(CAST(number AS STRING) AS BINARY)") + " WHERE number % 2 = 0"
+    program = load(written(tmp_path, ".toml", TWO_SINKS.replace(_EVEN, as_bytes), **fields), {})
+    writer(program, spark).start().awaitTermination()
+    even = {(record.key, record.value) for _, record in records(bootstrap, fields["name"])}
+    assert even == {(b"k0", b"0"), (b"k2", b"2")}
+    assert sorted(values(bootstrap, f"{fields['name']}-odd")) == ["1", "3"]
+
+
+@pytest.mark.spark
+def test_the_column_of_a_single_sink_may_have_any_case(spark: SparkSession, tmp_path: Path) -> None:
+    text = TWO_SINKS.replace(_EVEN, "SELECT key AS KEY, '1' AS Value FROM numbers").partition("\n[sinks.odd]")[0]
+    program = load(written(tmp_path, ".toml", text, **fields_of(tmp_path, "127.0.0.1:1")), {})
+    assert rows(program, spark).columns == ["key", "value"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ('Offsets = "earliest"\n', 'Offsets = "earliest"\nwatermark = {c}', "sources.numbers: watermark: "),
+        (f'even = "{_EVEN}"', f'even = {{sql = "{_EVEN}", watermark = {{c}}}}', "views.even: watermark: "),
+    ],
+)
+@pytest.mark.parametrize(
+    "watermark", ['{column = "timestmp", delay = "1 minute"}', '{column = "value", delay = "1 parsec"}']
+)
+def test_a_watermark_that_spark_refuses_is_a_refusal(
+    spark: SparkSession, tmp_path: Path, before: str, after: str, complaint: str, watermark: str
+) -> None:
+    fields = fields_of(tmp_path, "127.0.0.1:1")
+    path = tmp_path / "declared.toml"
+    path.write_text(TWO_SINKS.format(**fields).replace(before, after.replace("{c}", watermark)))
+    with pytest.raises(PipelineRefused, match=complaint):
+        rows(load(path, {}), spark)
+
+
+@pytest.mark.spark
+def test_sinks_whose_columns_have_no_common_type_are_a_refusal(spark: SparkSession, tmp_path: Path) -> None:
+    views = TWO_SINKS.replace(_EVEN, "SELECT key, '1' AS value, map('a', 1) AS offset FROM numbers")
+    views = views.replace("AS topic FROM parsed", "AS topic, 7 AS offset FROM parsed")
+    program = load(written(tmp_path, ".toml", views, **fields_of(tmp_path, "127.0.0.1:1")), {})
+    with pytest.raises(PipelineRefused, match="not of one kind"):
+        rows(program, spark)
 
 
 @pytest.fixture

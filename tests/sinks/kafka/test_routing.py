@@ -101,6 +101,9 @@ def schema(**columns: str) -> RowSchema:
     ("columns", "topic", "complaint"),
     [
         ({"key": "string"}, "t", 'column "value" is missing'),
+        ({"VALUE": "string"}, "t", 'column "VALUE" is not written: the column is "value"'),
+        ({"Key": "string", "value": "string"}, "t", 'column "Key" is not written'),
+        ({"value": "string", "PARTITION": "int"}, "t", 'column "PARTITION" is not written'),
         ({"value": "int"}, "t", 'column "value" is string or binary, not int'),
         ({"value": "string"}, None, 'column "topic" is missing'),
         ({"value": "string", "partition": "string"}, "t", 'column "partition" is int or smallint or bigint'),

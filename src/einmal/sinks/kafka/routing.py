@@ -22,6 +22,8 @@ from einmal.sinks.kafka.claim_messages import TopicNumbers
 from einmal.sinks.kafka.vectors import Ints, ints, murmur2s, present
 from einmal.sinks.row_schema import ArrayRowType, RowField, RowSchema, RowType
 
+WRITTEN: Final = ("key", "value", "topic", "partition", "headers", "timestamp")
+"""The columns that are written; others are left out."""
 _HEADERS: Final = ArrayRowType(
     element=RowSchema(fields=(RowField("key", RowType("string")), RowField("value", RowType("binary"))))
 )
@@ -44,6 +46,7 @@ class BatchRoute:
 def check_columns(schema: RowSchema, topic: str | None) -> None:
     """Whether rows can be written, as Spark's Kafka sink would ask. Raises OptionError."""
     columns = {field.name: field.type for field in schema}
+    _refuse_other_case(columns)
     _require(
         columns, "value", ("string", "binary"), 'select it, for example .selectExpr("to_json(struct(*)) AS value")'
     )
@@ -138,6 +141,17 @@ def _looked_up(turn: Turn, names: list[str]) -> dict[str, TopicNumbers]:
         with turn.claims() as claims:
             known |= {name: claims.topic(name) for name in missing}
     return known
+
+
+def _refuse_other_case(columns: Collection[str]) -> None:
+    """Spark's SQL takes KEY for key: as a column that is left out it would be missed only by readers."""
+    for column in columns:
+        name = column.lower()
+        if name in WRITTEN and name != column:
+            raise OptionError(
+                f'column "{column}" is not written: the column is "{name}", in lower case\n'
+                f'hint: .withColumnRenamed("{column}", "{name}")'
+            )
 
 
 def _require(columns: Mapping[str, RowType], name: str, kinds: tuple[str, ...], hint: str) -> None:

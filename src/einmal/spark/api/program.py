@@ -16,29 +16,26 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from einmal.declare import pipeline as declarations
 from einmal.declare.document import DeclarationError, flattened
-from einmal.declare.pipeline import Declaration, DeclaredSink, Source, View, Watermark
+from einmal.declare.pipeline import Declaration, Source, View, Watermark
 from einmal.pipeline.errors import PipelineRefused
 from einmal.security.properties import read_file
-from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.api.shared_view import SharedView, needed_behind, shared_view
 from einmal.spark.api.sink import StreamWriter, write_stream
+from einmal.spark.api.sink_rows import combined
 from einmal.spark.decoding.decode import decode
 
 Function = Callable[..., Any]
 
 _DECLARED: Final = "__einmal_pipeline__"
-_WRITTEN: Final = ("key", "value", "topic", "partition", "headers", "timestamp", "offset")
-"""The columns that the sink knows; ``offset`` keeps the source's order."""
 
 
 def pipeline(**declared: Any) -> Callable[[Function], Function]:
@@ -206,7 +203,7 @@ def writer(program: Program, spark: SparkSession) -> StreamWriter:
     OptionError."""
     declaration = program.declaration
     frames = _frames(program, spark)
-    combine = partial(_combined, declaration)
+    combine = partial(combined, declaration)
     origins = [str(sink.origin) for sink in declaration.sinks]
     shared = shared_view(frames, origins) if program.function is None and len(origins) > 1 else None
     if shared is None:
@@ -235,8 +232,9 @@ def writer(program: Program, spark: SparkSession) -> StreamWriter:
 
 
 def rows(program: Program, spark: SparkSession) -> DataFrame:
-    """Everything that the pipeline writes, as one frame; of several sinks with a topic column."""
-    return _combined(program.declaration, _frames(program, spark))
+    """Everything that the pipeline writes, as one frame; of several sinks with a topic column. Raises
+    PipelineRefused."""
+    return combined(program.declaration, _frames(program, spark))
 
 
 def _frames(program: Program, spark: SparkSession) -> dict[str, DataFrame]:
@@ -252,48 +250,36 @@ def _frames(program: Program, spark: SparkSession) -> dict[str, DataFrame]:
     return frames
 
 
-def _combined(declaration: Declaration, frames: Mapping[str, DataFrame]) -> DataFrame:
-    made = {sink.name: frames[sink.name if sink.origin is None else sink.origin] for sink in declaration.sinks}
-    if len(declaration.sinks) == 1:
-        return made[declaration.sinks[0].name]
-    parts = [_with_topic(made[sink.name], sink) for sink in declaration.sinks if sink.is_topic]
-    others = [sink for sink in declaration.sinks if not sink.is_topic]
-    if others:
-        parts = [_in_column(_union(parts), TOPICS_COLUMN)] if parts else []
-        parts += [_in_column(made[sink.name], sink.name) for sink in others]
-    return _union(parts)
-
-
-def _union(parts: list[DataFrame]) -> DataFrame:
-    return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts)
-
-
-def _in_column(frame: DataFrame, name: str) -> DataFrame:
-    """The rows of one part as a struct column, beside which the columns of the other parts are null."""
-    return frame.select(F.struct(*(F.col(f"`{column}`") for column in frame.columns)).alias(name))
-
-
 def _read(source: Source, spark: SparkSession) -> DataFrame:
+    where = f"sources.{source.name}"
     try:
         frame = spark.readStream.format(source.format).options(**source.options).load()
-    except AnalysisException as error:
-        raise _refused(f"sources.{source.name}", error, "a format of others is a jar or a package of theirs") from error
+    except PySparkException as error:
+        raise _refused(where, error, "a format of others is a jar or a package of theirs") from error
     if source.decoding:
         frame = decode(frame, source.decoding, name=source.name)
-    return _watermarked(frame, source.watermark)
+    return _watermarked(where, frame, source.watermark)
 
 
 def _query(view: View, spark: SparkSession) -> DataFrame:
+    where = f"views.{view.name}"
     try:
-        frame = _watermarked(spark.sql(view.sql), view.watermark)
-        frame.createOrReplaceTempView(view.name)
-    except AnalysisException as error:
-        raise _refused(f"views.{view.name}", error, "a view knows the sources, and the views before it") from error
+        frame = spark.sql(view.sql)
+    except PySparkException as error:
+        raise _refused(where, error, "a view knows the sources, and the views before it") from error
+    frame = _watermarked(where, frame, view.watermark)
+    frame.createOrReplaceTempView(view.name)
     return frame
 
 
-def _watermarked(frame: DataFrame, watermark: Watermark | None) -> DataFrame:
-    return frame if watermark is None else frame.withWatermark(watermark.column, watermark.delay)
+def _watermarked(where: str, frame: DataFrame, watermark: Watermark | None) -> DataFrame:
+    if watermark is None:
+        return frame
+    try:
+        return frame.withWatermark(watermark.column, watermark.delay)
+    except PySparkException as error:
+        hint = 'column is a timestamp of these rows, and delay an interval such as "10 seconds"'
+        raise _refused(f"{where}: watermark", error, hint) from error
 
 
 def _call(
@@ -302,7 +288,7 @@ def _call(
     wants_session = "spark" in inspect.signature(function).parameters
     try:
         made = function(**frames, **({"spark": spark} if wants_session else {}))
-    except AnalysisException as error:
+    except (AnalysisException, IllegalArgumentException) as error:
         raise _refused(function.__name__, error, "the columns of each source are Spark's for Kafka") from error
     names = [sink.name for sink in declaration.sinks]
     if isinstance(made, DataFrame) and len(names) == 1:
@@ -313,12 +299,5 @@ def _call(
     raise PipelineRefused(f"{function.__name__} returns {wanted}, not {made!r}")
 
 
-def _with_topic(frame: DataFrame, sink: DeclaredSink) -> DataFrame:
-    """A sink's rows as part of a union: the columns that are written, with the topic in each row."""
-    columns = [name for name in _WRITTEN if name in frame.columns and (name != "topic" or sink.topic is None)]
-    sink_rows = frame.select(*columns)
-    return sink_rows if sink.topic is None else sink_rows.withColumn("topic", F.lit(sink.topic))
-
-
-def _refused(where: str, error: AnalysisException, hint: str) -> PipelineRefused:
+def _refused(where: str, error: PySparkException, hint: str) -> PipelineRefused:
     return PipelineRefused(f"{where}: {str(error).strip().splitlines()[0]}", hint)
