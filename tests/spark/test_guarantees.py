@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from einmal.options.guarantees import NONE, UNKNOWN
 from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.kinds import new_sink, sink_class
 from einmal.spark.declare.guarantees import (
-    UNKNOWN,
     Hop,
     PipelineFacts,
     PlanFacts,
@@ -123,6 +123,28 @@ def test_a_source_that_passes_over_deleted_records_may_lose_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("guarantee", "source"),
+    [
+        (AT_LEAST_ONCE, replace(SOURCE, fails_on_data_loss=False)),
+        (AT_LEAST_ONCE, SourceFacts(name="s", format="socket")),
+        (AT_MOST_ONCE, replace(SOURCE, isolation="read_uncommitted")),
+        (EXACTLY_ONCE, replace(SOURCE, isolation="read_uncommitted", fails_on_data_loss=False)),
+    ],
+)
+def test_where_records_may_be_lost_and_repeated_nothing_is_guaranteed(guarantee: str, source: SourceFacts) -> None:
+    assert overall(explain(replace(FACTS, guarantee=guarantee, sources=(source,)))) == NONE
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "word"),
+    [(EXACTLY_ONCE, ", once"), (AT_LEAST_ONCE, ", at least once"), (AT_MOST_ONCE, ", at most once")],
+)
+def test_a_dead_letter_is_written_as_often_as_the_rows_beside_it(guarantee: str, word: str) -> None:
+    facts = replace(FACTS, guarantee=guarantee, sources=(replace(SOURCE, decoded="json", letters="bad"),))
+    assert said(hop(facts, "source"), HopVerdict.HOLDS).endswith(f"is a dead letter in bad{word}")
+
+
+@pytest.mark.parametrize(
     ("kind", "guarantee", "verdict"),
     [
         ("socket", AT_MOST_ONCE, HopVerdict.NOT),
@@ -177,6 +199,13 @@ def test_the_definition_of_a_result_depends_on_state_and_chance() -> None:
     assert "an uninterrupted run could have given" in transformation(non_deterministic=("rand",))
     assert "state and output go together" in transformation(stateful=("aggregate",))
     assert "agrees with the state" in transformation(stateful=("aggregate",), non_deterministic=("rand",))
+
+
+def test_a_relation_that_does_not_stream_is_a_condition() -> None:
+    for other in ({}, {"stateful": ("aggregate",)}, {"non_deterministic": ("rand",)}):
+        found = hop(replace(FACTS, plan=PlanFacts(static=("parquet",), **other)), "transformation")
+        assert "do not stream (parquet)" in said(found, HopVerdict.IF)
+        assert "gives the same rows" not in said(found, HopVerdict.HOLDS)
 
 
 def test_python_functions_and_old_state_are_conditions() -> None:

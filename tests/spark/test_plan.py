@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -48,3 +50,21 @@ def test_every_operator_with_state_is_named(stream: DataFrame, spark: SparkSessi
     assert plan_facts(stream.join(static, "value")).stateful == ()
     assert plan_facts(stream.dropDuplicates(["value"])).stateful == ("deduplicate",)
     assert plan_facts(counted).state_format == 2
+
+
+def test_relations_that_do_not_stream_are_named_wherever_they_are(
+    stream: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.range(3).withColumnRenamed("id", "value").write.parquet(str(tmp_path / "table"))
+    table = spark.read.parquet(str(tmp_path / "table"))
+    assert plan_facts(stream).static == ()
+    assert plan_facts(stream.join(table, "value")).static == ("parquet",)
+    assert plan_facts(stream.join(spark.range(3).withColumnRenamed("id", "value"), "value")).static == ()
+    stream.createOrReplaceTempView("numbers")
+    table.createOrReplaceTempView("known")
+    for query in (
+        "SELECT * FROM numbers WHERE value IN (SELECT value FROM known)",
+        "SELECT value, (SELECT max(value) FROM known) AS most FROM numbers",
+        "WITH known_too AS (SELECT * FROM known) SELECT n.value FROM numbers n JOIN known_too USING (value)",
+    ):
+        assert plan_facts(spark.sql(query)).static == ("parquet",), query

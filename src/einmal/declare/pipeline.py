@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final
@@ -33,7 +34,7 @@ from einmal.options.source import source_options
 from einmal.options.values import OptionError, Options, dotted
 from einmal.schemas import settings as decoding_settings
 from einmal.security.redaction import RedactedDict
-from einmal.sinks.kinds import KAFKA, sink_class
+from einmal.sinks.kinds import KAFKA, new_sink, sink_class
 
 OUTPUT_MODES: Final = ("append", "update", "complete")
 OWN_FORMAT: Final = "einmal"
@@ -77,6 +78,12 @@ class Source:
     decoding: Mapping[str, str] = field(default_factory=dict)
     """The format, its schema, and what happens to bad rows: see ``einmal.schemas.settings``."""
 
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Topic of its bad rows; None where such a row stops the pipeline."""
+        settings = decoding_settings.decode_settings(self.decoding) if self.decoding else None
+        return settings.topic if settings is not None and settings.tolerates else None
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -102,6 +109,14 @@ class DeclaredSink:
     @property
     def is_topic(self) -> bool:
         return self.kind in KAFKA
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Topic of the rows that it rejects; None where such a row stops the pipeline. Raises OptionError."""
+        if self.is_topic:
+            return None
+        with closing(new_sink(self.kind, self.options)) as row_sink:
+            return row_sink.errors.topic if row_sink.errors.tolerates else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

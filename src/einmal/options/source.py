@@ -218,6 +218,11 @@ def isolation_of(kind: str, client: Mapping[str, str]) -> str | None:
     return None if default is None else client.get("isolation.level", default).strip().lower()
 
 
+def fails_on_data_loss(options: Mapping[str, str]) -> bool:
+    """Whether a source with these options, in lower case, stops where records are gone."""
+    return options.get("failondataloss", "true").strip().lower() != "false"
+
+
 def topics_of(options: Mapping[str, str]) -> list[str]:
     """The topics that a source's options name, in lower case; none where it has a pattern, or JSON that is none."""
     if "assign" in options:

@@ -13,9 +13,8 @@ from einmal.client.errors import KafkaError
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.declare.pipeline import Declaration, DeclaredSink, Source
 from einmal.options.sink import EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
-from einmal.options.source import isolation_of, topics_of
+from einmal.options.source import fails_on_data_loss, isolation_of, topics_of
 from einmal.options.values import client_settings
-from einmal.schemas import settings as decoding_settings
 from einmal.sinks.kinds import new_sink
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SinkFacts, SourceFacts
 from einmal.spark.declare.inspection import ClusterFacts, inspect
@@ -52,8 +51,7 @@ def _sinks(declaration: Declaration) -> tuple[SinkFacts, ...]:
 
 def _sink(sink: DeclaredSink, record: str | None) -> SinkFacts:
     with closing(new_sink(sink.kind, sink.options)) as row_sink:
-        letters = str(row_sink.errors.topic) if row_sink.errors.tolerates else ""
-        return SinkFacts(sink.kind, row_sink.table, row_sink.promises(), record, letters)
+        return SinkFacts(sink.kind, row_sink.table, row_sink.promises(), record, sink.dead_letter_topic or "")
 
 
 def _source(source: Source) -> SourceFacts:
@@ -69,11 +67,11 @@ def _source(source: Source) -> SourceFacts:
         name=source.name,
         format=source.format,
         isolation=isolation,
-        fails_on_data_loss=options.get("failondataloss", "true").lower() != "false",
+        fails_on_data_loss=fails_on_data_loss(options),
         cluster=cluster,
         problem=problem,
         decoded=source.decoding.get("value.format", source.decoding.get("key.format", "")),
-        letters=source.decoding.get(decoding_settings.TOPIC, ""),
+        letters=source.dead_letter_topic or "",
     )
 
 

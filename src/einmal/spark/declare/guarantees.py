@@ -1,7 +1,7 @@
 """Which guarantee holds on each hop of a pipeline, and why: a function of what is known of it. Pure.
 
 A hop is a source, the transformation, a sink, the positions, the readers. What could not be inspected is
-listed as unknown. The words of the guarantees are Kafka Streams'.
+listed as unknown. The words of the guarantees are Kafka Streams', and those of ``options.guarantees``.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
+from einmal.options.guarantees import REPLAYED_FILES, UNKNOWN, guarantee_of_source, together
 from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
 
-UNKNOWN: Final = "unknown"
-_WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
-
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """``kind``: source, transformation, sink, positions, readers. ``guarantee``: a word of processing.guarantee, or
-    "unknown"."""
+    """``kind``: source, transformation, sink, positions, readers. ``guarantee``: a word of processing.guarantee,
+    "none" or "unknown"."""
 
     kind: str
     name: str
@@ -48,9 +46,11 @@ class SourceFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFacts:
     """Facts that Spark's plan shows: operators with state, functions that give another result each time, and Python
-    functions that are taken to be deterministic. ``state_format``: of the state's checkpoints."""
+    functions that are taken to be deterministic. ``static``: relations that do not stream. ``state_format``: of the
+    state's checkpoints."""
 
     stateful: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
     non_deterministic: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
     state_format: int = 2
@@ -91,7 +91,7 @@ class PipelineFacts:
 def explain(facts: PipelineFacts) -> list[Hop]:
     """Every hop, in the order in which a record takes them."""
     return [
-        *(_source(source) for source in facts.sources),
+        *(_source(source, facts.guarantee) for source in facts.sources),
         _transformation(facts),
         *(_topic(facts, topic) for topic in facts.topics),
         *(_sink(sink) for sink in facts.sinks),
@@ -102,8 +102,8 @@ def explain(facts: PipelineFacts) -> list[Hop]:
 
 
 def overall(hops: Sequence[Hop]) -> str:
-    """The weakest hop's guarantee."""
-    return min((hop.guarantee for hop in hops), key=_WEAKEST_FIRST.index)
+    """The guarantee of all hops together: "none" where one may lose records, and one may repeat some."""
+    return together(hop.guarantee for hop in hops)
 
 
 # --- sources ----------------------------------------------------------------------------------------------------
@@ -113,20 +113,20 @@ _REPLAYS: Final = {
     "delta": "the same rows for the same versions, as long as they are kept",
     "parquet": "the same files for the same offsets, as long as nobody changes or removes them",
 }
-_FILES: Final = ("json", "csv", "text", "orc", "avro")
+_TIMES: Final = {EXACTLY_ONCE: "once", AT_LEAST_ONCE: "at least once", AT_MOST_ONCE: "at most once"}
 
 
-def _source(source: SourceFacts) -> Hop:
-    if source.format not in ("einmal", "kafka"):
-        return _other_source(source)
+def _source(source: SourceFacts, asked: str) -> Hop:
+    """``asked``: of the pipeline, whose dead letters are written as its rows are."""
+    guarantee = guarantee_of_source(source.format, source.isolation, fails_on_data_loss=source.fails_on_data_loss)
+    if source.isolation is None:
+        return _other_source(source, guarantee)
     reasons = []
-    guarantee = EXACTLY_ONCE
     if source.isolation == "read_committed":
         reasons.append(
             Reason(HopVerdict.HOLDS, "read_committed: a replay of the same offsets reads the same committed records")
         )
     else:
-        guarantee = AT_LEAST_ONCE
         hint = 'set kafka.isolation.level = "read_committed"' if source.format == "kafka" else "leave it out"
         reasons.append(
             Reason(
@@ -134,10 +134,9 @@ def _source(source: SourceFacts) -> Hop:
             )
         )
     if source.decoded:
-        fate = f"is a dead letter in {source.letters}, once" if source.letters else "stops the pipeline"
+        fate = f"is a dead letter in {source.letters}, {_TIMES[asked]}" if source.letters else "stops the pipeline"
         reasons.append(Reason(HopVerdict.HOLDS, f"a row that is not {source.decoded} of the declared schema {fate}"))
     if not source.fails_on_data_loss:
-        guarantee = min(guarantee, AT_MOST_ONCE, key=_WEAKEST_FIRST.index)
         reasons.append(
             Reason(
                 HopVerdict.NOT,
@@ -160,18 +159,18 @@ def _source(source: SourceFacts) -> Hop:
     return Hop("source", source.name, guarantee, tuple(reasons))
 
 
-def _other_source(source: SourceFacts) -> Hop:
+def _other_source(source: SourceFacts, guarantee: str) -> Hop:
+    kind = "parquet" if source.format in REPLAYED_FILES else source.format
     if source.format == "socket":
         reason = Reason(HopVerdict.NOT, "a socket cannot be read again: what a failed batch has read is lost")
-        return Hop("source", source.name, AT_MOST_ONCE, (reason,))
-    kind = "parquet" if source.format in _FILES else source.format
-    if kind in _REPLAYS:
-        return Hop("source", source.name, EXACTLY_ONCE, (Reason(HopVerdict.IF, f"replays {_REPLAYS[kind]}"),))
-    reason = Reason(
-        HopVerdict.UNKNOWN,
-        f"of {source.format!r} it is not known whether it gives the same rows for the same offsets again",
-    )
-    return Hop("source", source.name, UNKNOWN, (reason,))
+    elif kind in _REPLAYS:
+        reason = Reason(HopVerdict.IF, f"replays {_REPLAYS[kind]}")
+    else:
+        reason = Reason(
+            HopVerdict.UNKNOWN,
+            f"of {source.format!r} it is not known whether it gives the same rows for the same offsets again",
+        )
+    return Hop("source", source.name, guarantee, (reason,))
 
 
 def _kept(topic: TopicFacts, brokers: int) -> Iterator[Reason]:
@@ -214,15 +213,21 @@ def _transformation(facts: PipelineFacts) -> Hop:
 
 
 def _results(guarantee: str, plan: PlanFacts) -> Iterator[Reason]:
+    if plan.static:
+        yield Reason(
+            HopVerdict.IF,
+            f"reads relations that do not stream ({', '.join(plan.static)}): a batch that is run again reads them as "
+            "they are then, and gives the same rows only where nobody has changed them",
+        )
     random = ", ".join(plan.non_deterministic)
     if not plan.stateful:
-        if not random:
-            yield Reason(HopVerdict.HOLDS, "stateless and deterministic: a batch that is run again gives the same rows")
-        else:
+        if random:
             yield Reason(
                 HopVerdict.HOLDS,
                 f"stateless, not deterministic ({random}): an uninterrupted run could have given this output",
             )
+        elif not plan.static:
+            yield Reason(HopVerdict.HOLDS, "stateless and deterministic: a batch that is run again gives the same rows")
         return
     state = ", ".join(plan.stateful)
     if guarantee == AT_LEAST_ONCE:

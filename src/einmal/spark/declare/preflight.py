@@ -15,7 +15,7 @@ from einmal.client.errors import FatalError, KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
 from einmal.options.sink import EXACTLY_ONCE, QueryOptions, SinkOptions, VersionOptions, WriteOptions
-from einmal.options.source import topics_of
+from einmal.options.source import fails_on_data_loss, topics_of
 from einmal.options.values import OptionError, client_settings, reserved
 from einmal.pipeline.errors import PipelineRefused, PreflightFailed
 from einmal.sinks.commit_point import SinkError
@@ -196,7 +196,7 @@ def _looked_for(facts: ClusterFacts, options: Mapping[str, str]) -> list[TopicFa
     """The topics that a source cannot do without: under failOnDataLoss=false the others continue where one is gone."""
     topics = list(facts.topics.values())
     existing = [topic for topic in topics if topic.exists]
-    return existing if existing and options.get("failondataloss", "true").lower() == "false" else topics
+    return existing if existing and not fails_on_data_loss(options) else topics
 
 
 def _looked_at(
