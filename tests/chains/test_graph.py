@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 
 from einmal.chains.drawing import svg, text
-from einmal.chains.graph import (
-    AT_LEAST_ONCE,
-    EXACTLY_ONCE,
-    UNKNOWN,
-    CircularChain,
-    Link,
-    LinkKind,
-    Location,
-    LocationKind,
-    chain_of,
-)
+from einmal.chains.graph import CircularChain, Link, LinkKind, Location, LocationKind, chain_of
+from einmal.chains.lags import LinkLag, end_to_end
+from einmal.options.guarantees import NONE, UNKNOWN
+from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 
 LOGS = Location("host", "/var/log/*.log", LocationKind.FILES)
 RAW = Location("A", "raw")
@@ -56,13 +49,74 @@ def test_a_weak_link_weakens_all_behind_it_and_nothing_before() -> None:
     ]
 
 
+def test_a_link_that_may_lose_behind_one_that_may_repeat_guarantees_nothing() -> None:
+    repeats = Link(name="a", kind=LinkKind.PIPELINE, inputs=(RAW,), outputs=(CLEAN,), guarantee=AT_LEAST_ONCE)
+    loses = Link(name="b", kind=LinkKind.PIPELINE, inputs=(CLEAN,), outputs=(TABLE,), guarantee=AT_MOST_ONCE)
+    assert chain_of([repeats, loses]).guarantee_of(TABLE) == NONE
+    beside = Link(name="c", kind=LinkKind.PIPELINE, inputs=(RAW,), outputs=(CLEAN,), guarantee=AT_MOST_ONCE)
+    assert chain_of([repeats, beside]).guarantee_of(CLEAN) == NONE
+
+
+def test_dead_letters_are_outputs_and_a_link_that_repairs_them_makes_no_circle() -> None:
+    letters = Location("A", "bad")
+    loads = Link(
+        name="loads",
+        kind=LinkKind.PIPELINE,
+        inputs=(RAW,),
+        outputs=(CLEAN,),
+        dead_letters=(letters,),
+        guarantee=AT_LEAST_ONCE,
+    )
+    shows = Link(name="shows", kind=LinkKind.PIPELINE, inputs=(letters,), outputs=(TABLE,))
+    assert chain_of([shows, loads]).guarantee_of(TABLE) == AT_LEAST_ONCE
+    repairs = Link(name="repairs", kind=LinkKind.PIPELINE, inputs=(letters,), outputs=(RAW,))
+    chain = chain_of([loads, repairs])
+    assert {step.link.name: step.guarantee for step in chain.steps} == {
+        "repairs": AT_LEAST_ONCE,
+        "loads": AT_LEAST_ONCE,
+    }
+
+
+def test_topics_that_rows_name_are_an_end_of_which_nothing_is_known() -> None:
+    named = Location("A", "topics that each row names", LocationKind.NAMED_BY_ROWS)
+    chain = chain_of([Link(name="x", kind=LinkKind.PIPELINE, inputs=(RAW,), outputs=(named, CLEAN))])
+    assert chain.ends == [CLEAN, named]
+    assert (chain.guarantee_of(CLEAN), chain.guarantee_of(named)) == (EXACTLY_ONCE, UNKNOWN)
+
+
+def test_a_lag_from_end_to_end_names_the_links_of_which_it_is_not_known() -> None:
+    reader = Link(name="reader", kind=LinkKind.PIPELINE, inputs=(CLEAN,), outputs=(TABLE,))
+    chain = chain_of([CLEANER, reader])
+    started = {CLEANER: LinkLag(3, 5.0), reader: LinkLag(why="nothing committed yet")}
+    assert str(end_to_end(chain, TABLE, started)) == (
+        "lag 3 or more, oldest record 5 s old; lag unknown: reader (nothing committed yet)"
+    )
+    idle = started | {CLEANER: LinkLag(0, 0.0)}
+    assert str(end_to_end(chain, TABLE, idle)) == "lag 0 or more; lag unknown: reader (nothing committed yet)"
+    neither = started | {CLEANER: LinkLag(why="lag unknown: it reads no topics")}
+    assert str(end_to_end(chain, TABLE, neither)) == (
+        "lag unknown: cleaner (it reads no topics), reader (nothing committed yet)"
+    )
+    assert str(end_to_end(chain, TABLE, {CLEANER: LinkLag(3, 5.0), reader: LinkLag(4, 2.0)})) == (
+        "lag 7, oldest record 7 s old"
+    )
+
+
+def test_two_links_of_one_name_have_a_lag_each() -> None:
+    other = Link(name="cleaner", kind=LinkKind.PIPELINE, inputs=(CLEAN,), outputs=(TABLE,))
+    chain = chain_of([CLEANER, other])
+    assert end_to_end(chain, TABLE, {CLEANER: LinkLag(3, 5.0), other: LinkLag(0, 0.0)}).offsets == 3
+    lines = "\n".join(text(chain, {CLEANER: "lag 3", other: "lag 0"}))
+    assert "exactly_once_v2; lag 3" in lines and "exactly_once_v2; lag 0" in lines
+
+
 def test_whoever_reads_uncommitted_repeats_what_the_link_before_aborts() -> None:
     reader = Link(name="cleaner", kind=LinkKind.PIPELINE, inputs=(RAW,), outputs=(CLEAN,), reads_uncommitted=True)
     chain = chain_of([INGESTER, reader])
     assert (chain.steps[1].guarantee, chain.guarantee_of(CLEAN)) == (AT_LEAST_ONCE, AT_LEAST_ONCE)
     assert "read_uncommitted" in chain.steps[1].why
-    # Alone, it reads what is nobody's output here.
-    assert chain_of([reader]).guarantee_of(CLEAN) == EXACTLY_ONCE
+    # Who writes to the first topic of a chain may abort, too.
+    assert chain_of([reader]).guarantee_of(CLEAN) == AT_LEAST_ONCE
 
 
 def test_topics_that_are_written_by_a_pattern_are_those_that_are_read_or_found() -> None:
@@ -90,7 +144,7 @@ def test_a_circle_is_named() -> None:
 
 
 def test_the_text_names_every_location_and_link() -> None:
-    lines = "\n".join(text(chain_of([INGESTER, CLEANER, MIRROR, TOTALS]), {"cleaner": "lag 7"}))
+    lines = "\n".join(text(chain_of([INGESTER, CLEANER, MIRROR, TOTALS]), {CLEANER: "lag 7"}))
     assert "/var/log/*.log [files, host]  -->  raw [topic, A]" in lines
     assert "clean [topic, A]  ~~>  A.clean [topic, B]" in lines
     assert "pipeline cleaner: exactly_once_v2; lag 7" in lines

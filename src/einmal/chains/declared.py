@@ -12,15 +12,16 @@ from typing import Any, Final
 from einmal.chains.graph import Link, LinkKind, Location, LocationKind
 from einmal.declare import pipeline as pipelines
 from einmal.declare.document import toml_tables
-from einmal.declare.pipeline import Declaration, DeclaredSink, Source
+from einmal.declare.pipeline import OWN_FORMAT, Declaration, DeclaredSink, Source
 from einmal.ingest import declaration as ingesters
 from einmal.ingest.declaration import IngestDeclaration
 from einmal.ingest.machine import transactional_id
 from einmal.mirror_protocol.flow import Flow
 from einmal.mirroring import declaration as mirrors
 from einmal.mirroring.declaration import MirrorDeclaration
-from einmal.options.sink import SinkOptions
-from einmal.options.source import isolation_of, topics_of
+from einmal.options.guarantees import guarantee_of_source, together
+from einmal.options.sink import EXACTLY_ONCE, SinkOptions
+from einmal.options.source import fails_on_data_loss, isolation_of, topics_of
 from einmal.options.values import OptionError, client_settings
 from einmal.sinks.kafka.sink import KafkaSink
 from einmal.sinks.kinds import new_sink
@@ -37,11 +38,12 @@ Systems = Callable[[Mapping[str, str]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLink:
-    """``record``: the name of its commit record, which is where ``sink`` leads. ``source``: settings of a client of
-    the cluster that it reads; None where it reads no topics."""
+    """``record``: the name of its commit record, which is where ``sink`` leads; None where it has none: its guarantee
+    does without transactions. ``source``: settings of a client of the cluster that it reads; None where it reads no
+    topics."""
 
     link: Link
-    record: str
+    record: str | None
     sink: Callable[[], Sink]
     source: Mapping[str, str] | None = None
 
@@ -100,10 +102,16 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
     inputs: list[Location] = []
     patterns: list[tuple[str, str]] = []
     source, reads_uncommitted = None, False
+    weak: dict[str, str] = {}
     for declared_source in declaration.sources:
         settings = {name.lower(): value for name, value in declared_source.options.items()}
         client_of_source = client_settings(settings)
         isolation = isolation_of(declared_source.format, client_of_source)
+        guarantee = guarantee_of_source(
+            declared_source.format, isolation, fails_on_data_loss=fails_on_data_loss(settings)
+        )
+        if guarantee != EXACTLY_ONCE:
+            weak[declared_source.name] = guarantee
         if isolation is None:
             inputs.append(_other_source(declared_source))
             continue
@@ -118,19 +126,48 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
         kind=LinkKind.PIPELINE,
         inputs=tuple(inputs),
         patterns=tuple(patterns),
-        outputs=tuple(_output(sink, client, systems) for sink in declaration.sinks if sink.topic or not sink.is_topic),
-        guarantee=options.guarantee,
+        outputs=tuple(_output(sink, client, systems) for sink in declaration.sinks),
+        dead_letters=tuple(_dead_letters(declaration, systems)),
+        guarantee=together([options.guarantee, *weak.values()]),
+        why=_why(options.guarantee, weak),
         reads_uncommitted=reads_uncommitted,
     )
-    return DeclaredLink(link=link, record=declaration.name, sink=_record_sink(declaration, client), source=source)
+    record, sink = _record(declaration, client)
+    return DeclaredLink(
+        link=link, record=record if options.guarantee == EXACTLY_ONCE else None, sink=sink, source=source
+    )
 
 
-def _record_sink(declaration: Declaration, client: Mapping[str, str] | None) -> Callable[[], Sink]:
-    """Where the commit record is: of several databases each has its own, and the first is asked."""
+def _why(asked: str, weak: Mapping[str, str]) -> str:
+    """``weak``: guarantees of sources, by name."""
+    own = [f"processing.guarantee={asked}"] if asked != EXACTLY_ONCE else []
+    return "; ".join([*own, *(f"{guarantee} by its source {name}" for name, guarantee in weak.items())])
+
+
+def _record(declaration: Declaration, client: Mapping[str, str] | None) -> tuple[str, Callable[[], Sink]]:
+    """The name of a commit record, and where it is: of several databases each has its own, and the last one, which
+    commits behind the others, is asked."""
     others = [sink for sink in declaration.sinks if not sink.is_topic]
-    if client is None or len(others) == len(declaration.sinks):
-        return partial(new_sink, others[0].kind, others[0].options)
-    return partial(KafkaSink, dict(client))
+    if client is not None and len(others) < len(declaration.sinks):
+        return declaration.name, partial(KafkaSink, dict(client))
+    last = others[-1]
+    name = declaration.name if len(others) == 1 else f"{declaration.name}/{last.name}"
+    return name, partial(new_sink, last.kind, last.options)
+
+
+def _dead_letters(declaration: Declaration, systems: Systems) -> Iterator[Location]:
+    """Yield the topics of bad and of rejected rows: those of sinks, and of sources without a topic beside them, are in
+    the cluster of a source."""
+    options = declaration.options
+    ours = [source for source in declaration.sources if source.format == OWN_FORMAT]
+    clusters = [systems(client_settings({name.lower(): value for name, value in s.options.items()})) for s in ours]
+    for source, cluster in zip(ours, clusters, strict=True):
+        if source.dead_letter_topic is not None:
+            home = systems(options.client) if isinstance(options, SinkOptions) else cluster
+            yield Location(home, source.dead_letter_topic)
+    for sink in declaration.sinks:
+        if clusters and sink.dead_letter_topic is not None:
+            yield Location(clusters[0], sink.dead_letter_topic)
 
 
 def _other_source(source: Source) -> Location:
@@ -141,8 +178,9 @@ def _other_source(source: Source) -> Location:
 
 
 def _output(sink: DeclaredSink, client: Mapping[str, str] | None, systems: Systems) -> Location:
-    if sink.topic is not None and client is not None:
-        return Location(systems(client), sink.topic)
+    if client is not None and sink.is_topic:
+        named = Location(systems(client), "topics that each row names", LocationKind.NAMED_BY_ROWS)
+        return named if sink.topic is None else Location(systems(client), sink.topic)
     with closing(new_sink(sink.kind, sink.options)) as row_sink:
         name = next((value for key, value in sink.options.items() if key.lower() == "table"), str(row_sink.table))
         return Location(_address(sink.options, sink.kind), name, LocationKind.TABLE)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Final
 
-from einmal.chains.graph import AT_LEAST_ONCE, EXACTLY_ONCE, Chain, ChainStep, LinkKind, Location
+from einmal.chains.graph import Chain, ChainStep, Link, LinkKind, Location
+from einmal.options.sink import AT_LEAST_ONCE, EXACTLY_ONCE
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 210, 46, 150, 26, 20
 _COLORS: Final = {EXACTLY_ONCE: "#1a7f37", AT_LEAST_ONCE: "#9a6700"}
@@ -15,17 +16,18 @@ _SIGNS: Final = {LinkKind.PIPELINE: "==>", LinkKind.MIRROR: "~~>", LinkKind.INGE
 _LONGEST: Final = 30
 
 
-def text(chain: Chain, notes: Mapping[str, str]) -> Iterator[str]:
-    """A line for each link, below one for each location that it writes. ``notes``: by the names of links."""
+def text(chain: Chain, notes: Mapping[Link, str]) -> Iterator[str]:
+    """A line for each link, below one for each location that it writes. ``notes``: by link, as two may have one
+    name."""
     for step in chain.steps:
         inputs = ", ".join(_named(source) for source in step.inputs) or "(nothing yet)"
         outputs = ", ".join(_named(output) for output in step.outputs) or "(topics that each row names)"
         yield f"{inputs}  {_SIGNS[step.link.kind]}  {outputs}"
-        texts = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link.name, "")]
+        texts = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link, "")]
         yield "    " + "; ".join(filter(None, texts))
 
 
-def svg(chain: Chain, notes: Mapping[str, str]) -> str:
+def svg(chain: Chain, notes: Mapping[Link, str]) -> str:
     """Locations as boxes in columns, links as arrows in the colour of their guarantee."""
     where = _positions(chain)
     width = max((x for x, _ in where.values()), default=0) + _WIDTH + _MARGIN
@@ -38,7 +40,7 @@ def svg(chain: Chain, notes: Mapping[str, str]) -> str:
         "@media(prefers-color-scheme:dark){text{fill:#e6edf3}rect{fill:#161b22;stroke:#8b949e}}</style>",
     ]
     for step in chain.steps:
-        parts += _arrows(step, where, notes.get(step.link.name, ""))
+        parts += _arrows(step, where, notes.get(step.link, ""))
     for location, (x, y) in where.items():
         parts.append(f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>')
         parts.append(_label(x + 10, y + 19, location.name, weight="600"))

@@ -12,13 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from graphlib import CycleError, TopologicalSorter
-from typing import Final
 
-UNKNOWN: Final = "unknown"
-AT_MOST_ONCE: Final = "at_most_once"
-AT_LEAST_ONCE: Final = "at_least_once"
-EXACTLY_ONCE: Final = "exactly_once_v2"
-_WEAKEST_FIRST: Final = (UNKNOWN, AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
+from einmal.options.guarantees import UNKNOWN, together
+from einmal.options.sink import AT_LEAST_ONCE, EXACTLY_ONCE
 
 
 class LocationKind(Enum):
@@ -26,6 +22,8 @@ class LocationKind(Enum):
     TABLE = "table"
     FILES = "files"
     OTHER = "other"
+    NAMED_BY_ROWS = "topics"
+    """Topics of a cluster that each row names: which ones they are is not known, and who else writes them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,8 +44,9 @@ class LinkKind(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """``patterns``: topics that it reads by a regular expression, with their system; ``writes``: topics that it writes,
-    as far as they are known otherwise. ``copies``: of a mirror, the location
-    that a topic is copied to; None: it is not copied. ``reads_uncommitted``: also what may be aborted."""
+    as far as they are known otherwise; ``dead_letters``: topics of its dead letters, besides. ``copies``: of a mirror,
+    the location that a topic is copied to; None: it is not copied. ``guarantee``: by itself, its sources included;
+    ``why``: what weakens it there. ``reads_uncommitted``: also what may be aborted."""
 
     name: str
     kind: LinkKind
@@ -55,8 +54,10 @@ class Link:
     patterns: tuple[tuple[str, str], ...] = ()
     outputs: tuple[Location, ...] = ()
     writes: tuple[tuple[str, str], ...] = ()
+    dead_letters: tuple[Location, ...] = ()
     copies: Callable[[Location], Location | None] | None = None
     guarantee: str = EXACTLY_ONCE
+    why: str = ""
     reads_uncommitted: bool = False
 
 
@@ -86,9 +87,10 @@ class Chain:
         return sorted({output for step in self.steps for output in step.outputs} - read)
 
     def guarantee_of(self, location: Location) -> str:
-        """Return the guarantee of the data in the location: the weakest of the links that write there."""
-        guarantees = [step.guarantee for step in self.steps if location in step.outputs]
-        return _weakest(guarantees) if guarantees else EXACTLY_ONCE
+        """Return the guarantee of the data in the location: of all links together that write there."""
+        if location.kind is LocationKind.NAMED_BY_ROWS:
+            return UNKNOWN
+        return together(step.guarantee for step in self.steps if location in step.outputs)
 
     def upstream(self, location: Location) -> list[ChainStep]:
         """The steps that a record can have taken to this location, in order."""
@@ -105,25 +107,30 @@ class CircularChain(Exception):
 
 
 def chain_of(links: Sequence[Link], existing: Collection[Location] = ()) -> Chain:
-    """``existing``: topics that were found in the clusters, for patterns. Raises CircularChain."""
+    """``existing``: topics that were found in the clusters, for patterns. Raises CircularChain.
+
+    A circle through dead letters is none: a link that repairs them writes to the topic that they come from.
+    """
     connected = _connected(links, existing)
     try:
-        order = [*TopologicalSorter(_before(connected)).static_order()]
-    except CycleError as error:
-        names = " -> ".join(connected[number][0].name for number in error.args[1])
-        raise CircularChain(f"records run in a circle: {names}") from error
-    steps: list[ChainStep] = []
-    guarantees: dict[Location, str] = {}
+        order = _order(_before(connected))
+    except CycleError:
+        try:
+            order = _order(_before(connected, dead_letters=False))
+        except CycleError as error:
+            names = " -> ".join(connected[number][0].name for number in error.args[1])
+            raise CircularChain(f"records run in a circle: {names}") from error
     depths: dict[Location, int] = {}
     for number in order:
-        link, inputs, outputs = connected[number]
-        step = _step(link, inputs, outputs, guarantees)
-        steps.append(step)
+        _, inputs, outputs = connected[number]
         depth = max((depths.setdefault(location, 0) for location in inputs), default=0)
         for output in outputs:
             depths[output] = max(depths.get(output, 0), depth + 1)
-            guarantees[output] = _weakest([step.guarantee, guarantees.get(output, EXACTLY_ONCE)])
-    return Chain(tuple(steps), depths)
+    return Chain(_steps([connected[number] for number in order]), depths)
+
+
+def _order(before: Mapping[int, set[int]]) -> list[int]:
+    return [*TopologicalSorter(before).static_order()]
 
 
 _Connected = tuple[Link, tuple[Location, ...], tuple[Location, ...]]
@@ -148,7 +155,8 @@ def _connected(links: Sequence[Link], existing: Collection[Location]) -> list[_C
 def _expanded(link: Link, topics: Iterable[Location]) -> _Connected:
     inputs = tuple(dict.fromkeys((*link.inputs, *_matching(link.patterns, topics))))
     if link.copies is None:
-        return link, inputs, tuple(dict.fromkeys((*link.outputs, *_matching(link.writes, topics))))
+        outputs = (*link.outputs, *_matching(link.writes, topics), *link.dead_letters)
+        return link, inputs, tuple(dict.fromkeys(outputs))
     copied = {source: location for source in inputs if (location := link.copies(source)) is not None}
     return link, tuple(copied), tuple(dict.fromkeys(copied.values()))
 
@@ -161,33 +169,43 @@ def _matching(patterns: Iterable[tuple[str, str]], topics: Iterable[Location]) -
     ]
 
 
-def _before(connected: Sequence[_Connected]) -> dict[int, set[int]]:
+def _before(connected: Sequence[_Connected], *, dead_letters: bool = True) -> dict[int, set[int]]:
     """The links whose outputs a link reads, by number."""
+
+    def written(link: Link, outputs: tuple[Location, ...]) -> set[Location]:
+        return set(outputs) if dead_letters else set(outputs) - set(link.dead_letters)
+
     return {
-        number: {other for other, (_, _, outputs) in enumerate(connected) if set(outputs) & set(inputs)}
+        number: {other for other, (link, _, outputs) in enumerate(connected) if written(link, outputs) & set(inputs)}
         for number, (_, inputs, _) in enumerate(connected)
     }
+
+
+def _steps(ordered: Sequence[_Connected]) -> tuple[ChainStep, ...]:
+    """Repeated until no guarantee becomes weaker: dead letters can lead back to a link before."""
+    guarantees: dict[Location, str] = {}
+    while True:
+        before, steps = dict(guarantees), []
+        for link, inputs, outputs in ordered:
+            step = _step(link, inputs, outputs, guarantees)
+            steps.append(step)
+            for output in outputs:
+                guarantees[output] = together([step.guarantee, guarantees.get(output, EXACTLY_ONCE)])
+        if guarantees == before:
+            return tuple(steps)
 
 
 def _step(
     link: Link, inputs: tuple[Location, ...], outputs: tuple[Location, ...], guarantees: Mapping[Location, str]
 ) -> ChainStep:
     written = [location for location in inputs if location in guarantees]
-    before = _weakest([guarantees[location] for location in written]) if written else EXACTLY_ONCE
-    if link.reads_uncommitted and written:
-        return ChainStep(
-            link,
-            inputs,
-            outputs,
-            _weakest([AT_LEAST_ONCE, link.guarantee, before]),
-            f"reads {written[0].name} with isolation.level=read_uncommitted: also what the link before aborts",
-        )
-    weakest = _weakest([link.guarantee, before])
+    before = together(guarantees[location] for location in written)
+    own = together([link.guarantee, AT_LEAST_ONCE if link.reads_uncommitted else EXACTLY_ONCE])
     why = ""
-    if weakest != EXACTLY_ONCE:
-        why = "so does a link before" if link.guarantee == EXACTLY_ONCE else "promises no more by itself"
-    return ChainStep(link, inputs, outputs, weakest, why)
-
-
-def _weakest(guarantees: Iterable[str]) -> str:
-    return min(guarantees, key=_WEAKEST_FIRST.index)
+    if link.reads_uncommitted and written:
+        why = f"reads {written[0].name} with isolation.level=read_uncommitted: also what the link before aborts"
+    elif own != EXACTLY_ONCE:
+        why = link.why or "promises no more by itself"
+    elif before != EXACTLY_ONCE:
+        why = "so does a link before"
+    return ChainStep(link, inputs, outputs, together([own, before]), why)

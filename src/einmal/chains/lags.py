@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from einmal.chains.declared import DeclaredLink
-from einmal.chains.graph import Chain, Location
+from einmal.chains.graph import Chain, Link, Location
 from einmal.client import Consumer
 from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
@@ -21,12 +21,14 @@ from einmal.types import TopicPartition
 
 _PATIENCE_MS: Final = "3000"
 _RECORD_MS: Final = 2_000
+_UNKNOWN: Final = "lag unknown: "
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLag:
     """``offsets`` up to the last stable offset, markers included; ``age_s``: since the timestamp of the oldest record
-    that is not processed, 0 where there is none. None: not known, ``why``."""
+    that is not processed, 0 where there is none. None: not known, ``why``. With a ``why`` the offsets are those that
+    are known, of more."""
 
     offsets: int | None = None
     age_s: float | None = None
@@ -36,18 +38,20 @@ class LinkLag:
         if self.offsets is None:
             return self.why
         age = "" if self.age_s is None or not self.offsets else f", oldest record {self.age_s:,.0f} s old"
-        return f"lag {self.offsets:,}{age}"
+        return f"lag {self.offsets:,} or more{age}; {self.why}" if self.why else f"lag {self.offsets:,}{age}"
 
 
 def lag_of(declared: DeclaredLink) -> LinkLag:
     """Asks both ends; a cluster or database that does not answer is a reason."""
     if declared.source is None:
-        return LinkLag(why="lag unknown: it reads no topics")
+        return LinkLag(why=f"{_UNKNOWN}it reads no topics")
+    if declared.record is None:
+        return LinkLag(why=f"{_UNKNOWN}without transactions its positions are in its checkpoint alone")
     try:
         with closing(declared.sink()) as sink:
             committed = sink.committed().get(declared.record)
     except (KafkaError, SinkError) as error:
-        return LinkLag(why=f"lag unknown: {str(error).partition(chr(10))[0]}")
+        return LinkLag(why=f"{_UNKNOWN}{str(error).partition(chr(10))[0]}")
     if committed is None or committed.record is None:
         return LinkLag(why="nothing committed yet")
     client = {**declared.source, "default.api.timeout.ms": _PATIENCE_MS}
@@ -55,22 +59,25 @@ def lag_of(declared: DeclaredLink) -> LinkLag:
         with closing(KafkaCluster(client)) as cluster:
             behind = _behind(committed.record.end, cluster)
         if behind is None:
-            return LinkLag(why="lag unknown: its position is not one in topics that exist")
+            return LinkLag(why=f"{_UNKNOWN}its position is not one in topics that exist")
         offsets = sum(end - start for start, end in behind.values())
         return LinkLag(
             offsets, _age_s(client, {topic_partition: start for topic_partition, (start, _) in behind.items()})
         )
     except KafkaError as error:
-        return LinkLag(why=f"lag unknown: {error.name}")
+        return LinkLag(why=f"{_UNKNOWN}{error.name}")
 
 
-def end_to_end(chain: Chain, location: Location, lags: Mapping[str, LinkLag]) -> LinkLag:
-    """Return the lag of a location: what lies before it, over all links. Records may get new timestamps at a link, so
-    the ages of records that wait at different links are added: it is at most so old."""
-    link_lags = [lags[step.link.name] for step in chain.upstream(location)]
-    known = [lag.offsets for lag in link_lags if lag.offsets is not None]
-    ages = [lag.age_s for lag in link_lags if lag.age_s is not None]
-    return LinkLag(sum(known), sum(ages)) if known else LinkLag(why="lag unknown")
+def end_to_end(chain: Chain, location: Location, lags: Mapping[Link, LinkLag]) -> LinkLag:
+    """Return the lag of a location: what lies before it, over all links; those whose lag is not known are named.
+    Records may get new timestamps at a link, so the ages of records that wait at different links are added: it is at
+    most so old."""
+    links = [step.link for step in chain.upstream(location)]
+    known = [offsets for link in links if (offsets := lags[link].offsets) is not None]
+    ages = [age for link in links if (age := lags[link].age_s) is not None]
+    unknown = [f"{link.name} ({lags[link].why.removeprefix(_UNKNOWN)})" for link in links if lags[link].offsets is None]
+    why = f"{_UNKNOWN}{', '.join(unknown)}" if unknown else ""
+    return LinkLag(sum(known), sum(ages), why) if known else LinkLag(why=why or "lag unknown")
 
 
 def topics_of_clusters(clients: Collection[Mapping[str, str]], systems: Mapping[str, str]) -> set[Location]:

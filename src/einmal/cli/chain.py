@@ -17,7 +17,7 @@ from einmal.cli.printing.messages import note
 
 if TYPE_CHECKING:
     from einmal.chains.declared import BrokenSection, DeclaredLink
-    from einmal.chains.graph import Chain, Location
+    from einmal.chains.graph import Chain, ChainStep, Link, Location
 
 
 def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> None:
@@ -46,8 +46,8 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
         except CircularChain as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
-        lags = {declaration.link.name: lag_of(declaration) for declaration in declared}
-    notes = {name: str(lag) for name, lag in lags.items()}
+        lags = {declaration.link: lag_of(declaration) for declaration in declared}
+    notes = {link: str(lag) for link, lag in lags.items()}
     if graph is not None:
         try:
             graph.write_text(svg(chain, notes), encoding="utf-8")
@@ -113,7 +113,7 @@ def _links(file: Path, systems: _Systems) -> list[DeclaredLink | BrokenSection]:
         return [BrokenSection("all of it", error)]
 
 
-def _step(step: Any, notes: Mapping[str, str]) -> dict[str, Any]:
+def _step(step: ChainStep, notes: Mapping[Link, str]) -> dict[str, Any]:
     return {
         "link": step.link.name,
         "kind": step.link.kind.value,
@@ -121,7 +121,7 @@ def _step(step: Any, notes: Mapping[str, str]) -> dict[str, Any]:
         "outputs": [_location(output) for output in step.outputs],
         "guarantee": step.guarantee,
         "why": step.why,
-        "behind": notes[step.link.name],
+        "behind": notes[step.link],
     }
 
 
