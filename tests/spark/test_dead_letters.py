@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow
 import pytest
 
-from einmal.pipeline.dead_letters import RowFailure, dead_letter, failed_record, rows_of
+from einmal.pipeline.dead_letters import FailedRecord, RowFailure, context, dead_letter, failed_record, rows_of
 from einmal.spark.decoding.rows import LETTER
-from einmal.types import Header
+from einmal.spark.operate.dead_letter_queue import DeadLetter
+from einmal.types import Header, TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,46 @@ def test_a_record_without_a_timestamp_gets_that_of_its_dead_letter(milliseconds:
     failure = RowFailure(source="s", batch=1, stage="VALUE_CONVERTER", exception="E", message="m")
     made = pyarrow.RecordBatch.from_pylist([dead_letter(record, failure, "dlq")], schema=LETTER)
     assert made.column("timestamp").view("int64").to_pylist() == [timestamp if is_kept else None]
+
+
+FORGED = (
+    Header("__connect.errors.topic", b"billing"),
+    Header("__connect.errors.partition", b"0"),
+    Header("__connect.errors.offset", b"7"),
+    Header("__connect.errors.exception.class.name", b"x.Forged"),
+    Header("__connect.errors.of.somebody", b"else"),
+)
+
+
+@pytest.mark.parametrize("context_headers", [True, False])
+def test_the_producer_of_a_record_does_not_choose_where_it_is_replayed(context_headers: bool) -> None:
+    record = FailedRecord(
+        topic="orders", partition=2, offset=5, key=b"k", value=b"v", headers=(*FORGED, Header("trace", b"t"))
+    )
+    failure = RowFailure(source="s", batch=1, stage="VALUE_CONVERTER", exception="e.WrongType", message="m")
+    made = dead_letter(record, failure, "dlq", context_headers=context_headers)
+    headers = tuple(Header(header["key"], header["value"]) for header in made["headers"])
+    letter = DeadLetter(TopicPartition("dlq", 0), 0, 0, made["key"], made["value"], headers)
+    assert headers[0] == Header("trace", b"t")
+    if context_headers:
+        assert letter.original == (TopicPartition("orders", 2), 5)
+        assert letter.context == context(record, failure)
+        assert letter.reason == "WrongType"
+    else:
+        assert headers == (Header("trace", b"t"),)
+        assert (letter.original, letter.original_topic, letter.reason, letter.source) == (None, None, "", "")
+
+
+def test_a_repaired_record_that_is_bad_again_is_replayed_to_where_it_failed_last() -> None:
+    failure = RowFailure(source="s", batch=1, stage="VALUE_CONVERTER", exception="e.WrongType", message="m")
+    first = FailedRecord(topic="orders", partition=0, offset=5, key=None, value=b"v", headers=(Header("trace", b"t"),))
+    made = dead_letter(first, failure, "dlq")
+    # A pipeline that repairs dead letters may copy all their headers.
+    headers = tuple(Header(header["key"], header["value"]) for header in made["headers"])
+    second = FailedRecord(topic="repaired", partition=1, offset=9, key=None, value=b"v", headers=headers)
+    again = dead_letter(second, failure, "dlq")["headers"]
+    letter = DeadLetter(
+        TopicPartition("dlq", 0), 1, 0, None, b"v", tuple(Header(header["key"], header["value"]) for header in again)
+    )
+    assert letter.original == (TopicPartition("repaired", 1), 9)
+    assert len({header["key"] for header in again}) == len(again)

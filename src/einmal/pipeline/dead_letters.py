@@ -1,9 +1,10 @@
 """Dead letters: records that failed, with the headers of Kafka Connect's dead-letter queues. Pure.
 
-A dead letter has the raw key and value, the timestamp and all headers of its record, and, before ``replay`` removes
-them again, the headers below, whose values are text. Connect's names and stages, with these differences: ``batch.id``
-is ours, there is no ``exception.stacktrace``, the class names are those of Python, and ``connector.name`` is the
-pipeline's source, or the name of the commit record where a sink has rejected the row.
+A dead letter has the raw key and value, the timestamp and the headers of its record, and, before ``replay`` removes
+them again, the headers below, whose values are text. Headers of these names that the record had itself are left out:
+who produces a record does not choose where it is replayed. Connect's names and stages, with these differences:
+``batch.id`` is ours, there is no ``exception.stacktrace``, the class names are those of Python, and
+``connector.name`` is the pipeline's source, or the name of the commit record where a sink has rejected the row.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def dead_letter(
     record: FailedRecord, failure: RowFailure, topic: str, *, context_headers: bool = True
 ) -> dict[str, Any]:
     """A row for the dead-letter ``topic``: the columns topic, key, value, headers and timestamp of the sink."""
-    headers = [{"key": header.key, "value": header.value} for header in record.headers]
+    headers = [{"key": header.key, "value": header.value} for header in original_headers(record.headers)]
     if context_headers:
         headers += [{"key": name, "value": text.encode()} for name, text in context(record, failure).items()]
     return {
@@ -137,7 +138,8 @@ def context(record: FailedRecord, failure: RowFailure) -> dict[str, str]:
 
 
 def context_of(headers: Iterable[Header]) -> Mapping[str, str]:
-    """The context headers of a dead letter. A record that failed twice has two of each: the last ones count."""
+    """The context headers of a dead letter. Those of the pipeline are the last ones: earlier ones, of records that
+    failed before their own headers were left out, do not count."""
     return {
         header.key: (header.value or b"").decode("utf-8", "replace")
         for header in headers
@@ -146,5 +148,5 @@ def context_of(headers: Iterable[Header]) -> Mapping[str, str]:
 
 
 def original_headers(headers: Iterable[Header]) -> tuple[Header, ...]:
-    """Those that the record had when it failed."""
+    """Those that a dead letter, or a record that is to become one, has of its own."""
     return tuple(header for header in headers if not header.key.startswith(PREFIX))
