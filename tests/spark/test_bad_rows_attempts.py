@@ -6,6 +6,7 @@ import pytest
 from pyspark.accumulators import Accumulator
 
 from einmal.pipeline import events
+from einmal.pipeline.dead_letters import ToleranceExceeded
 from einmal.schemas.settings import decode_settings
 from einmal.spark.decoding.bad_rows import BadRows, SchemaChanged, SchemaRegistered
 from einmal.spark.decoding.decode import DecodedSource
@@ -18,10 +19,11 @@ class NoOffsets:
         return None
 
 
-def source() -> DecodedSource:
+def source(**limit: str) -> DecodedSource:
     settings = decode_settings(
         {"value.format": "avro", "schema.registry.url": "http://localhost", "errors.tolerance": "all"}
         | {"errors.deadletterqueue.topic.name": "bad"}
+        | {f"errors.deadletterqueue.{name}": value for name, value in limit.items()}
     )
     decoding = Decoding(
         source="orders",
@@ -78,3 +80,26 @@ def test_rows_that_are_decoded_again_are_written_when_all_tasks_know_the_schema(
     rows.hear(events.TransactionEnded(1, False))
     decoded.reports.add({TaskReport("", "orders", 0, known=frozenset({5})): None})
     assert rows.hear(events.OutputWritten(1)) == []
+
+
+@pytest.mark.parametrize("bad_source", [0, 1])
+def test_a_limit_holds_for_each_of_two_sources_of_one_name(bad_source: int) -> None:
+    decoded = [source(limit="10%"), source(limit="10%")]
+    rows = BadRows([*enumerate(decoded)], NoOffsets())
+    counts = ((("VALUE_CONVERTER", "WrongType"), 900),)
+    for number, found in enumerate(decoded):
+        report = TaskReport("", "orders", 0, records=1_000, counts=counts if number == bad_source else ())
+        found.reports.add({report: None})
+    with pytest.raises(ToleranceExceeded, match="900 of 1,000 rows"):
+        rows.hear(events.OutputWritten(1))
+
+
+def test_the_dead_letters_of_two_sources_of_one_name_are_both_counted() -> None:
+    decoded = [source(), source()]
+    rows = BadRows([*enumerate(decoded)], NoOffsets())
+    for number, found in enumerate(decoded):
+        counts = ((("VALUE_CONVERTER", "WrongType"), number + 1),)
+        found.reports.add({TaskReport("", "orders", 0, records=10, counts=counts): None})
+    rows.hear(events.OutputWritten(1))
+    written = rows.hear(events.BatchFinished(1, 10))
+    assert [sum(event.counts.values()) for event in written if isinstance(event, events.DeadLettersWritten)] == [1, 2]

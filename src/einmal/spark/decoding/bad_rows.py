@@ -80,7 +80,8 @@ class BadRows:
         """Whether another attempt at a batch decodes all of it, and asks the registry again. Rows for several sinks,
         or of a transform, may have been kept from the attempt before: then its reports count, too."""
         self._turn = ""
-        self._summaries: dict[str, BatchSummary] = {}
+        self._summaries: dict[int, BatchSummary] = {}
+        """By the number of the source: two may have one name."""
         self._already_in = False
 
     def transform(self, frame: DataFrame, batch_id: int) -> DataFrame:
@@ -157,14 +158,13 @@ class BadRows:
         return []
 
     def _check(self, batch_id: int) -> list[events.Event]:
-        reports = {report: None for numbered in self._sources for report in numbered.source.reports.value}
         # Each of several sinks has written its part.
         is_first = not self._summaries
-        self._summaries = dict(summarized(reports, self._turn))
+        self._summaries = dict(self._reported())
         happened: list[events.Event] = []
-        for _, source in self._sources:
+        for number, source in self._sources:
             name = source.decoding.source
-            summary = self._summaries.get(name, BatchSummary())
+            summary = self._summaries.get(number, BatchSummary())
             if summary.undecided:
                 raise SchemaRegistered(f"{name}: schema ids {sorted(summary.undecided)} were registered meanwhile")
             if summary.changed:
@@ -189,8 +189,8 @@ class BadRows:
 
     def _dead_letters(self, batch_id: int) -> list[events.Event]:
         happened: list[events.Event] = []
-        for _, source in self._sources:
-            summary = self._summaries.get(source.decoding.source)
+        for number, source in self._sources:
+            summary = self._summaries.get(number)
             if summary is not None and summary.dead_letters:
                 name, topic = source.decoding.source, str(source.settings.topic)
                 counts = _in_words(summary)
@@ -199,6 +199,13 @@ class BadRows:
                 )
                 happened.append(events.DeadLettersWritten(batch_id, name, topic, dict(summary.dead_letters)))
         return happened
+
+    def _reported(self) -> Iterator[tuple[int, BatchSummary]]:
+        """Yield the sources that tasks have reported on in this turn; each has an accumulator of its own."""
+        for number, source in self._sources:
+            summary = summarized(source.reports.value, self._turn).get(source.decoding.source)
+            if summary is not None:
+                yield number, summary
 
     def _forget(self) -> None:
         for source in self._sources:
