@@ -136,6 +136,30 @@ def test_where_records_may_be_lost_and_repeated_nothing_is_guaranteed(guarantee:
 
 
 @pytest.mark.parametrize(
+    ("settings", "expires"),
+    [
+        ({"retention.ms": "604800000"}, True),
+        ({"retention.ms": "604800000", "cleanup.policy": "compact,delete"}, True),
+        ({"retention.ms": "-1"}, False),
+        ({"retention.ms": "604800000", "cleanup.policy": "compact"}, False),
+        ({"retention.ms": "604800000", "message.timestamp.type": "LogAppendTime"}, False),
+        ({}, False),
+    ],
+)
+def test_a_topic_that_deletes_the_dead_letters_of_old_records_is_a_condition(
+    settings: dict[str, str], expires: bool
+) -> None:
+    bad = topic("bad", settings=settings)
+    decoded = replace(SOURCE, decoded="json", letters="bad", letter_facts=bad)
+    rows = replace(ROWS, letters="bad", letter_facts=bad)
+    for facts, kind in (
+        (replace(FACTS, sources=(decoded,)), "source"),
+        (replace(FACTS, topics=(), sinks=(rows,)), "sink"),
+    ):
+        assert ("bad has retention.ms=604800000" in said(hop(facts, kind), HopVerdict.IF)) == expires
+
+
+@pytest.mark.parametrize(
     ("guarantee", "word"),
     [(EXACTLY_ONCE, ", once"), (AT_LEAST_ONCE, ", at least once"), (AT_MOST_ONCE, ", at most once")],
 )
@@ -202,8 +226,8 @@ def test_the_definition_of_a_result_depends_on_state_and_chance() -> None:
 
 
 def test_a_relation_that_does_not_stream_is_a_condition() -> None:
-    for other in ({}, {"stateful": ("aggregate",)}, {"non_deterministic": ("rand",)}):
-        found = hop(replace(FACTS, plan=PlanFacts(static=("parquet",), **other)), "transformation")
+    for plan in (PlanFacts(), PlanFacts(stateful=("aggregate",)), PlanFacts(non_deterministic=("rand",))):
+        found = hop(replace(FACTS, plan=replace(plan, static=("parquet",))), "transformation")
         assert "do not stream (parquet)" in said(found, HopVerdict.IF)
         assert "gives the same rows" not in said(found, HopVerdict.HOLDS)
 

@@ -31,7 +31,8 @@ class Hop:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
     """``isolation`` is None for other formats. ``cluster`` None: not inspected, ``problem`` is the reason.
-    ``decoded``: its declared format, "" without one; ``letters``: the topic of its dead letters."""
+    ``decoded``: its declared format, "" without one; ``letters``: the topic of its dead letters, ``letter_facts``: what
+    is known of it."""
 
     name: str
     format: str
@@ -41,6 +42,7 @@ class SourceFacts:
     problem: str = ""
     decoded: str = ""
     letters: str = ""
+    letter_facts: TopicFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,14 @@ class PlanFacts:
 class SinkFacts:
     """A sink that is no topic. ``promises``: its own reasons, without asking it. ``record``: the name of its commit
     record, where that is not the pipeline's. ``letters``: the topic of the dead letters of rows that it rejects, ""
-    where such a row stops the pipeline."""
+    where such a row stops the pipeline; ``letter_facts``: what is known of it."""
 
     kind: str
     table: str
     promises: tuple[Reason, ...]
     record: str | None = None
     letters: str = ""
+    letter_facts: TopicFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,7 @@ def _source(source: SourceFacts, asked: str) -> Hop:
     if source.decoded:
         fate = f"is a dead letter in {source.letters}, {_TIMES[asked]}" if source.letters else "stops the pipeline"
         reasons.append(Reason(HopVerdict.HOLDS, f"a row that is not {source.decoded} of the declared schema {fate}"))
+        reasons += _expiring(source.letter_facts)
     if not source.fails_on_data_loss:
         reasons.append(
             Reason(
@@ -171,6 +175,17 @@ def _other_source(source: SourceFacts, guarantee: str) -> Hop:
             f"of {source.format!r} it is not known whether it gives the same rows for the same offsets again",
         )
     return Hop("source", source.name, guarantee, (reason,))
+
+
+def _expiring(letters: TopicFacts | None) -> Iterator[Reason]:
+    """A condition under which dead letters are there to be read."""
+    if letters is not None and letters.deletes_after_ms is not None:
+        yield Reason(
+            HopVerdict.IF,
+            f"{letters.name} has retention.ms={letters.deletes_after_ms}: a dead letter has the timestamp of its "
+            "record, and one of an older record may be deleted before anybody has read it",
+            f"set retention.ms=-1 on {letters.name}",
+        )
 
 
 def _kept(topic: TopicFacts, brokers: int) -> Iterator[Reason]:
@@ -316,7 +331,7 @@ def _sink(sink: SinkFacts) -> Hop:
             f"a row that the table rejects is recorded in the transaction of the others, and is a dead letter in "
             f"{sink.letters}, once: in a transaction of its own, after that of the table"
         )
-    reasons = (held, Reason(HopVerdict.HOLDS, rejected), *sink.promises)
+    reasons = (held, Reason(HopVerdict.HOLDS, rejected), *_expiring(sink.letter_facts), *sink.promises)
     return Hop("sink", f"{sink.kind} {sink.table}", guarantee, reasons)
 
 

@@ -51,6 +51,16 @@ class TopicFacts:
         return self.operations == NO_AUTHORIZED_OPERATIONS or bool(self.operations & (1 << operation))
 
     @property
+    def deletes_after_ms(self) -> int | None:
+        """Return how old a record may be by its own timestamp before it is deleted; None where that is not known, and
+        where none is deleted for that."""
+        retention = self.settings.get("retention.ms")
+        by_own_time = self.settings.get("message.timestamp.type") != "LogAppendTime"
+        if retention is None or not by_own_time or "delete" not in self.settings.get("cleanup.policy", "delete"):
+            return None
+        return int(retention) if int(retention) >= 0 else None
+
+    @property
     def min_insync_replicas(self) -> int | None:
         configured = self.settings.get("min.insync.replicas")
         return None if configured is None else int(configured)
