@@ -294,6 +294,55 @@ def test_an_invalid_declaration_is_an_error_with_a_hint(text: str, complaint: st
     assert complaint in "\n".join(problems(text))
 
 
+DECODED = 'value.format = "json"\nvalue.schema = \'{"type": "object"}\'\nerrors.tolerance = "all"\n'
+LETTERS = 'errors.deadletterqueue.topic.name = "bad"\n'
+ROWS = '[sinks.rows]\nfrom = "orders"\ntype = "sqlite"\npath = "x"\ntable = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (HEAD + SOURCE + SINK.replace('topic = "paid"', 'topic = "orders"'), "which is that of sinks.paid"),
+        (HEAD + SOURCE.replace('"orders"', '"a, orders"') + SINK.replace('"paid"', '"a"'), "which is that of"),
+        (HEAD + SOURCE.replace("subscribe", "subscribePattern").replace('"orders"', "'p.*'") + SINK, "'paid', which"),
+        (HEAD + SOURCE.replace('subscribe = "orders"', "assign = '{\"paid\": [0]}'") + SINK, "which is that of"),
+        (HEAD + SOURCE + 'format = "kafka"\n' + SINK.replace('topic = "paid"', 'topic = "orders"'), "which is that of"),
+        (HEAD + SOURCE + DECODED + LETTERS.replace("bad", "orders") + SINK, "the dead letters of sources.orders"),
+        (
+            HEAD
+            + SOURCE.replace("subscribe", "subscribePattern").replace('"orders"', "'orders.*'")
+            + DECODED
+            + LETTERS.replace("bad", "orders-dlq")
+            + SINK,
+            "reads topic 'orders-dlq', which gets the dead letters of sources.orders",
+        ),
+        (HEAD + SOURCE + DECODED + LETTERS.replace("bad", "orders") + ROWS, "the dead letters of sources.orders"),
+        (
+            HEAD + SOURCE + ROWS + 'errors.tolerance = "all"\n' + LETTERS.replace("bad", "orders"),
+            "the dead letters of sinks.rows",
+        ),
+    ],
+)
+def test_a_topic_that_a_pipeline_reads_and_writes_is_refused(text: str, where: str) -> None:
+    found = "\n".join(problems(text))
+    assert where in found and "every batch would add records to it" in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + SOURCE + DECODED + LETTERS + SINK,
+        HEAD + SOURCE + DECODED + LETTERS + ROWS + 'errors.tolerance = "all"\n' + LETTERS,
+        # Where a bad row stops the pipeline there are no dead letters.
+        HEAD + SOURCE + DECODED.replace('"all"', '"none"') + LETTERS.replace("bad", "orders") + SINK,
+        # The topic of this name in another cluster.
+        HEAD + SOURCE + 'kafka.bootstrap.servers = "elsewhere:1"\n' + SINK.replace('"paid"', '"orders"'),
+    ],
+)
+def test_other_topics_than_those_that_are_read_may_be_written(text: str) -> None:
+    assert parse(text, {}, {}).sinks
+
+
 def test_every_problem_of_a_file_is_reported_at_once() -> None:
     text = (
         HEAD.replace("/c", "${NOWHERE}") + SOURCE.replace("subscribe", "subscribed") + SINK.replace("topic", "topics")

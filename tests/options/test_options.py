@@ -11,7 +11,7 @@ from einmal.options.sink import (
     sink_options,
     write_options,
 )
-from einmal.options.source import MAX_OFFSETS_PER_TRIGGER, Times, source_options
+from einmal.options.source import MAX_OFFSETS_PER_TRIGGER, Times, reads_topic, source_options
 from einmal.options.values import OptionError
 from einmal.types import TopicPartition
 
@@ -319,3 +319,23 @@ def test_no_text_of_options_shows_a_secret() -> None:
     for options in (source_options(SOURCE | secured, streaming=True), sink_options(SINK | secured)):
         assert "canary-5" not in f"{options} {options.client}"
         assert options.client["sasl.password"] == "canary-5"
+
+
+@pytest.mark.parametrize(
+    ("selection", "topic", "expected"),
+    [
+        ({"subscribe": "a, b"}, "b", True),
+        ({"subscribe": "a, b"}, "c", False),
+        ({"assign": '{"a": [0]}'}, "a", True),
+        ({"subscribepattern": "a.*"}, "a-dlq", True),
+        ({"subscribepattern": "a"}, "a-dlq", False),
+        # Of Java's, for Spark's own source.
+        ({"subscribepattern": r"\p{L}+"}, "a", False),
+    ],
+)
+def test_a_source_reads_the_topics_that_it_selects_in_its_own_cluster(
+    selection: dict[str, str], topic: str, expected: bool
+) -> None:
+    source = {"kafka.bootstrap.servers": "a:1, b:1"} | selection
+    assert reads_topic(source, topic, "b:1,c:1") == expected
+    assert not reads_topic(source, topic, "c:1")

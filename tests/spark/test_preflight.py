@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Admin, NewTopic
+from einmal.event_log import event_of, fields_of
 from einmal.options.source import topics_of
-from einmal.spark import PreflightFailed, write_stream
+from einmal.spark import PreflightFailed, StreamWriter, write_stream
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts
 from einmal.spark.declare.preflight import read_problems, shuffle_problems, transaction_problems, write_problems
 from einmal.types import ErrorCode
+from tests.interop.einmal_broker import EinmalBroker
+from tests.spark.bad_rows import Payments, bad, good
 from tests.spark.pipelines import Pipeline
 from tests.spark.topics import create
 from tests.suite.shared import unique
@@ -109,6 +115,78 @@ def test_topics_that_rows_are_going_to_name_are_looked_at(spark: SparkSession, b
     writer = writer.option("transactional.id", pipeline.name).option("checkpointLocation", str(pipeline.checkpoint))
     with pytest.raises(PreflightFailed, match="no topic!"):
         writer.start()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EinmalBroker]:
+    """On which nothing has ever been committed."""
+    broker = EinmalBroker(tmp_path / "broker")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.mark.spark
+def test_dead_letters_beside_a_database_find_their_cluster_prepared(
+    spark: SparkSession, own_broker: EinmalBroker, tmp_path: Path
+) -> None:
+    payments = Payments(own_broker.bootstrap, tmp_path)
+    payments.create()
+    payments.settings = payments.tolerant
+    payments.send([good(1), bad(0), good(2)])
+    into_database(payments, spark, tmp_path).start().awaitTermination()
+    with closing(sqlite3.connect(tmp_path / "payments.db")) as connection:
+        assert sorted(connection.execute("SELECT id FROM payments")) == [(1,), (2,)]
+    assert [letter.reason for letter in payments.dead()] == ["MalformedValue"]
+
+
+def into_database(payments: Payments, spark: SparkSession, tmp_path: Path) -> StreamWriter:
+    frame = payments.source(spark).selectExpr("value.id", "value.amount")
+    writer = write_stream(frame).format("sqlite").options(path=str(tmp_path / "payments.db"), table="payments")
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).option("transactional.id", payments.name)
+    return writer.trigger(availableNow=True)
+
+
+@pytest.mark.spark
+def test_what_dead_letters_beside_a_database_need_is_reported(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    payments = Payments(bootstrap, tmp_path)
+    create(bootstrap, payments.topic)
+    for topic in ("no topic!", "__einmal_commits", payments.topic):
+        payments.settings = payments.tolerant | {"errors.deadletterqueue.topic.name": topic}
+        with pytest.raises(PreflightFailed) as failed:
+            into_database(payments, spark, tmp_path).start()
+        assert topic in "\n".join(what for what, _ in failed.value.missing)
+
+
+@pytest.mark.spark
+def test_a_topic_that_is_read_and_written_is_refused(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("circle"))
+    create(bootstrap, pipeline.source_topic)
+    writer = write_stream(pipeline.source(spark).select("value")).option("kafka.bootstrap.servers", bootstrap)
+    writer = writer.option("transactional.id", pipeline.name).option("checkpointLocation", str(pipeline.checkpoint))
+    with pytest.raises(PreflightFailed, match=f"topic '{pipeline.source_topic}' is a source, and the query writes"):
+        writer.option("topic", pipeline.source_topic).start()
+    payments = Payments(bootstrap, tmp_path)
+    payments.create()
+    payments.settings = payments.tolerant | {"errors.deadletterqueue.topic.name": payments.topic}
+    with pytest.raises(PreflightFailed, match=f"topic '{payments.topic}' is a source"):
+        payments.run(spark)
+
+
+@pytest.mark.spark
+def test_a_dead_letter_topic_that_deletes_by_time_is_a_warning(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    payments = Payments(bootstrap, tmp_path)
+    create(bootstrap, payments.topic, payments.out)
+    create(bootstrap, payments.letters, settings={"retention.ms": "604800000"})
+    payments.settings = payments.tolerant
+    payments.run(spark)
+    assert [fields_of(record) for record in caplog.records if event_of(record) == "dead_letters_expire"] == [
+        {"topic": payments.letters, "retention_ms": 604800000}
+    ]
 
 
 @pytest.mark.spark

@@ -29,8 +29,8 @@ from einmal.declare.document import (
     toml_tables,
 )
 from einmal.options.intervals import trigger_interval_us
-from einmal.options.sink import ADOPT, QueryOptions, query_options, sink_options
-from einmal.options.source import source_options
+from einmal.options.sink import ADOPT, QueryOptions, SinkOptions, query_options, sink_options
+from einmal.options.source import reads_topic, source_options
 from einmal.options.values import OptionError, Options, dotted
 from einmal.schemas import settings as decoding_settings
 from einmal.security.redaction import RedactedDict
@@ -214,9 +214,43 @@ def _declare(
         trigger=_trigger(top, problems),
         spark={name: as_text(value) for name, value in top.items() if name.startswith("spark.")},
     )
+    problems += [] if problems else _circles(declaration)
     if problems:
         raise DeclarationError(problems)
     return declaration
+
+
+def _circles(declaration: Declaration) -> list[str]:
+    """Topics that the pipeline would read and write: every batch would add records to them, for the next one."""
+    options = declaration.options
+    home = options.client["bootstrap.servers"] if isinstance(options, SinkOptions) else None
+    sources = {
+        source.name: {name.lower(): value for name, value in source.options.items()}
+        for source in declaration.sources
+        if source.format in (OWN_FORMAT, SPARK_FORMAT)
+    }
+    first = next((sources[source.name] for source in declaration.sources if source.format == OWN_FORMAT), {})
+    written = [(f"sinks.{sink.name}", sink.topic, home) for sink in declaration.sinks]
+    letters: list[tuple[str, str | None, str | None]] = [
+        (f"sources.{source.name}", source.dead_letter_topic, home or sources[source.name]["kafka.bootstrap.servers"])
+        for source in declaration.sources
+        if source.dead_letter_topic is not None
+    ]
+    letters += [
+        (f"sinks.{sink.name}", sink.dead_letter_topic, first.get("kafka.bootstrap.servers"))
+        for sink in declaration.sinks
+    ]
+    return [
+        f"sources.{name} reads topic {topic!r}, {words} {where}: every batch would add records to it, for the next one"
+        f"\nhint: choose another {setting}, or select topics without it"
+        for name, own in sources.items()
+        for several, words, setting in (
+            (written, "which is that of", "topic"),
+            (letters, "which gets the dead letters of", decoding_settings.TOPIC),
+        )
+        for where, topic, servers in several
+        if topic is not None and servers is not None and reads_topic(own, topic, servers)
+    ]
 
 
 def _top(others: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

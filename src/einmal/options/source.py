@@ -231,6 +231,21 @@ def topics_of(options: Mapping[str, str]) -> list[str]:
     return [name.strip() for name in options.get("subscribe", "").split(",") if name.strip()]
 
 
+def reads_topic(options: Mapping[str, str], topic: str, servers: str) -> bool:
+    """Whether a source with these options, in lower case, reads this topic of the cluster at ``servers``: by its name
+    or by a pattern. Two addresses are taken to be two clusters."""
+    own = {address.strip() for address in options.get("kafka.bootstrap.servers", "").split(",")}
+    if own.isdisjoint(address.strip() for address in servers.split(",")):
+        return False
+    pattern = options.get("subscribepattern")
+    if pattern is None:
+        return topic in topics_of(options)
+    # Spark's own source takes patterns of Java's, which may be none of Python's.
+    with contextlib.suppress(re.error):
+        return re.fullmatch(pattern, topic) is not None
+    return False
+
+
 def _pattern(text: str | None) -> str | None:
     if text is None:
         return None

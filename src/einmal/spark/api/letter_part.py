@@ -43,11 +43,10 @@ class LetterPart(NamedTuple):
     shape: Callable[[DataFrame], DataFrame]
 
 
-def topics_with_letters(options: QueryOptions, decoded: Decoded) -> list[str]:
-    """The topics that rows name now, for the preflight."""
-    named = [source.settings.topic for _, source in decoded]
-    named += [options.topic] if isinstance(options, SinkOptions) else []
-    return list(dict.fromkeys(topic for topic in named if topic is not None))
+def letter_topics(decoded: Decoded) -> tuple[str, ...]:
+    """The topics that dead letters of bad rows go to."""
+    topics = (source.settings.topic for _, source in decoded if source.settings.tolerates)
+    return tuple(dict.fromkeys(topic for topic in topics if topic is not None))
 
 
 def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decoded) -> LetterPart:

@@ -33,7 +33,7 @@ from einmal.options.values import OptionError, Options
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.kinds import KAFKA, new_sink, sink_class
-from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, rejected_letters, topics_with_letters, with_letters
+from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, letter_topics, rejected_letters, with_letters
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
@@ -191,14 +191,13 @@ class StreamWriter:
         name = options.transactional_id or parts[0].sink.table
         stateful = is_stateful(self._frame)
         decoded = decoded_sources(self._frame)
-        has_letters = any(source.settings.tolerates for _, source in decoded)
-        has_letters |= any(part.sink.errors.tolerates for part in parts)
+        dead_letters = letter_topics(decoded)
+        has_letters = bool(dead_letters) or any(part.sink.errors.tolerates for part in parts)
         _log_without_effect(options, self._frame, has_letters=has_letters)
         letters: LetterPart | None = None
-        if any(source.settings.tolerates for _, source in decoded):
+        if dead_letters:
             letters = with_letters(options, parts, decoded)
             parts = letters.parts
-            self._topics = (*self._topics, *topics_with_letters(options, decoded))
         rejected = rejected_letters(options, parts, sources(self._frame))
         if stateful:
             self._frame = sorted_in_one_partition(self._frame)
@@ -213,7 +212,8 @@ class StreamWriter:
                 options=options,
                 stateful=stateful,
                 schema=self._written(letters),
-                topics=self._topics,
+                topics=(*self._topics, *dead_letters),
+                dead_letters=dead_letters,
                 query_name=self._query_name,
                 output_mode=self._output_mode,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 from einmal.client.errors import FatalError, KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC, RESERVED_TOPICS
+from einmal.event_log import EventLog
 from einmal.options.sink import EXACTLY_ONCE, QueryOptions, SinkOptions, VersionOptions, WriteOptions
-from einmal.options.source import fails_on_data_loss, topics_of
+from einmal.options.source import fails_on_data_loss, reads_topic, topics_of
 from einmal.options.values import OptionError, client_settings, reserved
 from einmal.pipeline.errors import PipelineRefused, PreflightFailed
 from einmal.sinks.commit_point import SinkError
@@ -38,6 +39,8 @@ from einmal.types import ErrorCode
 Missing = list[tuple[str, str]]
 """Pairs of what is wrong, and what to do."""
 
+_logger = EventLog(__name__)
+
 _KAFKA: Final = ("einmal", "kafka")
 _SEES_ABORTED: Final = (
     'Spark\'s own source, format("kafka"), also reads records of aborted transactions by default',
@@ -56,14 +59,15 @@ the others: rows without a key, or of a random function, would be written twice,
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedQuery:
     """A query that is about to start. ``schema``: of the rows that are written; None where they are computed batch by
-    batch, and cannot be checked yet. ``topics``: those that rows are going to name. ``query_name``, ``output_mode``: as
-    passed to Spark."""
+    batch, and cannot be checked yet. ``topics``: those that rows are going to name, ``dead_letters`` among them.
+    ``query_name``, ``output_mode``: as passed to Spark."""
 
     frame: DataFrame
     options: QueryOptions
     stateful: bool
     schema: StructType | None
     topics: tuple[str, ...] = ()
+    dead_letters: tuple[str, ...] = ()
     query_name: str | None = None
     output_mode: str | None = None
 
@@ -76,12 +80,19 @@ def preflight(
     missing: Missing = []
     for part in _separate(parts):
         schema = None if query.schema is None else part.schema(query.schema)
+        name = part.name or str(options.transactional_id)
         if isinstance(options, SinkOptions) and isinstance(part.sink, KafkaFrameSink):
-            _check_topics(missing, part.sink, options, query.topics, schema, group_id=options.group_id)
+            _check_circles(missing, query, part.sink, [*filter(None, [options.topic]), *query.topics])
+            _check_topics(missing, part.sink, options, query, schema)
+        elif isinstance(part.sink, KafkaFrameSink):
+            # The dead letters beside a database.
+            _check_circles(missing, query, part.sink, query.dead_letters)
+            _check_letters(missing, part.sink, name, query.dead_letters)
         else:
-            _check_sink(missing, part.sink, part.name or str(options.transactional_id), schema)
+            _check_sink(missing, part.sink, name, schema)
     if letters is not None:
-        _check_letters(missing, letters)
+        _check_circles(missing, query, letters.sink, letters.topics)
+        _check_letters(missing, letters.sink, letters.name, letters.topics)
     _check_sources(missing, query.frame, options)
     _note(missing, lambda: _check_checkpoint(query.frame, checkpoint))
     _note(missing, lambda: _check_start(query, checkpoint))
@@ -102,7 +113,7 @@ def preflight_write(frame: DataFrame, options: VersionOptions, sink: RowSink) ->
     """As ``preflight``, for a batch write. Raises PreflightFailed."""
     missing: Missing = []
     if isinstance(options, WriteOptions) and isinstance(sink, KafkaFrameSink):
-        _check_topics(missing, sink, options, (), frame.schema)
+        _check_topics(missing, sink, options, None, frame.schema)
     else:
         _check_sink(missing, sink, options.transactional_id, frame.schema)
     missing += shuffle_problems(frame.sparkSession)
@@ -131,41 +142,65 @@ def _check_topics(
     missing: Missing,
     sink: KafkaFrameSink,
     options: SinkOptions | WriteOptions,
-    named: Collection[str],
+    query: PlannedQuery | None,
     schema: StructType | None,
-    *,
-    group_id: str | None = None,
 ) -> None:
-    """The cluster that is written to. Topics that it creates on demand are created."""
+    """The cluster that is written to. Topics that it creates on demand are created. ``query``: None for a batch."""
     if schema is not None:
         _note(missing, lambda: check_columns(schema_of(schema), options.topic))
-    cluster, topics = sink.cluster, [*filter(None, [options.topic]), *named]
+    topics = [*filter(None, [options.topic]), *(() if query is None else query.topics)]
     in_transactions = not isinstance(options, SinkOptions) or options.guarantee == EXACTLY_ONCE
-    for name in sorted(RESERVED_TOPICS.intersection(topics)):
-        what, _, hint = reserved(name).partition("\nhint: ")
-        missing.append((what, hint))
-    outputs = [name for name in dict.fromkeys(topics) if name not in RESERVED_TOPICS]
+    outputs = _unreserved(missing, topics)
     wanted = [*outputs, *([COMMIT_TOPIC] if in_transactions else [])]
     facts = _looked_at(
         missing,
         options.client,
         wanted,
         transactional_id=options.transactional_id if in_transactions else None,
-        group_id=group_id if in_transactions else None,
+        group_id=options.group_id if in_transactions and isinstance(options, SinkOptions) else None,
     )
     if facts is not None:
-        _check_outputs(missing, cluster, facts, wanted)
+        _check_outputs(missing, sink.cluster, facts, wanted)
         if in_transactions:
             missing += transaction_problems(facts)
+        if query is not None:
+            _warn_of_retention(facts, query.dead_letters)
 
 
-def _check_letters(missing: Missing, letters: RejectedLetters) -> None:
-    wanted = [*letters.topics, COMMIT_TOPIC]
-    sink = letters.sink
-    facts = _looked_at(missing, sink.client, wanted, transactional_id=letters.name)
+def _check_letters(missing: Missing, sink: KafkaFrameSink, name: str, topics: Sequence[str]) -> None:
+    """The cluster that gets dead letters beside other sinks, in transactions of their own; ``name``: of their commit
+    record."""
+    wanted = [*_unreserved(missing, topics), COMMIT_TOPIC]
+    facts = _looked_at(missing, sink.client, wanted, transactional_id=name)
     if facts is not None:
         _check_outputs(missing, sink.cluster, facts, wanted)
         missing += [problem for problem in transaction_problems(facts) if problem not in missing]
+        _warn_of_retention(facts, topics)
+
+
+def _unreserved(missing: Missing, topics: Sequence[str]) -> list[str]:
+    """The topics that may be written to; the others are problems."""
+    for name in sorted(RESERVED_TOPICS.intersection(topics)):
+        what, _, hint = reserved(name).partition("\nhint: ")
+        missing.append((what, hint))
+    return [name for name in dict.fromkeys(topics) if name not in RESERVED_TOPICS]
+
+
+def _check_circles(missing: Missing, query: PlannedQuery, sink: KafkaFrameSink, topics: Iterable[str]) -> None:
+    """Topics that the query reads and writes: every batch would add records to them, for the next one."""
+    for kind, options in sources(query.frame):
+        for topic in dict.fromkeys(topics) if kind in _KAFKA else ():
+            if reads_topic(options, topic, sink.client["bootstrap.servers"]):
+                what = f"topic {topic!r} is a source, and the query writes to it: every batch would add records to it"
+                missing.append((what, "write to another topic, or select topics of the source without it"))
+
+
+def _warn_of_retention(facts: ClusterFacts, topics: Iterable[str]) -> None:
+    for name in topics:
+        topic = facts.topics.get(name)
+        if topic is not None and topic.deletes_after_ms is not None:
+            sentence = "%(topic)s has retention.ms=%(retention_ms)d, by which dead letters of older records are deleted"
+            _logger.warning("dead_letters_expire", sentence, topic=name, retention_ms=topic.deletes_after_ms)
 
 
 def _check_outputs(missing: Missing, cluster: KafkaCluster, facts: ClusterFacts, wanted: Sequence[str]) -> None:
