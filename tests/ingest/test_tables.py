@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,6 +220,43 @@ def test_a_look_that_is_broken_off_is_resumed_behind_its_last_batch(
     assert sorted(ids) == sorted([*range(1, 101), 1000, 3])
 
 
+def test_rows_with_ids_that_a_crash_has_given_out_again_are_read() -> None:
+    with running(wal_writer_delay="3000ms", autovacuum="off") as server:
+        server.rows("CREATE TABLE events (id bigint PRIMARY KEY, t text)")
+        server.rows("INSERT INTO events VALUES (1)")
+        reader = TableReader(server)
+        assert reader.read() == [1]
+        with closing(server.connect()) as client:
+            insert(client, 2)
+            for _ in range(10):
+                client.execute("BEGIN")
+                client.execute("SELECT pg_current_xact_id()")
+                client.execute("ROLLBACK")
+            assert reader.read() == [2]
+            server.kill()
+        server.start()
+        with server.connect() as client:
+            insert(client, *range(3, 23))
+        reader.restart()
+        assert reader.read() == list(range(3, 23))
+
+
+def test_rows_below_a_horizon_that_is_not_on_disk_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "_FLUSHED_S", 0.3)
+    with running(wal_writer_delay="10000ms", synchronous_commit="off", autovacuum="off") as server:
+        server.rows("CREATE TABLE events (id bigint PRIMARY KEY, t text)")
+        with server.connect() as client:
+            client.execute("CHECKPOINT")
+            reader = TableReader(server)
+            assert reader.read() == []
+            insert(client, 1)
+            with pytest.raises(SourceFailed, match="is on disk only up to"):
+                reader.read()
+            client.execute("CHECKPOINT")
+        reader.restart()
+        assert reader.read() == [1]
+
+
 @pytest.mark.parametrize("half", [2**31, 500])
 def test_random_transactions_are_read_once_each(
     server: PostgresServer, database: Connection, half: int, monkeypatch: pytest.MonkeyPatch
@@ -231,6 +269,7 @@ def test_random_transactions_are_read_once_each(
     open_rows: dict[int, list[int]] = {}
     committed: list[int] = []
     number = 0
+    database.execute("CREATE TABLE IF NOT EXISTS flushed ()")
     for _ in range(400):
         index = source.randrange(len(sessions))
         session = sessions[index]
@@ -249,6 +288,8 @@ def test_random_transactions_are_read_once_each(
             rows = open_rows.pop(index)
             committed += rows if is_committed else []
         elif choice < 0.9:
+            # On a server where nothing is committed, the log comes to the disk later.
+            server.rows("TRUNCATE flushed")
             batch = reader.next_batch()
             if batch is not None and source.random() < 0.8:
                 reader.records += batch.records

@@ -5,21 +5,28 @@ Each query runs in a transaction of its own, so that no horizon is held back.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
 
+from einmal.ingest.postgresql.lsn import LOG_END, end_of_records, parse_lsn
 from einmal.ingest.source import Position, SourceFailed, SourceNotice, SourceRefused
 from einmal.ingest.table_sql import OrderColumn, name_of, value_of, xmin_between, xmin_from
 
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _ITERSIZE: Final = 500
 _HALF: Final = 2**31
+_FLUSHED_S: Final = 60.0
+"""An idle server brings to the disk within 15 s what no commit waits for."""
+_FLUSH_POLL_S: Final = 0.02
 _FOLLOWING_SQL: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 """``following`` of the snapshot of the query in which this stands."""
+_BOUNDS_SQL: Final = "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,18 @@ class FoundRows(NamedTuple):
 
 
 class TableReader:
-    """Methods raise psycopg.Error, and SourceRefused."""
+    """Methods raise psycopg.Error, SourceFailed and SourceRefused."""
 
-    def __init__(self, connection: psycopg.Connection[Any], table: str, column: str, batch_rows: int) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        table: str,
+        column: str,
+        batch_rows: int,
+        stopped: threading.Event | None = None,
+    ) -> None:
+        """``stopped``: ends what waits without a query."""
+        self._stopped = stopped or threading.Event()
         self._connection = connection
         self._table = table
         self._column = column
@@ -195,7 +211,7 @@ class TableReader:
             # Up to the horizon that the look above ``low`` has just reached.
             assert position.fast is not None
             return position.begun(position.fast, is_full=True)
-        horizon = self._horizon()
+        horizon = self._lasting_horizon()
         if position.fast is None:
             position = replace(position, ahead=self._ahead(horizon))
         elif horizon.following < position.fast:
@@ -393,11 +409,37 @@ class TableReader:
         return str(row[0])
 
     def _horizon(self) -> Horizon:
-        row = self._connection.execute(
-            "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s"
-        ).fetchone()
+        return Horizon(*self._row(f"{_BOUNDS_SQL} FROM pg_current_snapshot() s"))
+
+    def _lasting_horizon(self) -> Horizon:
+        """A horizon that a crash of the server does not undo. Raises SourceFailed.
+
+        Transactions that were rolled back, or committed without waiting for the disk, end before the disk has their
+        end. If the server crashes then, it gives their ids out again, and the new rows would be below the horizon. A
+        standby only replays what is on its disk.
+        """
+        if self._row("SELECT pg_is_in_recovery()")[0]:
+            return self._horizon()
+        # The snapshot is taken before the functions are called.
+        *bounds, end, flushed, segment_bytes, page_bytes = self._row(
+            f"{_BOUNDS_SQL}, {LOG_END} FROM pg_current_snapshot() s"
+        )
+        needed = end_of_records(parse_lsn(end), segment_bytes, page_bytes)
+        deadline = time.monotonic() + _FLUSHED_S
+        while parse_lsn(flushed) < needed:
+            if time.monotonic() > deadline or self._stopped.wait(_FLUSH_POLL_S):
+                raise SourceFailed(
+                    f"{self._table}: the server's log is on disk only up to {flushed}, not up to {end}: after a crash "
+                    "it would give out again the ids of transactions that have ended",
+                    "rows are read once it is on disk, at the latest after the next commit or checkpoint",
+                )
+            (flushed,) = self._row("SELECT pg_current_wal_flush_lsn()::text")
+        return Horizon(*bounds)
+
+    def _row(self, query: LiteralString) -> tuple[Any, ...]:
+        row = self._connection.execute(query).fetchone()
         assert row is not None
-        return Horizon(*row)
+        return row
 
     def _ahead(self, horizon: Horizon) -> str | None:
         """See the module."""

@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
-from einmal.ingest.postgresql.lsn import Lsn
+from einmal.ingest.postgresql.lsn import Lsn, end_of_records
 from einmal.ingest.postgresql.pgoutput import BeginTransaction, RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, StreamPosition, decode_position, parse_snapshot
 from einmal.ingest.postgresql.tables import KnownKey, known_key
 from einmal.ingest.source import SourceRefused
 
 SNAPSHOT = DatabaseSnapshot(Lsn(1_000), 100, 110, frozenset({100, 105}))
+
+
+SEGMENT, PAGE = 1 << 24, 8192
 
 
 def transaction(xid: int, final_lsn: int = 500) -> BeginTransaction:
@@ -123,3 +126,17 @@ def test_a_position_with_too_many_keys_is_refused_with_ways_to_have_fewer() -> N
     with pytest.raises(SourceRefused, match="20000 tables whose keys the log lacks") as refused:
         position.encode()
     assert "message.key.columns" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("end", "records"),
+    [
+        (5 * SEGMENT + 3 * PAGE + 24, 5 * SEGMENT + 3 * PAGE),
+        (5 * SEGMENT + 40, 5 * SEGMENT),
+        (5 * SEGMENT + 3 * PAGE + 32, 5 * SEGMENT + 3 * PAGE + 32),
+        (5 * SEGMENT + 48, 5 * SEGMENT + 48),
+        (5 * SEGMENT + 3 * PAGE, 5 * SEGMENT + 3 * PAGE),
+    ],
+)
+def test_the_header_of_a_page_without_records_is_not_waited_for(end: int, records: int) -> None:
+    assert end_of_records(Lsn(end), SEGMENT, PAGE) == records

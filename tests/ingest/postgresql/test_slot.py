@@ -243,6 +243,27 @@ def test_a_server_that_is_killed_repeats_and_loses_nothing(own_server: PostgresS
         own_server.start()
 
 
+def test_transactions_with_ids_that_a_crash_has_given_out_again_are_not_taken_for_those_of_the_snapshot() -> None:
+    with running(**SETTINGS, wal_writer_delay="3000ms", autovacuum="off") as server:
+        server.rows(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+        server.rows("CREATE TABLE t (id int PRIMARY KEY)")
+        server.rows("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+        captured = Captured(options(server, "postgres"))
+        with closing(server.connect()) as client:
+            for _ in range(10):
+                client.execute("BEGIN")
+                client.execute("INSERT INTO t SELECT generate_series(1, 50)")
+                client.execute("ROLLBACK")
+            (snapshot,) = captured.batches(confirm=False)
+            assert snapshot.records == []
+            server.kill()
+        server.start()
+        with server.connect() as client:
+            for number in range(5):
+                client.execute("INSERT INTO t VALUES (%s)", (number,))
+        assert [each.key for each in captured.changes()] == [{"id": number} for number in range(5)]
+
+
 @pytest.mark.long
 def test_a_promoted_standby_is_refused(own_server: PostgresServer) -> None:
     captured = Captured(options(own_server, "postgres"))

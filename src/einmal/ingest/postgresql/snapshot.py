@@ -10,6 +10,10 @@ but what has left the server's list of running transactions, which a commit does
 later where a synchronous standby is slow. Therefore the snapshot waits until every transaction has ended that had an id
 when the slot existed: those in front of the slot's position are among them.
 
+A crash of the server undoes what is not on its disk, and gives the ids of such transactions out again. The stream would
+skip the new ones, which have the ids of those that the snapshot sees. Therefore the log up to the snapshot has to be
+on disk before its rows are ingested.
+
 Rewritten and truncated tables look empty to a snapshot from before. So the tables are locked first, in the mode of a
 query: in REPEATABLE READ the first statement that is not LOCK takes the snapshot.
 """
@@ -23,7 +27,7 @@ from typing import Final, NamedTuple
 from psycopg import sql
 
 from einmal.ingest.postgresql.changes import snapshot_record
-from einmal.ingest.postgresql.lsn import Lsn, parse_lsn
+from einmal.ingest.postgresql.lsn import LOG_END, Lsn, end_of_records, parse_lsn
 from einmal.ingest.postgresql.pgoutput import RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, parse_snapshot
 from einmal.ingest.postgresql.session import SourceSession
@@ -193,16 +197,22 @@ class TableSnapshot:
         if self._published:
             names = sql.SQL(", ").join(table.identifier() for table in self._published)
             session.execute(_TAKING, sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
-        ((visible, lsn, taken_ms),) = session.rows(
+        ((visible, taken_ms, lsn, _, segment_bytes, page_bytes),) = session.rows(
             _TAKING,
-            "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text,"
-            " floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+            "SELECT pg_current_snapshot()::text, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint, "
+            f"{LOG_END}",
         )
         self.taken: DatabaseSnapshot = parse_snapshot(visible, parse_lsn(lsn))
+        self._end = end_of_records(parse_lsn(lsn), segment_bytes, page_bytes)
         self._taken_ms = int(taken_ms)
         if published_tables(session, publication) != self._published:
             session.rollback()
             raise SourceFailed(f"tables of publication {publication!r} were changed while the snapshot began")
+
+    def is_lasting(self) -> bool:
+        """Whether a crash of the server undoes nothing that the snapshot sees."""
+        ((flushed,),) = self._session.rows(_TAKING, "SELECT pg_current_wal_flush_lsn()::text")
+        return parse_lsn(flushed) >= self._end
 
     def records(self) -> Iterator[IngestRecord]:
         """Raises UnreadableValue, too."""

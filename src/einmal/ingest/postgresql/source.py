@@ -62,6 +62,8 @@ VERSION_MIN: Final = 15
 _IDLE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Log without changes, after which the position moves nevertheless: a segment, the unit in which log is removed."""
 _VISIBLE_S: Final = 5.0
+_LASTING_S: Final = 60.0
+"""An idle server brings to the disk within 15 s what no commit waits for."""
 _POLL_S: Final = 0.1
 _CURSOR: Final = "einmal_peek"
 _PEEKING: Final = "reading the slot"
@@ -162,6 +164,7 @@ class PostgresSource(RecordSource):
             return at
         self._await_visible()
         snapshot = TableSnapshot(self._session, self._options.publication, self._tables)
+        self._await_lasting(snapshot)
         at = StreamPosition(state.slot.confirmed_lsn, state.timeline, snapshot.taken, dict(self._tables.known))
         yield IngestBatch(self._checked(snapshot.records()), at.encode())
         return at
@@ -178,6 +181,14 @@ class PostgresSource(RecordSource):
                     f"the snapshot waits for transactions that began before the slot: {who}",
                     "commit them, or end their sessions",
                 )
+            time.sleep(_POLL_S)
+
+    def _await_lasting(self, snapshot: TableSnapshot) -> None:
+        """Until the log of what a snapshot sees is on disk. Raises SourceFailed after a while."""
+        deadline = time.monotonic() + _LASTING_S
+        while not snapshot.is_lasting():
+            if time.monotonic() > deadline:
+                raise SourceFailed("the snapshot waits for the server to bring its log to the disk")
             time.sleep(_POLL_S)
 
     # --- the stream -----------------------------------------------------------------------------------------------
