@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -150,6 +151,34 @@ def test_a_source_that_has_ended_ends_the_ingester(servers: str, topic: str) -> 
     ingest = Ingest(NumbersSource(topic, 4, is_endless=False), {"bootstrap.servers": servers}, name=topic)
     ingest.run()
     assert committed(servers, topic, PARTITIONS) == by_key(4)
+
+
+class WaitingSource(NumbersSource):
+    """Waits within ``read`` until it is interrupted."""
+
+    def __post_init__(self) -> None:
+        self.waits = threading.Event()
+        self.interrupted = threading.Event()
+
+    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
+        self.waits.set()
+        assert self.interrupted.wait(60)
+        raise SourceFailed("interrupted")
+        yield None
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+
+def test_stop_interrupts_a_source_that_waits(servers: str, topic: str) -> None:
+    source = WaitingSource(topic, 1)
+    ingest = Ingest(source, bootstrap_servers=servers, name=topic, notify=lambda notice: pytest.fail(notice.text))
+    running = threading.Thread(target=ingest.run)
+    running.start()
+    assert source.waits.wait(60)
+    ingest.stop.set()
+    running.join(60)
+    assert not running.is_alive()
 
 
 def test_a_position_of_another_source_is_refused(servers: str, topic: str) -> None:

@@ -6,9 +6,11 @@ import json
 import pickle
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
@@ -16,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from einmal.ingest import IngestBatch, IngestRecord, SourceFailed, SourceNotice, SourceRefused, table_reader
 from einmal.ingest.tables import TableSource
-from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, running, until
 
 pytestmark = pytest.mark.system
 
@@ -44,6 +46,9 @@ class TableReader:
     column: str = "id"
     batch_rows: int = 1_000
     table: str = "public.events"
+    user: str = "admin"
+    url_options: str = ""
+    lock_timeout_ms: int = 30_000
     position: Any = None
     records: list[IngestRecord] = field(default_factory=list)
     notices: list[SourceNotice] = field(default_factory=list)
@@ -53,12 +58,14 @@ class TableReader:
 
     def restart(self) -> None:
         """Another process, which looks at the whole table first."""
+        url = self.server.url.replace("admin", self.user) + self.url_options
         self.source = TableSource(
-            {name: str(value) for name, value in conninfo_to_dict(self.server.url, password=PASSWORD).items()},
+            {name: str(value) for name, value in conninfo_to_dict(url, password=PASSWORD).items()},
             self.table,
             self.column,
             "rows",
             batch_rows=self.batch_rows,
+            lock_timeout_ms=self.lock_timeout_ms,
         )
         self.source.origin()
         self.parts = self.source.read(None if self.position is None else json.loads(json.dumps(self.position)))
@@ -88,6 +95,59 @@ def test_a_row_is_a_record_with_its_key(server: PostgresServer, database: Connec
     assert reader.read() == [1]
     assert json.loads(reader.records[0].value or b"") == {"id": 1, "at": "2026-01-02T03:04:05+00:00", "t": "ä"}
     assert json.loads(reader.records[0].key or b"") == {"id": 1}
+
+
+SETTINGS = (
+    "TimeZone=Asia/Tokyo", "DateStyle=German", "IntervalStyle=sql_standard", "extra_float_digits=-2",
+    "bytea_output=escape", "quote_all_identifiers=on", "row_security=on", "client_encoding=LATIN1",
+)  # fmt: skip
+
+
+def test_settings_of_url_environment_role_and_database_change_no_value(
+    server: PostgresServer, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute(
+        "ALTER TABLE events ADD b bytea DEFAULT '\\x00ff', ADD span interval DEFAULT '1 day 02:03', "
+        "ADD f float8 DEFAULT 0.1::float8 + 0.2, ADD d daterange DEFAULT '[2026-01-02,2026-02-03)', "
+        "ADD c regclass DEFAULT 'pg_class'"
+    )
+    database.execute("INSERT INTO events VALUES (1, '2026-01-02 03:04:05+00', 'ä')")
+    plain = TableReader(server)
+    assert plain.read() == [1]
+    urls = ["?" + urlencode({"options": " ".join(f"-c {each}" for each in SETTINGS)}, quote_via=quote)]
+    urls.append("?client_encoding=LATIN1")
+    for url in urls:
+        changed = TableReader(server, url_options=url)
+        changed.read()
+        assert changed.records == plain.records
+    monkeypatch.setenv("PGTZ", "Asia/Tokyo")
+    monkeypatch.setenv("PGDATESTYLE", "German")
+    for each in SETTINGS:
+        name, value = each.split("=")
+        database.execute(f"ALTER ROLE CURRENT_USER SET {name} = '{value}'")
+    try:
+        changed = TableReader(server)
+        changed.read()
+    finally:
+        database.execute("ALTER ROLE CURRENT_USER RESET ALL")
+    assert changed.records == plain.records
+
+
+@pytest.mark.parametrize("url_options", ["", "?options=-c%20search_path%3Dpublic", "?options=-c%20row_security%3Don"])
+def test_row_security_that_would_hide_rows_is_refused(
+    server: PostgresServer, database: Connection, url_options: str
+) -> None:
+    insert(database, 1, 2)
+    database.execute("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
+    database.execute("CREATE POLICY some ON events USING (id = 1)")
+    database.execute(f"CREATE ROLE tenant LOGIN PASSWORD '{PASSWORD}'")
+    database.execute("GRANT SELECT ON events TO tenant")
+    try:
+        with pytest.raises(SourceRefused, match="row-level security"):
+            TableReader(server, user="tenant", url_options=url_options).read()
+    finally:
+        database.execute("DROP OWNED BY tenant")
+        database.execute("DROP ROLE tenant")
 
 
 def test_parts_of_a_batch_have_its_rows_in_order(server: PostgresServer, database: Connection) -> None:
@@ -366,14 +426,24 @@ def test_tables_that_cannot_be_read_exactly_once_are_refused(
 
 def test_a_table_that_another_session_has_locked_is_read_later(server: PostgresServer, database: Connection) -> None:
     insert(database, 1)
-    database.execute("ALTER ROLE CURRENT_USER SET lock_timeout = '100ms'")
-    reader = TableReader(server)
+    reader = TableReader(server, lock_timeout_ms=100)
     with database.transaction():
         database.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(SourceFailed, match="lock_not_available"):
             reader.read()
-    database.execute("ALTER ROLE CURRENT_USER RESET lock_timeout")
     assert TableReader(server).read() == [1]
+
+
+def test_a_source_that_waits_for_a_lock_can_be_interrupted(server: PostgresServer, database: Connection) -> None:
+    insert(database, 1)
+    reader = TableReader(server)
+    with database.transaction(), ThreadPoolExecutor(1) as pool:
+        database.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        reading = pool.submit(reader.read)
+        until(lambda: server.rows("SELECT 1 FROM pg_locks WHERE NOT granted"), "the source waits")
+        reader.source.interrupt()
+        with pytest.raises(SourceFailed, match="query_canceled"):
+            reading.result(60)
 
 
 @pytest.mark.parametrize("state", ["P0001", "22012", "45000"])

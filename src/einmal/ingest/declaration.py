@@ -25,7 +25,7 @@ _KAFKA: Final = "kafka."
 FILES_OPTIONS: Final = ("path", "topic", "key", "content", "max.line.bytes", "skip.long.lines", "failOnDataLoss")
 TABLE_OPTIONS: Final = (
     "url", "user", "password", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "table", "column", "topic",
-    "max.batch.size",
+    "max.batch.size", "statement_timeout", "lock_timeout",
 )  # fmt: skip
 DEDUPLICATE_OPTIONS: Final = ("key", "window", "max.keys")
 _DEDUPLICATE: Final = "deduplicate"
@@ -178,8 +178,16 @@ def _table(given: Mapping[str, str]) -> Callable[[], RecordSource]:
     options.refuse_unknown(TABLE_OPTIONS, kafka=False)
     table, column = options.required("table", "public.orders"), options.required("column", "id")
     topic, rows = options.required("topic", "orders"), options.number("max.batch.size", 10_000) or 0
-    conninfo = connecting(options).conninfo
-    return lambda: TableSource(conninfo, table, column, topic, batch_rows=rows)
+    server = connecting(options)
+    return lambda: TableSource(
+        server.conninfo,
+        table,
+        column,
+        topic,
+        batch_rows=rows,
+        statement_timeout_ms=server.statement_timeout_ms,
+        lock_timeout_ms=server.lock_timeout_ms,
+    )
 
 
 def _postgresql(given: Mapping[str, str]) -> Callable[[], RecordSource]:

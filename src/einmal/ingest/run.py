@@ -36,6 +36,8 @@ _PAUSES_S: Final = DoublingPauses(POLL_S, 30.0)
 """Between two runs, by how many had no commit."""
 _RESTARTS_MAX: Final = 5
 """Runs without a commit, one after the other, until ``available_now`` gives up."""
+_INTERRUPT_S: Final = 0.5
+"""Between two interruptions of a source that waits: it may have begun to wait after the first."""
 _NAMED_MAX: Final = 5
 _HINT_FENCED: Final = (
     "another ingester has started under this name, or the batch took longer than transaction.timeout.ms: let only one "
@@ -95,6 +97,7 @@ class Ingest:
         self._restarts = 0
         """Since the source or the sink has last done what it was asked for."""
         self._ends_when_idle = False
+        self._has_ended = threading.Event()
         self.stop = threading.Event()
 
     def run(self, *, available_now: bool = False, spark: Any = None) -> None:
@@ -109,6 +112,7 @@ class Ingest:
         if self._deduplicate is not None:
             self._deduplicator = Deduplicator(self._deduplicate, self._name, cluster, self._notify)
         held: Held | None = None
+        threading.Thread(target=self._interrupt_source, name="einmal-ingest-stop", daemon=True).start()
         appender: Appender = LocalAppender(self._settings, self._client, cluster, self._notify)
         try:
             if spark is not None:
@@ -119,8 +123,16 @@ class Ingest:
             if available_now:
                 self._refuse_what_is_set_aside()
         finally:
+            self._has_ended.set()
+            self.stop.set()
             appender.close()
             cluster.close()
+
+    def _interrupt_source(self) -> None:
+        self.stop.wait()
+        while not self._has_ended.is_set():
+            self._source.interrupt()
+            self._has_ended.wait(_INTERRUPT_S)
 
     def _refuse_what_is_set_aside(self) -> None:
         """Everything else is written."""

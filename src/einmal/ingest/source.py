@@ -129,6 +129,11 @@ class RecordSource(ABC):
         ``read`` has returned None. Each was reported."""
         return ()
 
+    def interrupt(self) -> None:
+        """End what the source waits for, as the ingester is stopped: called by another thread, repeatedly until
+        ``read`` or another method has raised SourceFailed or returned. Raises nothing."""
+        return
+
     def close(self) -> None:
         """Release connections and files."""
         return

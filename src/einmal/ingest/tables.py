@@ -7,6 +7,9 @@ own xmin is below the horizon, and not below the horizon of the look before. Eac
 it is read by one look. A position is a horizon; inside of a look it is the look's two horizons and the column and key
 of the last row, in the order of which a look reads: a row that changes meanwhile gets an xmin beyond the horizon.
 
+A transaction that was rolled back, or committed without waiting for the disk, has ended before the disk has its end. If
+the server crashes then, it gives the id out again. So a look begins once the log up to its snapshot is on disk.
+
     read are the rows with column > low  and xmin < fast,
         and the rows with column <= low and xmin < full
 
@@ -24,6 +27,7 @@ is not seen. The key must be unique, and column and key must not be NULL.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,7 +49,7 @@ from einmal.ingest.source import (
 from einmal.ingest.table_reader import FoundRows, TableLayout, TablePosition, TableRange, TableReader, TableRow
 from einmal.postgresql import sqlstates
 from einmal.postgresql.errors import cause
-from einmal.postgresql.session import IDENTITY, open_connection
+from einmal.postgresql.session import IDENTITY, cancel, open_connection, set_for_session
 from einmal.security.redaction import RedactedDict
 
 _BATCH_ROWS: Final = 10_000
@@ -68,11 +72,17 @@ _REFUSED: Final[Mapping[str, str]] = {
     sqlstates.FEATURE_NOT_SUPPORTED: "ingest a table, or a view that this role can read by SELECT alone",
 }
 """SQLSTATEs, or their classes, that another attempt would meet as well, and what to do."""
-# Names keep the role's search_path. No row security: instead of rows that are silently not there.
-_LOCAL: Final = {**PRINTING, "statement_timeout": "0", "row_security": "off"}
+_NAME: Final = {"application_name": "einmal ingest"}
+_LOCK_TIMEOUT_MS: Final = 30_000
 _SETTINGS: Final = {
-    "application_name": "einmal ingest",
-    "options": " ".join(f"-c {name}={value}" for name, value in _LOCAL.items()),
+    # Names keep the role's search_path.
+    **PRINTING,
+    # Instead of rows that are silently not there.
+    "row_security": "off",
+    # A task writes to topics between two fetches. A dead one must not keep the server from vacuuming.
+    "idle_in_transaction_session_timeout": "5min",
+    # Limits the whole transaction.
+    "transaction_timeout": "0",
 }
 
 
@@ -87,9 +97,18 @@ class TableSource(RecordSource):
         topic: str,
         *,
         batch_rows: int = _BATCH_ROWS,
+        statement_timeout_ms: int = 0,
+        lock_timeout_ms: int = _LOCK_TIMEOUT_MS,
     ) -> None:
-        """``conninfo``: parameters of libpq. ``table``: with its schema; it has a primary key."""
-        self._conninfo = RedactedDict({**_SETTINGS, **conninfo})
+        """``conninfo``: parameters of libpq. ``table``: with its schema; it has a primary key. Times of 0: no limit."""
+        self._conninfo = RedactedDict({**_NAME, **conninfo})
+        self._settings = {
+            **_SETTINGS,
+            "statement_timeout": str(statement_timeout_ms),
+            "lock_timeout": str(lock_timeout_ms),
+        }
+        self._connection: psycopg.Connection[Any] | None = None
+        self._stopped = threading.Event()
         self._table = table
         self._column = column
         self._topic = topic
@@ -100,7 +119,7 @@ class TableSource(RecordSource):
         self._parts = 0
 
     def origin(self) -> str:
-        with _connected(self._conninfo, self._table) as connection:
+        with self._connected() as connection:
             self._origin = _origin_of(connection, self._table)
         return self._origin
 
@@ -109,10 +128,10 @@ class TableSource(RecordSource):
 
     def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
         self._full_at = 0.0
-        with _connected(self._conninfo, self._table) as connection:
+        with self._connected() as connection:
             if _origin_of(connection, self._table) != self._origin:
                 raise SourceFailed(f"{self._table}: another server has this address now")
-            reader = TableReader(connection, self._table, self._column, self._batch_rows)
+            reader = TableReader(connection, self._table, self._column, self._batch_rows, self._stopped)
             layout = reader.layout()
             start = TablePosition(layout.oid, layout.filenode, layout.timeline)
             current = start if position is None else TablePosition.of(position)
@@ -130,6 +149,15 @@ class TableSource(RecordSource):
                         yield self._batch(reader.layout(), batch)
                     current = batch.position
                 yield None
+
+    def interrupt(self) -> None:
+        self._stopped.set()
+        cancel(self._connection)
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+        with _connected(self._conninfo, self._settings, self._table) as self._connection:
+            yield self._connection
 
     def _look(self, reader: TableReader, current: TablePosition) -> Iterator[FoundRows]:
         """Finish the look that has begun, then make another one."""
@@ -149,7 +177,16 @@ class TableSource(RecordSource):
 
     def _batch(self, layout: TableLayout, batch: FoundRows) -> IngestBatch:
         parts = tuple(
-            TablePart(self._conninfo, self._origin, self._table, self._column, layout, self._topic, table_range)
+            TablePart(
+                self._conninfo,
+                self._settings,
+                self._origin,
+                self._table,
+                self._column,
+                layout,
+                self._topic,
+                table_range,
+            )
             for table_range in batch.ranges
         )
         return IngestBatch([_record(self._topic, row) for row in batch.rows], asdict(batch.position), parts)
@@ -157,9 +194,11 @@ class TableSource(RecordSource):
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """A range of a look, for a task to read. ``conninfo``: a RedactedDict, whose repr hides secrets."""
+    """A range of a look, for a task to read. ``conninfo``: a RedactedDict, whose repr hides secrets. ``settings``: of
+    the session."""
 
     conninfo: Mapping[str, str]
+    settings: Mapping[str, str]
     origin: str
     table: str
     column: str
@@ -169,7 +208,7 @@ class TablePart:
 
     def records(self) -> Iterator[IngestRecord]:
         """Raises SourceFailed, SourceRefused."""
-        with _connected(self.conninfo, self.table) as connection:
+        with _connected(self.conninfo, self.settings, self.table) as connection:
             reader = TableReader(connection, self.table, self.column, _BATCH_ROWS)
             if _origin_of(connection, self.table) != self.origin or reader.layout() != self.layout:
                 raise SourceFailed(f"{self.table}: a task has found another table than the ingester")
@@ -188,10 +227,13 @@ def _origin_of(connection: psycopg.Connection[Any], table: str) -> str:
 
 
 @contextmanager
-def _connected(conninfo: Mapping[str, str], table: str) -> Iterator[psycopg.Connection[Any]]:
+def _connected(
+    conninfo: Mapping[str, str], settings: Mapping[str, str], table: str
+) -> Iterator[psycopg.Connection[Any]]:
     """Raises SourceFailed, SourceRefused, also for the errors of its body."""
     try:
         with open_connection(conninfo) as connection:
+            set_for_session(connection, settings)
             yield connection
     except psycopg.Error as error:
         raise meaning(error, table, _REFUSED) from cause(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -23,7 +24,6 @@ IDENTITY: Final = sql.SQL("SELECT system_identifier::text || '/' || current_data
 """Which database it is. A standby has its primary's identity, as long as it replicates it and after its promotion."""
 _CONNECTION: Final = {
     "connect_timeout": "10",
-    "client_encoding": "UTF8",
     # A server that died silently is noticed in some 25 s, also while an answer is outstanding.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -31,12 +31,16 @@ _CONNECTION: Final = {
     "tcp_user_timeout": "25000",
 }
 _AGAIN_S: Final = 0.2
+_CANCEL_S: Final = 5.0
+_SINCE: Final = {"transaction_timeout": 17_00_00}
+"""Server versions that settings are known from."""
 _NOT_BEGUN: Final = (psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.UNKNOWN)
 
 
 def open_connection(conninfo: Mapping[str, str], *, patience_s: float = 0.0) -> psycopg.Connection[Row]:
     """In autocommit mode: transactions are begun by name. ``conninfo``: libpq's parameters. Raises psycopg.Error."""
-    text = make_conninfo("", **{**_CONNECTION, **conninfo})
+    # Text is decoded here, as UTF-8.
+    text = make_conninfo("", **{**_CONNECTION, **conninfo, "client_encoding": "UTF8"})
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -63,7 +67,7 @@ def begin(
         "application_name": name,
         "statement_timeout": str(connecting.statement_timeout_ms),
         "lock_timeout": str(connecting.lock_timeout_ms),
-        **settings,
+        **_known(connection, settings),
     }
     # SET, unlike set_config, does not take the transaction's snapshot yet.
     statements: list[sql.Composable] = [sql.SQL("BEGIN ISOLATION LEVEL ") + sql.SQL(mode)]
@@ -72,6 +76,28 @@ def begin(
         for name, value in settings.items()
     ]
     connection.execute(sql.SQL("; ").join(statements))
+
+
+def set_for_session(connection: psycopg.Connection[Row], settings: Mapping[str, str]) -> None:
+    """Whatever role, database, URL and environment have set. Raises psycopg.Error."""
+    statements = [
+        sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+        for name, value in _known(connection, settings).items()
+    ]
+    connection.execute(sql.SQL("; ").join(statements))
+
+
+def cancel(connection: psycopg.Connection[Row] | None) -> None:
+    """Cancel what a connection waits for, from another thread. Raises nothing."""
+    if connection is not None:
+        with suppress(psycopg.Error):
+            connection.cancel_safe(timeout=_CANCEL_S)
+
+
+def _known(connection: psycopg.Connection[Row], settings: Mapping[str, str]) -> dict[str, str]:
+    """Without those that an older server does not have."""
+    version = connection.info.server_version
+    return {name: value for name, value in settings.items() if version >= _SINCE.get(name, 0)}
 
 
 class ServerSession:
@@ -100,6 +126,10 @@ class ServerSession:
             self._connection.execute("ROLLBACK")
         except psycopg.Error:
             self.close()
+
+    def cancel(self) -> None:
+        """End what the session waits for, from another thread. Raises nothing."""
+        cancel(self._connection)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -12,7 +12,7 @@ import pytest
 
 from einmal.ingest.postgresql.options import SnapshotMode
 from einmal.ingest.postgresql.source import PostgresSource
-from einmal.ingest.source import IngestBatch, SourceFailed, SourceRefused
+from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice, SourceRefused
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, options
 from tests.ingest.postgresql.conftest import SETTINGS
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, running, until
@@ -123,6 +123,28 @@ def test_a_slot_that_another_session_reads_fails_for_now(
         "the session has ended",
     )
     assert [each.key for each in followed.changes()] == [{"id": 3}]
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_slot_whose_creation_waits_names_the_process_and_can_be_interrupted(
+    client: Client, server: PostgresServer, database: str, is_interrupted: bool
+) -> None:
+    with server.connect(database) as other, closing(PostgresSource(options(server, database))) as source:
+        other.execute("BEGIN")
+        other.execute("SELECT pg_current_xact_id()")
+        parts = source.read(None)
+        notices = [next(parts), next(parts)]
+        assert isinstance(notices[1], SourceNotice)
+        assert f"waits for pid {other.info.backend_pid}" in notices[1].text
+        if is_interrupted:
+            source.interrupt()
+            with pytest.raises(SourceFailed, match="query_canceled"):
+                next(parts)
+        parts.close()  # type: ignore[attr-defined]
+        assert slot_lsn(client) is None
+        other.execute("COMMIT")
+    assert Captured(options(server, database)).changes() == []
+    assert slot_lsn(client) is not None
 
 
 def test_a_slot_of_another_plugin_is_refused(client: Client, captured: Captured) -> None:

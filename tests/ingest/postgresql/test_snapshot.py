@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from einmal.ingest.postgresql import source as source_module
+from einmal.ingest.postgresql.session import SourceSession
 from einmal.ingest.postgresql.source import PostgresSource
 from einmal.ingest.source import IngestBatch, SourceFailed
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, Change, change, options
@@ -67,6 +68,39 @@ def test_a_snapshot_honours_column_lists_row_filters_partitions_and_inheritance(
         expected = [Change("t", op, {"id": n}, {"id": n, "v": "v"}) for n in numbers if n > 1]
         expected += [Change(table, op, {"id": n}, {"id": n}) for table in ("parent", "child", "parts") for n in numbers]
         assert sorted(changes, key=repr) == sorted(expected, key=repr)
+
+
+def test_constants_of_row_filters_are_compared_under_the_settings_of_the_source(
+    client: Client, server: PostgresServer, database: str
+) -> None:
+    client.execute(f"DROP PUBLICATION {PUBLICATION}")
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, at timestamptz, span interval, b bytea)")
+    client.execute("INSERT INTO t VALUES (1, '2026-01-02', '2 days', '\\x01'), (2, '2025-12-31', '2 days', '\\x01')")
+    client.execute(
+        f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t WHERE (at > '2026-01-01 00:00+00' AND span > '1 day 02:03' "
+        "AND b <> '\\x00ff') WITH (publish = 'insert')"
+    )
+    for name, value in (("TimeZone", "Asia/Tokyo"), ("DateStyle", "German"), ("bytea_output", "escape")):
+        client.execute(f"ALTER DATABASE {database} SET {name} = '{value}'")
+    assert [each.key for each in Captured(options(server, database)).changes()] == [{"id": 1}]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_every_statement_runs_under_the_settings_of_the_source(
+    server: PostgresServer, database: str, is_open: bool
+) -> None:
+    url = server.url_of(database) + "?options=-c%20TimeZone%3DAsia/Tokyo%20-c%20row_security%3Don"
+    given = options(server, database, url=url, lock_timeout="7s")
+    names = {"TimeZone": "UTC", "row_security": "off", "statement_timeout": "0", "lock_timeout": "7s"}
+    server.rows("ALTER ROLE admin SET statement_timeout = '20s'")
+    try:
+        with closing(SourceSession(given.connecting, "test")) as session:
+            if is_open:
+                session.begin("asking")
+            for name, value in names.items():
+                assert session.rows("asking", "SELECT current_setting(%s)", (name,)) == [(value,)]
+    finally:
+        server.rows("ALTER ROLE admin RESET ALL")
 
 
 def test_a_snapshot_that_was_interrupted_is_taken_again(

@@ -209,9 +209,9 @@ def test_toasted_values_of_partitions_arrive_by_their_own_full_identity(
 
 def test_partitions_without_the_replica_identity_of_their_root_are_refused(client: Client, captured: Captured) -> None:
     partitioned(client, "FULL", "DEFAULT")
-    with pytest.raises(SourceRefused, match="1 partitions of root have another replica identity") as refused:
+    with pytest.raises(SourceRefused, match="1 partitions of public.root have another replica identity") as refused:
         captured.drain()
-    assert refused.value.hint.startswith("ALTER TABLE leaf REPLICA IDENTITY FULL")
+    assert refused.value.hint.startswith("ALTER TABLE public.leaf REPLICA IDENTITY FULL")
     client.execute("ALTER TABLE leaf REPLICA IDENTITY FULL")
     client.execute("INSERT INTO root VALUES (1, 'eu', 'v')")
     captured.drain()

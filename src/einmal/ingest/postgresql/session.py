@@ -25,6 +25,8 @@ _LOCAL: Final = {
     "idle_in_transaction_session_timeout": "5min",
     # Instead of a snapshot that silently lacks rows.
     "row_security": "off",
+    # Limits the whole transaction.
+    "transaction_timeout": "0",
 }
 REFUSED: Final[Mapping[str, str]] = {
     sqlstates.INSUFFICIENT_PRIVILEGE: (
@@ -68,7 +70,18 @@ class SourceSession(ServerSession):
             begin(self._connected(), self._connecting, self._name, _LOCAL, mode)
 
     def rows(self, what: str, query: LiteralString | sql.SQL, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The result of one statement, in the open transaction or in none."""
+        """The result of one statement, in the open transaction or in one of its own."""
+        if self.is_open:
+            return self._rows(what, query, parameters)
+        self.begin(what)
+        try:
+            rows = self._rows(what, query, parameters)
+            self.commit(what)
+            return rows
+        finally:
+            self.rollback()
+
+    def _rows(self, what: str, query: LiteralString | sql.SQL, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._errors(what):
             cursor = self._connected().execute(query, parameters)
             return cursor.fetchall() if cursor.description else []

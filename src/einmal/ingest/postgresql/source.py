@@ -19,9 +19,10 @@ and end behind it: such positions are the end of the log at an earlier peek, onc
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -33,7 +34,8 @@ from einmal.ingest.postgresql.options import CaptureOptions, SnapshotMode
 from einmal.ingest.postgresql.pgoutput import CommitTransaction, MalformedMessage, decode_message
 from einmal.ingest.postgresql.position import StreamPosition, decode_position
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.slot_checks import AFRESH, PLUGIN, ServerState, SlotState, check_slot
+from einmal.ingest.postgresql.slot_checks import AFRESH, ServerState, SlotState, check_slot
+from einmal.ingest.postgresql.slot_creation import created_slot
 from einmal.ingest.postgresql.snapshot import (
     CatalogKeys,
     TableSnapshot,
@@ -85,8 +87,9 @@ class PostgresSource(RecordSource):
 
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options
-        self._session = SourceSession(options.connecting, f"einmal {options.slot}")
+        self._session = self._new_session()
         self._tables = AnnouncedTables(options.routing, lambda relation_id: catalog_table(self._session, relation_id))
+        self._stopped = threading.Event()
         self._newest: int | None = None
         """Newest of the transactions that a snapshot has to see."""
 
@@ -124,8 +127,15 @@ class PostgresSource(RecordSource):
             (self._options.slot, lsn_text(at.lsn)),
         )
 
+    def interrupt(self) -> None:
+        self._stopped.set()
+        self._session.cancel()
+
     def close(self) -> None:
         self._session.close()
+
+    def _new_session(self) -> SourceSession:
+        return SourceSession(self._options.connecting, f"einmal {self._options.slot}")
 
     # --- the start ------------------------------------------------------------------------------------------------
 
@@ -153,7 +163,10 @@ class PostgresSource(RecordSource):
         slot = self._options.slot
         if state.slot is None:
             yield SourceNotice("slot", slot, f"creating replication slot {slot!r}: waits for running transactions")
-            self._session.rows("creating the slot", "SELECT pg_create_logical_replication_slot(%s, %s)", (slot, PLUGIN))
+            with closing(created_slot(self._session, self._new_session(), slot)) as waits:
+                for who in waits:
+                    text = f"creating replication slot {slot!r} waits for {who}: commit, or end these sessions"
+                    yield SourceNotice("slot", slot, text)
             state = self._look()
             check_slot(slot, state, None)
         assert state.slot is not None
@@ -176,20 +189,18 @@ class PostgresSource(RecordSource):
             self._newest = newest_transaction(self._session)
         deadline = time.monotonic() + _VISIBLE_S
         while (who := waited_for(self._session, self._newest)) is not None:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._stopped.wait(_POLL_S):
                 raise SourceFailed(
                     f"the snapshot waits for transactions that began before the slot: {who}",
                     "commit them, or end their sessions",
                 )
-            time.sleep(_POLL_S)
 
     def _await_lasting(self, snapshot: TableSnapshot) -> None:
         """Until the log of what a snapshot sees is on disk. Raises SourceFailed after a while."""
         deadline = time.monotonic() + _LASTING_S
         while not snapshot.is_lasting():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._stopped.wait(_POLL_S):
                 raise SourceFailed("the snapshot waits for the server to bring its log to the disk")
-            time.sleep(_POLL_S)
 
     # --- the stream -----------------------------------------------------------------------------------------------
 

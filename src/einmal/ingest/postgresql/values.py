@@ -16,14 +16,21 @@ from einmal.ingest.postgresql.pgoutput import Unchanged, Value
 from einmal.schemas.debezium_format import UNAVAILABLE
 
 PRINTING: Final[Mapping[str, str]] = MappingProxyType(
-    {"TimeZone": "UTC", "DateStyle": "ISO,YMD", "IntervalStyle": "iso_8601", "extra_float_digits": "1"}
+    {
+        "TimeZone": "UTC",
+        "DateStyle": "ISO,YMD",
+        "IntervalStyle": "iso_8601",
+        "extra_float_digits": "1",
+        "bytea_output": "hex",
+        "lc_monetary": "C",
+        "xmlbinary": "base64",
+        "quote_all_identifiers": "off",
+    }
 )
 """Settings of a session that change how values print: without them the same row could have two texts."""
 SESSION: Final[Mapping[str, str]] = MappingProxyType(
     {
         **PRINTING,
-        "bytea_output": "hex",
-        "lc_monetary": "C",
         # Names of tables, functions and types print with their schema where it is not this one.
         "search_path": "pg_catalog",
     }

@@ -32,14 +32,16 @@ _LOCAL: Final = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "25s",
+    # What texts mean, and how values print that are compared as text.
+    "array_nulls": "on",
+    "extra_float_digits": "1",
+    # Limits the whole transaction.
+    "transaction_timeout": "0",
 }
 _LASTING: Final = sql.SQL(
     # A commit that is acknowledged must survive the server's crash. What is stricter than "on" stays.
     "SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')"
-    " THEN set_config('synchronous_commit', 'on', true) END,"
-    # Limits the whole transaction, since PostgreSQL 17.
-    " CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL"
-    " THEN set_config('transaction_timeout', '0', true) END"
+    " THEN set_config('synchronous_commit', 'on', true) END"
 )
 _TERMINATED_MS: Final = 5_000
 
