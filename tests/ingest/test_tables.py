@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from einmal.ingest import IngestBatch, IngestRecord, SourceFailed, SourceNotice, SourceRefused, table_reader
@@ -369,6 +370,47 @@ def test_random_transactions_are_read_once_each(
     assert sorted(json.loads(record.value or b"")["id"] for record in reader.records) == sorted(committed)
 
 
+@pytest.mark.parametrize(
+    "name", ["discount%", "%s", "%(id)s", 'a"b', "two words", "Upper", "größe", "{0}", "it's", "back\\slash", "n" * 63]
+)
+def test_names_are_any_that_postgresql_takes(server: PostgresServer, database: Connection, name: str) -> None:
+    quoted = sql.Identifier(name)
+    kind = sql.Identifier(f"kind {name}"[:63])
+    for statement in (
+        "CREATE TYPE {kind} AS ENUM ('low', 'high')",
+        "CREATE TABLE {table} ({table} bigint, k {kind}, x int, PRIMARY KEY ({table}, k))",
+        "INSERT INTO {table} VALUES (1, 'low', 2), (1, 'high', 3), (2, 'low', 4)",
+    ):
+        database.execute(sql.SQL(statement).format(table=quoted, kind=kind))
+    try:
+        reader = TableReader(server, name, table=f"public.{quoted.as_string()}", batch_rows=2)
+        rows = [each for batch in iter(reader.next_batch, None) for each in batch.records]
+        assert [json.loads(each.value or b"")["x"] for each in rows] == [2, 3, 4]
+        assert json.loads(rows[1].key or b"") == {name: 1, "k": "high"}
+    finally:
+        database.execute(sql.SQL("DROP TABLE {}").format(quoted))
+        database.execute(sql.SQL("DROP TYPE {}").format(kind))
+
+
+def test_included_columns_are_no_part_of_the_key(server: PostgresServer, database: Connection) -> None:
+    database.execute("ALTER TABLE events DROP CONSTRAINT events_pkey, ADD j json")
+    database.execute("ALTER TABLE events ADD PRIMARY KEY (id) INCLUDE (t, j)")
+    database.execute("INSERT INTO events (id, t, j) VALUES (1, NULL, '{}'), (2, 'x', '{}'), (3, 'y', '{}')")
+    reader = TableReader(server, batch_rows=2)
+    first = reader.next_batch()
+    assert first is not None
+    # As a release has recorded it that took them for columns of the key.
+    position = {name: value for name, value in first.end.items() if name != "order"}
+    reader.position = {**position, "after": [*position["after"], "x", "{}"]}
+    reader.restart()
+    assert reader.read() == [3]
+    assert [json.loads(each.key or b"") for each in [*first.records, *reader.records]] == [
+        {"id": 1},
+        {"id": 2},
+        {"id": 3},
+    ]
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -394,6 +436,43 @@ def test_a_rewrite_of_all_rows_is_refused_and_one_that_keeps_them_is_not(
     database.execute("ALTER TABLE events ALTER COLUMN t TYPE bytea USING t::bytea")
     with pytest.raises(SourceRefused, match="3 rows up to 3 have new transaction ids"):
         reader.read()
+
+
+@pytest.mark.parametrize("column", ["id", "at"])
+def test_a_rewrite_during_the_first_look_is_refused_and_one_that_keeps_the_rows_is_not(
+    server: PostgresServer, database: Connection, column: str
+) -> None:
+    insert(database, *range(1, 11))
+    reader = TableReader(server, column, batch_rows=4)
+    first = reader.next_batch()
+    assert first is not None
+    reader.position = first.end
+    database.execute("VACUUM FULL events")
+    reader.restart()
+    second = reader.next_batch()
+    assert second is not None
+    assert [json.loads(each.value or b"")["id"] for each in second.records] == [5, 6, 7, 8]
+    reader.position = second.end
+    database.execute("ALTER TABLE events ALTER COLUMN t TYPE bytea USING t::bytea")
+    reader.restart()
+    with pytest.raises(SourceRefused, match="8 rows up to .* have new transaction ids"):
+        reader.read()
+
+
+def test_a_key_that_changes_within_a_look_is_refused(server: PostgresServer, database: Connection) -> None:
+    insert(database, *range(1, 11))
+    reader = TableReader(server, batch_rows=4)
+    first = reader.next_batch()
+    assert first is not None
+    reader.records += first.records
+    reader.position = first.end
+    database.execute("ALTER TABLE events DROP CONSTRAINT events_pkey, ADD PRIMARY KEY (id, at)")
+    reader.restart()
+    with pytest.raises(SourceRefused, match="the primary key has changed while its rows were read"):
+        reader.read()
+    database.execute("ALTER TABLE events DROP CONSTRAINT events_pkey, ADD PRIMARY KEY (id)")
+    reader.restart()
+    assert reader.read() == [5, 6, 7, 8, 9, 10]
 
 
 def test_a_new_column_is_read_with_the_next_row(server: PostgresServer, database: Connection) -> None:

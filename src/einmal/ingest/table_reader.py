@@ -16,7 +16,7 @@ from psycopg import sql
 
 from einmal.ingest.postgresql.lsn import LOG_END, end_of_records, parse_lsn
 from einmal.ingest.source import Position, SourceFailed, SourceNotice, SourceRefused
-from einmal.ingest.table_sql import OrderColumn, name_of, value_of, xmin_between, xmin_from
+from einmal.ingest.table_sql import OrderColumn, literally, name_of, value_of, xmin_between, xmin_from
 
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _ITERSIZE: Final = 500
@@ -43,8 +43,8 @@ class TableLayout:
 @dataclass(frozen=True, slots=True)
 class TablePosition:
     """See the module. ``highest``: of the column, in what was read. ``to``: the horizon of a look that has begun,
-    ``after``: the last row that it has read, ``is_full``: whether it reads what is not above ``low``. Values of columns
-    are PostgreSQL's text."""
+    ``after``: the last row that it has read, by the columns of ``order``, ``is_full``: whether it reads what is not
+    above ``low``. Values of columns are PostgreSQL's text."""
 
     oid: int
     filenode: int
@@ -57,6 +57,7 @@ class TablePosition:
     to: int | None = None
     after: list[str] | None = None
     is_full: bool = False
+    order: list[str] | None = None
 
     @staticmethod
     def of(position: Position) -> TablePosition:
@@ -69,11 +70,11 @@ class TablePosition:
             ) from error
 
     def begun(self, to: int, *, is_full: bool) -> TablePosition:
-        return replace(self, to=to, after=None, is_full=is_full)
+        return replace(self, to=to, after=None, is_full=is_full, order=None)
 
     def done(self, ahead: str | None) -> TablePosition:
         """At the end of a look. ``ahead``: as it is now, after the whole table was read."""
-        position = replace(self, to=None, after=None, is_full=False)
+        position = replace(self, to=None, after=None, is_full=False, order=None)
         if self.fast is not None and not self.is_full:
             return replace(position, fast=self.to)
         # All rows below one horizon are read: ``low`` may be anywhere.
@@ -142,7 +143,9 @@ class TableReader:
         if kind != "r":
             raise SourceRefused(f"{self._table} is not an ordinary table", "ingest the partitions, or the tables below")
         columns = self._connection.execute(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, array_position(i.indkey, a.attnum)"
+            # The first columns of the index are its key: others are included.
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,"
+            " array_position((i.indkey::int2[])[0:i.indnkeyatts - 1], a.attnum)"
             " FROM pg_attribute a LEFT JOIN pg_index i ON i.indrelid = a.attrelid AND i.indisprimary"
             " WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped",
             (oid,),
@@ -187,13 +190,33 @@ class TableReader:
             )
         if position.filenode != layout.filenode:
             self._check_rewritten(position)
+        position = self._checked_order(position)
         return replace(position, filenode=layout.filenode, timeline=layout.timeline), notices
 
+    def _checked_order(self, position: TablePosition) -> TablePosition:
+        """Compare the order of a look that has begun with that of now. Raises SourceRefused."""
+        if position.after is None:
+            return position
+        now = [column.name for column in self._layout.order]
+        if position.order is None:
+            # Of a release in which included columns were part of the key, behind it.
+            position = replace(position, order=now, after=position.after[: len(now)])
+            assert position.after is not None
+        if position.order != now or len(position.after) != len(now):
+            raise SourceRefused(
+                f"{self._table}: the primary key has changed while its rows were read, which are ordered by "
+                f"{', '.join(now)} now",
+                "change the key back, and change it again once all rows are read; or ingest the table under another "
+                "name, from its beginning",
+            )
+        return position
+
     def _check_rewritten(self, position: TablePosition) -> None:
-        if position.fast is None or position.highest is None:
+        begin = position.to if position.fast is None else position.fast
+        if begin is None or position.highest is None:
             return
         horizon = self._horizon()
-        window = xmin_between(position.fast, horizon.following)
+        window = xmin_between(begin, horizon.following)
         query = self._select("count(*)", [window, self._compare("<=")], [position.highest])
         row = self._connection.execute(*query).fetchone()
         if row is not None and row[0]:
@@ -235,6 +258,7 @@ class TableReader:
         """Yield what remains of a look, in batches; the last one, which may be empty, ends it. ``parts``: return ranges
         instead of rows, up to so many in a batch."""
         is_all = position.is_full or position.fast is None
+        order = [column.name for column in self._layout.order]
         while True:
             rows: list[TableRow] = []
             ranges: tuple[TableRange, ...] = ()
@@ -247,7 +271,7 @@ class TableReader:
                     rows, is_last = self._batch(position)
             if rows or ranges:
                 last = rows[-1].order if rows else ranges[-1].until
-                position = replace(position, after=last, highest=self._greatest(position.highest, last[0]))
+                position = replace(position, order=order, after=last, highest=self._greatest(position.highest, last[0]))
             if is_last:
                 is_first = position.fast is None
                 ahead = self._ahead(self._horizon()) if is_all and not is_first else position.ahead
@@ -363,7 +387,9 @@ class TableReader:
 
     def _columns(self) -> sql.Composable:
         key = sql.SQL(", ").join(
-            argument for name in self._layout.key for argument in (sql.Literal(name), name_of(OrderColumn(name, "")))
+            argument
+            for name in self._layout.key
+            for argument in (literally(sql.Literal(name)), name_of(OrderColumn(name, "")))
         )
         order = sql.SQL(", ").join(sql.SQL("{}::text").format(name_of(column)) for column in self._layout.order)
         return sql.SQL("row_to_json(t.*)::text, json_build_object({})::text, {}").format(key, order)
@@ -377,7 +403,7 @@ class TableReader:
     ) -> tuple[sql.Composed, list[Any]]:
         query = sql.SQL("SELECT {} FROM ONLY {} t WHERE {}{}").format(
             sql.SQL(what) if isinstance(what, str) else what,
-            sql.SQL(self._qualified()),
+            literally(sql.SQL(self._qualified())),
             sql.SQL(" AND ").join(conditions),
             rest or sql.SQL(""),
         )

@@ -16,13 +16,18 @@ class OrderColumn(NamedTuple):
     type: str
 
 
+def literally(part: sql.Composable) -> sql.Composable:
+    """As a part of a query with parameters, in which a percent sign begins a placeholder."""
+    return sql.SQL(part.as_string().replace("%", "%%"))  # type: ignore[arg-type]
+
+
 def name_of(column: OrderColumn) -> sql.Composable:
-    return sql.Identifier("t", column.name)
+    return literally(sql.Identifier("t", column.name))
 
 
 def value_of(column: OrderColumn) -> sql.Composable:
     """Return the SQL of a value of the column's type, from text."""
-    return sql.SQL("%s::text::{}").format(sql.SQL(column.type))
+    return sql.SQL("%s::text::{}").format(literally(sql.SQL(column.type)))
 
 
 def xmin_between(begin: int, end: int) -> sql.Composable:

@@ -61,7 +61,7 @@ _UNRECORDED_MAX: Final = 2**24
 _HINT_ROLE: Final = "the role needs CONNECT, USAGE of the schema and SELECT on the table"
 _HINT_TABLE: Final = "correct the names of the table and of its column, or create them"
 _HINT_VALUE: Final = "UPDATE the row that has this value; text of a database in SQL_ASCII must be UTF-8"
-_REFUSED: Final[Mapping[str, str]] = {
+_REFUSED: Final[Mapping[str, str | None]] = {
     sqlstates.INSUFFICIENT_PRIVILEGE: _HINT_ROLE,
     sqlstates.INVALID_AUTHORIZATION: "correct user, password or pg_hba.conf",
     sqlstates.UNKNOWN_DATABASE: "correct the name of the database",

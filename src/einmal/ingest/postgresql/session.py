@@ -28,12 +28,16 @@ _LOCAL: Final = {
     # Limits the whole transaction.
     "transaction_timeout": "0",
 }
-REFUSED: Final[Mapping[str, str]] = {
+REFUSED: Final[Mapping[str, str | None]] = {
     sqlstates.INSUFFICIENT_PRIVILEGE: (
         "grant it: the role needs REPLICATION, and SELECT on the published tables for the snapshot"
     ),
     sqlstates.INVALID_AUTHORIZATION: "correct user, password or pg_hba.conf",
     sqlstates.UNKNOWN_DATABASE: "correct the name of the database",
+    sqlstates.SYNTAX_OR_ACCESS_RULE: "correct what the server names; it needs PostgreSQL's own functions",
+    # A table was dropped or altered while the snapshot began.
+    sqlstates.UNDEFINED_TABLE: None,
+    sqlstates.UNDEFINED_COLUMN: None,
     sqlstates.UNDEFINED_OBJECT: (
         "a publication must exist before the slot does, and for as long: it is looked up as it was when a change "
         "was made; drop the slot, and delete the recorded position (einmal pipeline reset einmal-ingest-NAME)"
@@ -52,7 +56,7 @@ REFUSED: Final[Mapping[str, str]] = {
     sqlstates.CONFIGURATION_LIMIT_EXCEEDED: "raise max_replication_slots, or drop a slot that nobody needs",
     sqlstates.STATEMENT_NOT_SUPPORTED: "the server does not support logical decoding as it is needed here",
 }
-"""SQLSTATEs, or their classes, that another attempt would meet as well, and what to do."""
+"""SQLSTATEs, or their classes, that another attempt would meet as well, and what to do; None: it would not."""
 
 
 class SourceSession(ServerSession):
@@ -128,15 +132,17 @@ class SourceSession(ServerSession):
             raise meaning(error, f"{what}: {self._connecting}", REFUSED) from cause(error)
 
 
-def meaning(error: psycopg.Error, what: str, refused: Mapping[str, str]) -> SourceFailed | SourceRefused:
+def meaning(error: psycopg.Error, what: str, refused: Mapping[str, str | None]) -> SourceFailed | SourceRefused:
     """Return what an error of the server means to a source: refused if waiting does not help.
 
-    ``refused``: SQLSTATEs, or their classes, that another attempt would meet as well, and what to do.
+    ``refused``: see ``REFUSED``.
     """
     state, text = error.sqlstate or "", f"{what}: {reason(error)}"
     if state == sqlstates.OBJECT_IN_USE:
         return SourceFailed(text, "another session reads the slot: one slot serves one source")
-    hint = refused.get(state) or refused.get(state[:2])
+    if isinstance(error, psycopg.ProgrammingError) and not state:
+        return SourceRefused(text, "the client refuses the statement, or a parameter of the URL")
+    hint = refused.get(state, refused.get(state[:2]))
     return SourceFailed(text) if hint is None else SourceRefused(text, hint)
 
 
