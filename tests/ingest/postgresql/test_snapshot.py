@@ -17,7 +17,7 @@ import pytest
 from einmal.ingest.postgresql import source as source_module
 from einmal.ingest.postgresql.session import SourceSession
 from einmal.ingest.postgresql.source import PostgresSource
-from einmal.ingest.source import IngestBatch, SourceFailed
+from einmal.ingest.source import IngestBatch, SourceFailed, SourceRefused
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, Change, change, options
 from tests.sinks.postgres.server import PostgresServer, until
 
@@ -68,6 +68,42 @@ def test_a_snapshot_honours_column_lists_row_filters_partitions_and_inheritance(
         expected = [Change("t", op, {"id": n}, {"id": n, "v": "v"}) for n in numbers if n > 1]
         expected += [Change(table, op, {"id": n}, {"id": n}) for table in ("parent", "child", "parts") for n in numbers]
         assert sorted(changes, key=repr) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize(
+    ("listed", "key"), [("w", None), ("a, w", {"a": 1}), ("a, b, w", {"a": 1, "b": 1})], ids=["none", "part", "whole"]
+)
+def test_a_list_of_columns_without_the_key_has_the_same_key_in_snapshot_and_stream(
+    client: Client, server: PostgresServer, database: str, listed: str, key: Any
+) -> None:
+    client.execute(f"DROP PUBLICATION {PUBLICATION}")
+    client.execute("CREATE TABLE t (w int, a int, b int, PRIMARY KEY (a, b))")
+    client.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t ({listed}) WITH (publish = 'insert')")
+    client.execute("INSERT INTO t VALUES (1, 1, 1)")
+    captured = Captured(options(server, database))
+    snapshot = captured.changes()
+    client.execute("DELETE FROM t")
+    client.execute("INSERT INTO t VALUES (1, 1, 1)")
+    assert [each.key for each in (*snapshot, *captured.changes())] == [key, key]
+
+
+@pytest.mark.parametrize("mode", ["initial", "no_data"])
+def test_a_key_that_neither_log_nor_publication_has_is_refused_or_declared(
+    client: Client, server: PostgresServer, database: str, mode: str
+) -> None:
+    client.execute(f"DROP PUBLICATION {PUBLICATION}")
+    client.execute("CREATE TABLE t (id int PRIMARY KEY, w int)")
+    client.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    client.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE t (w) WITH (publish = 'insert')")
+    client.execute("INSERT INTO t VALUES (1, 1)")
+    captured = Captured(options(server, database, snapshot__mode=mode))
+    with pytest.raises(SourceRefused, match="list of columns (of public.t )?lacks") as refused:
+        captured.drain()
+        client.execute("INSERT INTO t VALUES (2, 2)")
+        captured.drain()
+    assert "message.key.columns" in refused.value.hint
+    captured.options = options(server, database, snapshot__mode=mode, message__key__columns="public.t:w")
+    assert [each.key for each in captured.changes()] == [{"w": 1 if mode == "initial" else 2}]
 
 
 def test_constants_of_row_filters_are_compared_under_the_settings_of_the_source(

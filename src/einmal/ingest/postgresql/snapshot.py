@@ -31,7 +31,7 @@ from einmal.ingest.postgresql.lsn import LOG_END, Lsn, end_of_records, parse_lsn
 from einmal.ingest.postgresql.pgoutput import RelationColumn
 from einmal.ingest.postgresql.position import DatabaseSnapshot, parse_snapshot
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.tables import AnnouncedTables, CatalogTable, KnownKey, known_key
+from einmal.ingest.postgresql.tables import KEY_FROM_CATALOG, AnnouncedTables, CatalogTable, KnownKey, known_key
 from einmal.ingest.source import IngestRecord, SourceFailed, SourceRefused
 
 _CURSOR: Final = "einmal_snapshot"
@@ -85,7 +85,8 @@ _WAITED_FOR: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """``row_filter``: an SQL expression. ``key``: columns of the replica identity, or of the primary key."""
+    """``row_filter``: an SQL expression. ``key``: columns of the replica identity, or of the primary key; the
+    publication's list of columns may lack some."""
 
     relation_id: int
     schema: str
@@ -96,13 +97,31 @@ class PublishedTable:
     columns: tuple[RelationColumn, ...]
     replica_identity: str = "d"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def has_whole_key(self) -> bool:
+        return set(self.key).issubset(self.names)
+
+    def published_key(self) -> tuple[str, ...]:
+        """The key as the stream has it. Raises SourceRefused."""
+        if self.replica_identity in KEY_FROM_CATALOG and not self.has_whole_key:
+            raise SourceRefused(
+                f"the publication's list of columns of {self.schema}.{self.table} lacks its key, {', '.join(self.key)}",
+                f'add it to the list, or declare a key of columns that it has: message.key.columns = "{self.schema}.'
+                f'{self.table}:COLUMN,..."',
+            )
+        return tuple(name for name in self.key if name in self.names)
+
     def identifier(self) -> sql.Composed:
         """As FROM and LOCK take it: without tables that inherit, which are published by themselves."""
         name = sql.Identifier(self.schema, self.table)
         return sql.SQL("{}").format(name) if self.is_partitioned else sql.SQL("ONLY {}").format(name)
 
     def query(self) -> sql.Composed:
-        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in self.columns)
+        columns = sql.SQL(", ").join(map(sql.Identifier, self.names))
         query = sql.SQL("SELECT {} FROM {}").format(columns, self.identifier())
         # The server's own text of the publication's row filter.
         return query if self.row_filter is None else query + sql.SQL(f" WHERE {self.row_filter}")
@@ -162,9 +181,7 @@ def catalog_keys(session: SourceSession, publication: str, tables: AnnouncedTabl
     keys = {
         table.relation_id: known_key(table.columns, table.key)
         for table in published_tables(session, publication)
-        if tables.needs_catalog(
-            table.schema, table.table, table.replica_identity, [column.name for column in table.columns]
-        )
+        if table.has_whole_key and tables.needs_catalog(table.schema, table.table, table.replica_identity, table.names)
     }
     ((lsn,),) = session.rows("reading the publication", "SELECT pg_current_wal_insert_lsn()::text")
     return CatalogKeys(keys, parse_lsn(lsn))
@@ -217,16 +234,22 @@ class TableSnapshot:
     def records(self) -> Iterator[IngestRecord]:
         """Raises UnreadableValue, too."""
         for published in self._published:
-            names = [column.name for column in published.columns]
-            declared = self._tables.declared_key(f"{published.schema}.{published.table}", names)
-            key = published.key if declared is None else declared
-            shape = self._tables.shape(published.schema, published.table, published.columns, key)
+            shape = self._tables.shape(published.schema, published.table, published.columns, self._key(published))
             self._session.declare(_TAKING, _CURSOR, published.query())
             for row in self._session.fetch(_TAKING, _CURSOR, is_binary=False):
                 values = tuple([None if value is None else value.decode() for value in row])
                 yield snapshot_record(self._tables, shape, values, Lsn(self.taken.lsn), self._taken_ms)
             self._session.execute(_TAKING, sql.SQL("CLOSE {}").format(sql.Identifier(_CURSOR)))
         self._session.commit(_TAKING)
+
+    def _key(self, published: PublishedTable) -> tuple[str, ...]:
+        """Raises SourceRefused."""
+        table = f"{published.schema}.{published.table}"
+        if table in self._tables.routing.outbox:
+            # The key of an event is a column of its own.
+            return ()
+        declared = self._tables.declared_key(table, published.names)
+        return published.published_key() if declared is None else declared
 
 
 def catalog_table(session: SourceSession, relation_id: int) -> CatalogTable | None:

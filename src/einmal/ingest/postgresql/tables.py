@@ -209,7 +209,8 @@ class AnnouncedTables:
         without = f", without the declared {_alternatives(declared)}" if declared else ""
         raise SourceRefused(
             f"the key of {table} is not known for changes that it had with the columns {', '.join(names)}{without}: "
-            "its replica identity is no key, and the table was altered or dropped since",
+            "its replica identity is no key, and the table was altered or dropped since, or the publication's list of "
+            "columns lacks the key",
             f'declare it under the names of these columns: message.key.columns = "{_declaration(table, declared)}"; a '
             f'table whose columns had several names is there several times, "{table}:BEFORE;{table}:AFTER"; REPLICA '
             "IDENTITY DEFAULT has the key in the log",
