@@ -97,6 +97,19 @@ def test_a_duplicate_is_found_in_a_later_batch_and_after_a_restart() -> None:
     assert log.window.recorded.total.duplicates == 2
 
 
+@pytest.mark.parametrize("begin", [0, 800])
+@pytest.mark.parametrize("times", [(0, 10, 20), (0, WINDOW_MS, 2 * WINDOW_MS)], ids=["one span", "several"])
+def test_a_topic_that_is_created_again_begins_a_new_range(begin: int, times: tuple[int, ...]) -> None:
+    log = Log(records=[[None] * begin for _ in range(PARTITIONS)])
+    for number, time in enumerate(times):
+        log.write(event(f"a{number}", time), event(f"b{number}", time, value=1))
+    log.records[0].clear()
+    log.write(event("c", times[-1]))
+    log.restart()
+    assert log.write(event("c", times[-1]), event(f"b{len(times) - 1}", times[-1], value=1)) == []
+    assert log.write(event("a0", times[-1] + WINDOW_MS)) != []
+
+
 def test_keys_of_an_aborted_batch_are_forgotten() -> None:
     log = Log()
     log.write(event("a", 0), is_committed=False)

@@ -6,7 +6,7 @@ offsets. Two windows that are recorded alike have the same keys. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -66,11 +66,16 @@ class RecordedWindow:
     def after(self, clock: int, counts: DuplicateCounts, outputs: Sequence[Output], producer_id: int) -> RecordedWindow:
         """With one more batch: what it has written, and the clock behind it."""
         written = {TopicPartition(output.topic, output.partition): output for output in outputs}
-        last = self.spans[-1]
+        created_again = {
+            partition for partition, output in written.items() if output.first_offset < self.reached.get(partition, 0)
+        }
+        # What was remembered of a topic that is gone is gone with it.
+        remembered = [_without(span, created_again) for span in self.spans]
+        last = remembered[-1]
         first = {partition: output.first_offset for partition, output in written.items()} | dict(last.first)
         producers = dict.fromkeys((*last.producers, producer_id)) if outputs else last.producers
         # The time of day may have been set back, and the clock with it.
-        spans = [replace(span, since=min(span.since, clock)) for span in self.spans]
+        spans = [replace(span, since=min(span.since, clock)) for span in remembered]
         spans[-1] = replace(spans[-1], first=first, producers=tuple(producers))
         if clock - spans[-1].since >= self.window_ms:
             spans.append(WindowSpan(last.number + 1, clock))
@@ -115,6 +120,11 @@ class RecordedWindow:
             "batch": asdict(self.batch),
             "total": asdict(self.total),
         }
+
+
+def _without(span: WindowSpan, partitions: Collection[TopicPartition]) -> WindowSpan:
+    first = {partition: offset for partition, offset in span.first.items() if partition not in partitions}
+    return replace(span, first=first)
 
 
 def decode_window(value: Any) -> RecordedWindow:
