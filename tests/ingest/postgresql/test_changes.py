@@ -120,6 +120,18 @@ def test_changes_of_each_kind_are_numbered_and_keyed() -> None:
     assert {value["transaction"]["id"] for value in values if value} == {"7:10"}
 
 
+def test_a_table_without_its_declared_key_is_reported_once_until_it_has_it() -> None:
+    announced = tables(Routing(prefix="shop", keys={"public.t": (("nr",),)}))
+    named = RelationMessage(1, "public", "t", "d", (ID._replace(name="nr"), TABLE.columns[1]))
+    kinds = []
+    for number, table in enumerate((TABLE, TABLE, named, TABLE)):
+        stream = ChangeStream(announced, StreamPosition(Lsn(1), 1))
+        sent = transaction(10 * number + 10, messages.relation(table), insert(number))
+        list(stream.records((Lsn(1), each) for each in sent))
+        kinds.append([each.kind for each in announced.take_notices() if each.kind == "declared key"])
+    assert kinds == [["declared key"], [], [], ["declared key"]]
+
+
 def test_a_value_that_is_in_no_old_row_is_unavailable_and_never_null() -> None:
     # Of a partition with another replica identity than the table that it is published as: what the log lacks is null.
     full = TABLE._replace(relation_id=2, table="u", replica_identity="f")

@@ -57,9 +57,13 @@ def test_an_updated_row_of_an_outbox_is_reported_and_no_event(
     client.execute("INSERT INTO outbox VALUES (%s, 'a/ b', NULL, NULL, 'x')", (ID,))
     (snapshot,) = captured.drain()
     assert [(each.topic, each.key) for each in snapshot.records] == [("outbox.event.a__b", None)]
+    client.execute("INSERT INTO outbox SELECT gen_random_uuid() FROM generate_series(1, 1999)")
+    captured.drain()
+    before = len(captured.notices)
     client.execute("UPDATE outbox SET payload = 'y'")
     assert captured.changes() == []
-    assert "public.outbox was updated" in captured.notices[-1].text
+    # Once, however many rows.
+    assert ["public.outbox was updated (2,000 rows)" in each.text for each in captured.notices[before:]] == [True]
 
 
 @pytest.mark.system

@@ -45,11 +45,10 @@ from einmal.ingest.postgresql.pgoutput import (
 )
 from einmal.ingest.postgresql.position import StreamPosition
 from einmal.ingest.postgresql.tables import AnnouncedTables
-from einmal.ingest.source import IngestRecord, SourceNotice
+from einmal.ingest.source import IngestRecord
 from einmal.types import Header
 
 _CHANGES: Final = frozenset(b"IUDT")
-_OUTBOX_UPDATED: Final = "updated event"
 
 
 @dataclass(slots=True)
@@ -207,8 +206,7 @@ class ChangeStream:
         if isinstance(change, InsertedRow):
             yield table.event(change.new, self._open.timestamp)
         elif isinstance(change, UpdatedRow):
-            text = f"a row of the outbox {table.name} was updated: an event is what was inserted"
-            self._tables.note(SourceNotice(_OUTBOX_UPDATED, table.name, text))
+            self._tables.count_update(table.name)
 
 
 def _completed(new: Values, before: Values) -> Values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from einmal.ingest.source import SourceNotice, SourceRefused
 KEY_FROM_CATALOG: Final = "fn"
 """Replica identities whose columns are not a key: all columns, or none."""
 _SCHEMA_CHANGE: Final = "schema change"
+_OUTBOX_UPDATED: Final = "updated event"
 
 
 class KnownKey(NamedTuple):
@@ -88,6 +90,10 @@ class AnnouncedTables:
     _unknown: dict[int, SourceRefused] = field(default_factory=dict)
     """Why the key of an announced table is not known."""
     _notices: list[SourceNotice] = field(default_factory=list)
+    _updated: Counter[str] = field(default_factory=Counter)
+    """Updates of events, by outbox."""
+    _without_declared: set[str] = field(default_factory=set)
+    """Reported tables, which have no declared key."""
 
     def restart(self) -> None:
         """A new decoding: the server announces each table again before its first change."""
@@ -124,11 +130,21 @@ class AnnouncedTables:
         return shape
 
     def take_notices(self) -> list[SourceNotice]:
+        """Return those since the last call."""
         notices, self._notices = self._notices, []
-        return notices
+        updated, self._updated = self._updated, Counter()
+        return notices + [
+            SourceNotice(
+                _OUTBOX_UPDATED,
+                table,
+                f"the outbox {table} was updated ({count:,} rows): an event is what was inserted",
+            )
+            for table, count in updated.items()
+        ]
 
-    def note(self, notice: SourceNotice) -> None:
-        self._notices.append(notice)
+    def count_update(self, outbox: str) -> None:
+        """Count an update of an event, which is none itself."""
+        self._updated[outbox] += 1
 
     def declared_key(self, table: str, names: Sequence[str]) -> tuple[str, ...] | None:
         """The declared key of a table while it has these columns. Raises SourceRefused where there are several."""
@@ -174,11 +190,12 @@ class AnnouncedTables:
             return None
         declared = self.declared_key(table, names)
         if declared is None:
-            text = (
-                f"{table} has no {_alternatives(self.routing.keys[table])} (message.key.columns): its own key is used"
-            )
-            self.note(SourceNotice("declared key", table, text))
+            if table not in self._without_declared:
+                text = f"{table} has no {_alternatives(self.routing.keys[table])} (message.key.columns)"
+                self._notices.append(SourceNotice("declared key", table, f"{text}: its own key is used"))
+                self._without_declared.add(table)
             return None
+        self._without_declared.discard(table)
         identity = {column.name for column in message.columns if column.in_identity}
         if message.replica_identity not in KEY_FROM_CATALOG and not identity.issuperset(declared):
             raise SourceRefused(
