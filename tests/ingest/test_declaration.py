@@ -106,6 +106,9 @@ def test_all_problems_are_reported_at_once_with_hints() -> None:
         ("[ingest]\nlogs = 1", "ingest.logs is a table, not 1"),
         ("[ingest", "not TOML"),
         (FILES, "bootstrap.servers is missing"),
+        (CLUSTER + FILES.replace('topic = "logs"', 'topic = "bad name!"'), "is no name of a topic: 'bad name!'"),
+        (CLUSTER + FILES.replace('topic = "logs"', 'topic = "__consumer_offsets"'), "is an internal topic"),
+        (CLUSTER + OUTBOX + "max.batch.size = 9999999999\n", "is at most 2,147,483,647, not 9999999999"),
         (CLUSTER + FILES + 'key = "line"\n', 'option "key" is one of none, file'),
         (CLUSTER + FILES + "max.line.bytes = 0\n", "a whole number of at least 1"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -136,6 +137,8 @@ class OneRecord(RecordSource):
         (IngestRecord("TOPIC", b"x", partition=7), "for partition 7 of TOPIC, which has 2"),
         (IngestRecord("TOPIC", b"x" * 2_000_000), "is 1048576\nhint: raise kafka.max.request.size"),
         (IngestRecord("TOPIC", b"x", timestamp=-1), "has the timestamp -1"),
+        (IngestRecord("bad name!", b"x"), "the topic's name is not allowed"),
+        (IngestRecord("x" * 250, b"x"), "the topic's name is not allowed"),
     ],
 )
 def test_a_record_that_cannot_be_written_stops_the_ingester(
@@ -147,18 +150,32 @@ def test_a_record_that_cannot_be_written_stops_the_ingester(
     assert committed(servers, topic, PARTITIONS) == [[], []]
 
 
+@dataclass
+class LongPosition(NumbersSource):
+    """Its position takes more than a commit record can."""
+
+    def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
+        yield IngestBatch([IngestRecord(self.topic, b"1", b"k")], {"next": 1, "rest": "x" * 2_000_000})
+
+
+def test_a_commit_record_that_is_too_large_stops_the_ingester_at_once(servers: str, topic: str) -> None:
+    with pytest.raises(IngestStopped, match="the commit record has 2,000,"):
+        run(servers, LongPosition(topic, 4), topic, notify=lambda notice: pytest.fail(notice.text))
+    assert committed(servers, topic, PARTITIONS) == [[], []]
+
+
 def test_a_source_that_has_ended_ends_the_ingester(servers: str, topic: str) -> None:
     ingest = Ingest(NumbersSource(topic, 4, is_endless=False), {"bootstrap.servers": servers}, name=topic)
     ingest.run()
     assert committed(servers, topic, PARTITIONS) == by_key(4)
 
 
+@dataclass
 class WaitingSource(NumbersSource):
     """Waits within ``read`` until it is interrupted."""
 
-    def __post_init__(self) -> None:
-        self.waits = threading.Event()
-        self.interrupted = threading.Event()
+    waits: threading.Event = field(default_factory=threading.Event)
+    interrupted: threading.Event = field(default_factory=threading.Event)
 
     def read(self, position: Position | None) -> Iterator[IngestBatch | SourceNotice | None]:
         self.waits.set()

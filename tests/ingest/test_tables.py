@@ -140,7 +140,7 @@ def test_row_security_that_would_hide_rows_is_refused(
 ) -> None:
     insert(database, 1, 2)
     database.execute("ALTER TABLE events ENABLE ROW LEVEL SECURITY")
-    database.execute("CREATE POLICY some ON events USING (id = 1)")
+    database.execute("CREATE POLICY few ON events USING (id = 1)")
     database.execute(f"CREATE ROLE tenant LOGIN PASSWORD '{PASSWORD}'")
     database.execute("GRANT SELECT ON events TO tenant")
     try:

@@ -18,7 +18,7 @@ from einmal.ingest.deduplication.business_key import KEYS_MAX, Deduplicate
 from einmal.ingest.files import FilesSource
 from einmal.ingest.source import RecordSource
 from einmal.misspelt import nearest_name
-from einmal.options.values import OptionError, Options
+from einmal.options.values import OptionError, Options, check_topic
 from einmal.security.redaction import RedactedDict
 
 _KAFKA: Final = "kafka."
@@ -29,6 +29,7 @@ TABLE_OPTIONS: Final = (
 )  # fmt: skip
 DEDUPLICATE_OPTIONS: Final = ("key", "window", "max.keys")
 _DEDUPLICATE: Final = "deduplicate"
+_BATCH_MAX: Final = 2**31 - 1
 _KEYS: Final = ("none", "file")
 _CONTENTS: Final = ("recognised", "bytes")
 
@@ -146,6 +147,7 @@ def _files(given: Mapping[str, str]) -> Callable[[], RecordSource]:
     options = Options(given)
     options.refuse_unknown(FILES_OPTIONS, kafka=False)
     path, topic = options.required("path", "/var/log/app.log*"), options.required("topic", "logs")
+    check_topic("topic", topic)
     key, content = _one_of(options, "key", _KEYS), _one_of(options, "content", _CONTENTS)
     line_bytes = options.number("max.line.bytes", 1_000_000) or 0
     skip_long_lines = options.flag("skip.long.lines", False)
@@ -177,7 +179,9 @@ def _table(given: Mapping[str, str]) -> Callable[[], RecordSource]:
     options = Options(given)
     options.refuse_unknown(TABLE_OPTIONS, kafka=False)
     table, column = options.required("table", "public.orders"), options.required("column", "id")
-    topic, rows = options.required("topic", "orders"), options.number("max.batch.size", 10_000) or 0
+    topic = options.required("topic", "orders")
+    check_topic("topic", topic)
+    rows = options.number("max.batch.size", 10_000, maximum=_BATCH_MAX) or 0
     server = connecting(options)
     return lambda: TableSource(
         server.conninfo,

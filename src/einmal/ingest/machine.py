@@ -66,6 +66,9 @@ ORIGIN: Final = "origin"
 POSITION: Final = "position"
 WINDOW: Final = "window"
 _NAMED_MAX: Final = 200
+_HINT_LASTING: Final = (
+    "nothing of the batch is visible to read_committed: correct what the error names, and start again"
+)
 _E = TypeVar("_E")
 _Steps = Generator[IngestEffect, IngestEvent, _E]
 
@@ -101,7 +104,7 @@ class IngestMachine:
         )
         self._committer = Committer(query, held)
         self._failure: RunEnded | None = None
-        """Failure of the source, while its records were written."""
+        """Failure of the source while its records were written, or one that every other run would meet."""
         self._steps = self._run()
 
     @property
@@ -121,6 +124,8 @@ class IngestMachine:
     def step(self, event: IngestEvent) -> IngestEffect:
         """The answer to the last effect."""
         if isinstance(event, protocol.Failed):
+            if event.will_again:
+                self._failure = RunEnded(event.reason, _HINT_LASTING)
             # See invariant 2: the committer must not make a second attempt.
             event = replace(event, will_again=True)
         return self._steps.send(event)

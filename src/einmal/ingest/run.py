@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from uuid import uuid4
 
 from einmal.client.config import ProducerSettings, dotted, parse
@@ -25,10 +25,11 @@ from einmal.ingest.source import IngestBatch, RecordSource, SourceBusy, SourceFa
 from einmal.pauses import DoublingPauses
 from einmal.pipeline.errors import PipelineRefused
 from einmal.security.redaction import RedactedDict
-from einmal.sinks.commit_point import SinkError
+from einmal.sinks.commit_point import SinkError, SinkFailed
 from einmal.sinks.kafka import commit_log
 from einmal.sinks.kafka.commit_point import KafkaCommitPoint, KafkaOpening
 from einmal.sinks.perform import VERBS, answered, perform
+from einmal.types import ErrorCode
 
 POLL_S: Final = 0.2
 """Between two looks at a source that has nothing new."""
@@ -44,9 +45,40 @@ _HINT_FENCED: Final = (
     "of them run; raise transaction.timeout.ms, or let the source return smaller batches"
 )
 _HINT_UNREADABLE: Final = "run the einmal that wrote the record, or a newer one"
+_LASTING: Final = frozenset(
+    {
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_required_acks,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.message_too_large,
+        ErrorCode.policy_violation,
+        ErrorCode.record_list_too_large,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.unsupported_for_message_format,
+    }
+)
+"""Errors about a record or a topic, not about the state of the cluster."""
 _NOT_ALLOWED: Final = ("transactional.id", "enable.idempotence", "acks")
 _END: Final = object()
 _logger = EventLog(__name__)
+
+
+def _is_lasting(error: BaseException | None) -> TypeGuard[KafkaError]:
+    """Whether a broker answers every other attempt alike."""
+    return isinstance(error, KafkaError) and (
+        error.code in _LASTING or isinstance(error, (NotAuthorized, RecordTooLarge))
+    )
+
+
+def _performed(effect: object, commit_point: KafkaCommitPoint) -> protocol.Event:
+    """Raises SinkError, KafkaError, UnreadableCommitRecord, PipelineRefused."""
+    try:
+        return perform(effect, commit_point)
+    except SinkFailed as error:
+        if isinstance(effect, protocol.WriteCommitRecord) and _is_lasting(error.__cause__):
+            raise SinkFailed(str(error), will_again=True) from error.__cause__
+        raise
 
 
 def _log_notice(notice: SourceNotice) -> None:
@@ -226,7 +258,7 @@ class Ingest:
             return effects.Resumed()
         try:
             if isinstance(effect, VERBS):
-                return answered(effect, lambda: perform(effect, commit_point), _HINT_FENCED)
+                return answered(effect, lambda: _performed(effect, commit_point), _HINT_FENCED)
             if isinstance(effect, effects.AppendRecords):
                 return answered(effect, lambda: self._append(effect, commit_point, appender), _HINT_FENCED)
             if isinstance(effect, effects.RestoreKeys):
@@ -248,10 +280,11 @@ class Ingest:
         try:
             outputs = appender.append(batch, commit_point, effect.identity, now_ms)
         except SinkError as error:
-            if isinstance(error.__cause__, RecordTooLarge):
-                raise SourceRefused(str(error), error.__cause__.what_to_do) from error
-            if isinstance(error.__cause__, NotAuthorized):
+            cause = error.__cause__
+            if isinstance(cause, NotAuthorized):
                 raise SourceRefused(str(error), "permit it in the ACLs of the cluster") from error
+            if _is_lasting(cause):
+                raise SourceRefused(str(error), cause.what_to_do) from error
             raise
         if self._deduplicator is None:
             return effects.RecordsAppended(outputs)

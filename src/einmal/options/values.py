@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from einmal.client.config import ProducerSettings
+from einmal.commit_protocol.commit_record import RESERVED_TOPICS
+from einmal.metadata.topics import is_legal_name
 from einmal.misspelt import nearest_name
 from einmal.options.client import ClientOptionError, ClientOptions, Kind, client_options
 
@@ -64,12 +66,16 @@ class Options:
             if value is not None and not value.strip():
                 raise OptionError(f'option "{name}" is empty\nhint: set a value, or leave it out')
 
-    def number(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
+    def number(
+        self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int | None = None
+    ) -> int | None:
         value = self.text(name)
         if value is None:
             return default
         if not re.fullmatch(r"-?\d+", value) or int(value) < minimum:
             raise OptionError(f'option "{name}" is a whole number of at least {minimum}, not {value!r}')
+        if maximum is not None and int(value) > maximum:
+            raise OptionError(f'option "{name}" is at most {maximum:,}, not {value}')
         return int(value)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -112,6 +118,17 @@ class Options:
             every = [*sorted(known), *(["kafka.*"] if kafka else [])]
             hint = f'did you mean "{near}"?' if near else f"known are: {', '.join(every)}"
             raise OptionError(f'unknown option "{given}"\nhint: {hint}')
+
+
+def check_topic(option: str, topic: str) -> None:
+    """Raises OptionError for a name that no topic of ours can have."""
+    if not is_legal_name(topic):
+        raise OptionError(
+            f'option "{option}" is no name of a topic: {topic!r:.300}\n'
+            "hint: 1 to 249 letters, digits, '.', '_' or '-', not '.' or '..'"
+        )
+    if topic in RESERVED_TOPICS:
+        raise OptionError(f'option "{option}": {reserved(topic)}')
 
 
 def reserved(topic: str) -> str:

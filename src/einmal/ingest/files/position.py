@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ def encode(tracked: Iterable[TrackedFile]) -> dict[str, Any]:
     files = sorted(tracked, key=lambda file: file.path)
     paths = [path for file in files for path in (file.original_path, *(location.path for location in file.locations()))]
     count = sum(len(file.locations()) for file in files)
-    size = count * _ENTRY_BYTES + sum(len(os.fsencode(path)) for path in paths)
+    # As the record has it: other characters than ASCII's take up to 12 bytes.
+    size = count * _ENTRY_BYTES + sum(len(json.dumps(path)) for path in paths)
     if size > _POSITION_MAX:
         raise SourceRefused(
             f"{count} files are too many for one ingester: its position has about {size} bytes",

@@ -21,7 +21,9 @@ NAMES: Final = (
     "route.topic.replacement", "message.key.columns", "skipped.operations",
 )  # fmt: skip
 SECRETS: Final = ("password",)
-_BATCH_MAX: Final = 10_000
+_BATCH: Final = 10_000
+_BATCH_MAX: Final = 2**31 - 1
+"""The server takes no larger number."""
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 
 
@@ -44,7 +46,7 @@ class CaptureOptions:
     publication: str
     routing: Routing
     snapshot: SnapshotMode = SnapshotMode.INITIAL
-    changes_max: int = _BATCH_MAX
+    changes_max: int = _BATCH
 
 
 def capture_options(given: Mapping[str, Any]) -> CaptureOptions:
@@ -57,7 +59,7 @@ def capture_options(given: Mapping[str, Any]) -> CaptureOptions:
         publication=options.required("publication.name", "einmal"),
         routing=_routing(options),
         snapshot=_snapshot(options),
-        changes_max=options.number("max.batch.size", _BATCH_MAX) or _BATCH_MAX,
+        changes_max=options.number("max.batch.size", _BATCH, maximum=_BATCH_MAX) or _BATCH,
     )
 
 

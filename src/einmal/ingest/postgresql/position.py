@@ -11,6 +11,7 @@ the snapshot as well, and a transaction that is visible there is skipped by its 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -83,7 +84,8 @@ class StreamPosition:
                 str(relation_id): [known.names, known.types, list(known.key), list(known.key_names)]
                 for relation_id, known in sorted(self.keys.items())
             }
-            size = sum(_KEY_BYTES + len("".join(known.key_names).encode()) for known in self.keys.values())
+            # As the record has it: other characters than ASCII's take up to 12 bytes.
+            size = sum(_KEY_BYTES + len(json.dumps(known.key_names)) for known in self.keys.values())
             if size > _KEYS_MAX:
                 raise SourceRefused(
                     f"{len(self.keys)} tables whose keys the log lacks (REPLICA IDENTITY FULL, NOTHING) are too many "
