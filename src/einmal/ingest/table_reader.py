@@ -201,8 +201,7 @@ class TableReader:
         if position.order is None:
             # Of a release in which included columns were part of the key, behind it.
             position = replace(position, order=now, after=position.after[: len(now)])
-            assert position.after is not None
-        if position.order != now or len(position.after) != len(now):
+        if position.order != now or len(position.after or ()) != len(now):
             raise SourceRefused(
                 f"{self._table}: the primary key has changed while its rows were read, which are ordered by "
                 f"{', '.join(now)} now",
@@ -463,7 +462,7 @@ class TableReader:
         return Horizon(*bounds)
 
     def _row(self, query: LiteralString) -> tuple[Any, ...]:
-        row = self._connection.execute(query).fetchone()
+        row: tuple[Any, ...] | None = self._connection.execute(query).fetchone()
         assert row is not None
         return row
 

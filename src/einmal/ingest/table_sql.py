@@ -18,7 +18,7 @@ class OrderColumn(NamedTuple):
 
 def literally(part: sql.Composable) -> sql.Composable:
     """As a part of a query with parameters, in which a percent sign begins a placeholder."""
-    return sql.SQL(part.as_string().replace("%", "%%"))  # type: ignore[arg-type]
+    return sql.SQL(part.as_string().replace("%", "%%"))
 
 
 def name_of(column: OrderColumn) -> sql.Composable:
