@@ -27,6 +27,7 @@ from einmal.commit_protocol.claims import Output
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
+from einmal.sinks import stored_record
 from einmal.sinks.batch_rows import BatchRows, PartReport, TaskAttempt, WritePart
 from einmal.sinks.commit_point import Committed, Identity, RowCommitPoint, SinkFailed, SinkFenced, following
 from einmal.sinks.sink import Opening, RowSink
@@ -69,6 +70,8 @@ class JsonLinesCommitPoint(RowCommitPoint):
         self._epoch = 0
         self._staged: list[tuple[Path, int]] = []
         self._record: tuple[CommitRecord | None] | None = None
+        self._last: stored_record.Known | None = None
+        """The text of the record that this run has read or committed."""
 
     def look(self) -> CommitRecord | None:
         return Manifest(self._directory).record(self._name)
@@ -81,6 +84,7 @@ class JsonLinesCommitPoint(RowCommitPoint):
             manifest.of(self._name)["epoch"] += 1
             self._epoch = manifest.of(self._name)["epoch"]
             manifest.replace()
+        self._last = None
         # Whoever had the name before can commit nothing more: what no manifest names now, none ever will.
         for batch in self._batches():
             self._remove(batch, manifest)
@@ -89,7 +93,13 @@ class JsonLinesCommitPoint(RowCommitPoint):
     def read(self) -> CommitRecord | None:
         manifest = Manifest(self._directory)
         self._compare(manifest, Identity(ProducerId(self._epoch), ProducerEpoch(0)))
+        self._last = (manifest.of(self._name)["record"],)
         return manifest.record(self._name)
+
+    def check(self, identity: Identity) -> None:
+        manifest = Manifest(self._directory)
+        self._compare(manifest, identity)
+        self._compare_record(manifest)
 
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         batch = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
@@ -112,10 +122,12 @@ class JsonLinesCommitPoint(RowCommitPoint):
         with locked(self._directory):
             manifest = Manifest(self._directory)
             self._compare(manifest, identity)
+            self._compare_record(manifest)
             manifest.files += [str(path.relative_to(self._directory)) for path, _ in self._staged]
             text = None if record is None else record.encode().decode()
             manifest.of(self._name).update(record=text, timestamp_ms=time.time_ns() // 1_000_000)
             manifest.replace()
+        self._last = (text,)
         self.abandon()
         for batch in self._batches(identity):
             self._remove(batch, manifest)
@@ -138,6 +150,11 @@ class JsonLinesCommitPoint(RowCommitPoint):
         epoch = manifest.of(self._name)["epoch"]
         if epoch != identity.producer_id:
             raise SinkFenced(f"epoch {epoch} was acquired since this run acquired epoch {identity.producer_id}")
+
+    def _compare_record(self, manifest: Manifest) -> None:
+        """A directory that was restored lacks files, and may have the epoch of this run."""
+        stored, cause = manifest.of(self._name)["record"], "the directory was restored"
+        stored_record.compare(self._name, self._last, stored, str(self._directory), cause)
 
     def _batches(self, identity: Identity | None = None) -> list[Path]:
         """Directories under an identity, or of all epochs before this one."""

@@ -208,6 +208,17 @@ class FoldsNames(_Broken):
         self._name = self._name.lower()
 
 
+class TakesAnyRecord(_Broken):
+    """An idle run goes by whatever record the sink has."""
+
+    def record(self, identity: Identity, record: CommitRecord | None) -> None:
+        EmbeddedCommitPoint.record(self, identity, record)
+
+    def check(self, identity: Identity) -> None:
+        with contextlib.suppress(UnreadableCommitRecord):
+            self.read()
+
+
 class LookFences(_Broken):
     """Looking at the record acquires the name."""
 
@@ -256,6 +267,7 @@ MUTANTS: dict[type[_Broken], str] = {
     EpochsBeginAgain: "test_driver_of_before_a_deleted_record_commits_no_more",
     TrustsHeldIdentities: "test_restart_with_a_held_identity_does_not_fence_a_newer_driver",
     FoldsNames: "test_every_name_has_a_record_of_its_own",
+    TakesAnyRecord: "test_driver_does_not_continue_above_another_record:idle",
     LookFences: "test_look_fences_nobody",
     ForgetsNothing: "test_forgotten_name_leaves_no_record",
     HidesDamage: "test_damaged_record_is_reported_and_can_be_replaced",

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from einmal.pipeline.errors import PipelineFailed, PipelineFenced
+from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineFenced, PipelineRefused
 from einmal.spark.protocol import query as query_module
 from einmal.spark.protocol.query import PipelineQuery
 
@@ -154,14 +154,18 @@ def test_a_query_that_ends_outside_of_a_batch_with_another_error_is_not_started_
     assert len(begun) == 1
 
 
-def test_an_idle_query_ends_soon_after_another_instance_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [PipelineFenced, PipelineRefused])
+def test_an_idle_query_ends_soon_after_its_sink_is_no_longer_its_own(
+    monkeypatch: pytest.MonkeyPatch, kind: type[PipelineError]
+) -> None:
+    """Another instance has started, or the sink was restored."""
     monkeypatch.setattr(query_module, "_IDLE_CHECK_S", 0.01)
-    asked, fenced = threading.Semaphore(0), threading.Event()
+    asked, ends = threading.Semaphore(0), threading.Event()
 
     def check() -> None:
         asked.release()
-        if fenced.is_set():
-            raise PipelineFenced("another instance has started", "use one per pipeline")
+        if ends.is_set():
+            raise kind("it is another one's", "look")
 
     closed: list[int] = []
     run = SimpleNamespace(start=lambda: None, close=lambda: closed.append(1), check=check, held=None)
@@ -174,8 +178,8 @@ def test_an_idle_query_ends_soon_after_another_instance_has_started(monkeypatch:
     pipeline = _pipeline(run, start)
     assert all(asked.acquire(timeout=_LONG_S) for _ in range(3))
     assert pipeline.isActive
-    fenced.set()
-    with pytest.raises(PipelineFenced, match="another instance has started"):
+    ends.set()
+    with pytest.raises(kind, match="it is another one's"):
         pipeline.awaitTermination(_LONG_S)
     assert (len(begun), begun[0].isActive, closed) == (1, False, [1])
 

@@ -19,6 +19,8 @@ Invariants that every sink keeps (``einmal.testing.sinks`` tests them):
 2. *The epoch is compared in the transaction that commits*, under the lock that ``acquire`` needs to change it.
 3. *An answer that does not come is no answer.* ``commit`` raises OutcomeUnknown: the run ends, and the next one reads.
 4. *What a dead predecessor staged is removed, and nothing else*: names carry pipeline, epoch and batch.
+5. *The record that a commit replaces is the one that this run has read or committed*: a sink that was restored has an
+   older one, perhaps under the same epoch, and lacks the rows since. ``check`` compares, and never takes another one.
 
 Errors report what happened, and the run decides (``perform``, ``spark.protocol.transaction_run``). An exception that is
 none of these is taken for the worst that it can mean: after ``commit``, ``abort`` and ``acquire`` the outcome is
@@ -147,8 +149,11 @@ class CommitPoint(ABC):
         return ""
 
     def check(self, identity: Identity) -> None:
-        """Whether the name still has this identity, for a pipeline that has nothing to write: without it, an idle one
-        would not notice its successor. Raises SinkFenced, SinkError."""
+        """Whether the name still has this identity and the record is still the last one of this run, for a pipeline
+        that has nothing to write: without it, an idle one would notice neither its successor nor a restored sink.
+        The default is for sinks whose ``read`` changes nothing that ``record`` or ``commit`` compare.
+
+        Raises SinkFenced, PipelineRefused, SinkError."""
         self.read()
 
     def forget(self) -> None:

@@ -200,6 +200,10 @@ class EmbeddedCommitPoint(RowCommitPoint):
         self._last = (text,)
         return stored_record.decoded(self._name, text)
 
+    def check(self, identity: Identity) -> None:
+        with self._connection() as connection:
+            self._compare_record(self._compare(connection, identity)[1])
+
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         with self._connection() as connection:
             # So that a run that has been fenced stages nothing, which its successor would not expect any more.
@@ -218,9 +222,7 @@ class EmbeddedCommitPoint(RowCommitPoint):
             self._transaction = self._database.connect()
             self._database.begin(self._transaction)
             _, text = self._compare(self._transaction, identity)
-            stored_record.compare(
-                self._name, self._last, text, str(self._database.path), "the file was restored or replaced"
-            )
+            self._compare_record(text)
             self._load(self._files.compared(identity), None if record is None else record.batch_id)
             self._candidate = (None if record is None else record.encode().decode(),)
             self._transaction.execute(
@@ -336,6 +338,11 @@ class EmbeddedCommitPoint(RowCommitPoint):
             current = "the name was deleted" if row is None else f"epoch {row[0]} was acquired"
             raise SinkFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
         return row
+
+    def _compare_record(self, text: str | None) -> None:
+        """Raises PipelineRefused."""
+        location, cause = str(self._database.path), "the file was restored or replaced"
+        stored_record.compare(self._name, self._last, text, location, cause)
 
     def _commit(self, connection: Any) -> None:
         try:

@@ -182,6 +182,10 @@ class LakeCommitPoint(RowCommitPoint):
             self._last = (state.record,)
             return stored_record.decoded(self._name, state.record)
 
+    def check(self, identity: Identity) -> None:
+        with _errors():
+            self._compare_record(self._current(identity))
+
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         with _errors():
             self._current(identity)
@@ -207,8 +211,7 @@ class LakeCommitPoint(RowCommitPoint):
 
         def committed(_snapshot: Any, state: LakeState) -> LakeState:
             _compare(self._name, state, identity)
-            cause = "the table was rolled back or restored"
-            stored_record.compare(self._name, self._last, state.record, self._table.label, cause)
+            self._compare_record(state)
             return LakeState(state.epoch, identity, record, time.time_ns() // 1_000_000)
 
         try:
@@ -251,6 +254,11 @@ class LakeCommitPoint(RowCommitPoint):
         state = LakeState() if snapshot is None else self._table.state(snapshot, self._name)
         _compare(self._name, state, identity)
         return state
+
+    def _compare_record(self, state: LakeState) -> None:
+        """Raises PipelineRefused."""
+        cause = "the table was rolled back or restored"
+        stored_record.compare(self._name, self._last, state.record, self._table.label, cause)
 
     def _check(self, schema: RowSchema) -> None:
         if problems := prepare_table(self._table, schema):

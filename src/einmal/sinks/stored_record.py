@@ -48,11 +48,17 @@ def compare(name: str, known: Known | None, stored: str | None, location: str, c
     """
     if known is None or known == (stored,):
         return
-    was, now = (
-        "none" if record is None else f"batch {record.batch_id}"
-        for record in (decoded(name, known[0]), decoded(name, stored))
-    )
+    was, now = described(name, known[0]), described(name, stored)
     raise PipelineRefused(
         f"the last commit of {name!r} in {location} was {was}, and now it is {now}: {cause}",
         "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
     )
+
+
+def described(name: str, text: str | None) -> str:
+    """The record for an error's text."""
+    try:
+        record = decoded(name, text)
+    except UnreadableCommitRecord:
+        return "unreadable"
+    return "none" if record is None else f"batch {record.batch_id}"

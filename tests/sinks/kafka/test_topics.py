@@ -82,6 +82,7 @@ class TestTopics(LocalTasks):
     of that are those of reports that are missing, and of attempts that are not counted."""
 
     wrong_column = None
+    can_lose_commits = False
 
     @pytest.fixture(autouse=True)
     def broker(self, tmp_path: Path) -> Iterator[None]:

@@ -81,7 +81,9 @@ def test_a_promoted_standby_that_lags_is_refused_by_a_run_that_knows_more(own: R
         driver.batch(1, own.frame(range(10, 20)))
         replace(own.server, standby)
         standby.promote()
-        with pytest.raises(PipelineRefused, match="was 1, but public.einmal_commits now has 0.*lost transactions"):
+        with pytest.raises(
+            PipelineRefused, match="was batch 1, but public.einmal_commits now has batch 0.*lost transactions"
+        ):
             _refused(driver, own)
         assert [n for (n,) in standby.rows("SELECT n FROM numbers ORDER BY n", database=own.database)] == list(
             range(10)

@@ -51,7 +51,7 @@ from einmal.sinks.postgres.session import Session
 from einmal.sinks.postgres.table import TableShape
 from einmal.sinks.rejections import RECORD, Rejections
 from einmal.sinks.sink import Opening
-from einmal.sinks.stored_record import decoded
+from einmal.sinks.stored_record import decoded, described
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch
 
 _PREDECESSOR_MS: Final = 5_000
@@ -124,6 +124,11 @@ class PostgresCommitPoint(RowCommitPoint):
         record = decoded(self._name, text)
         self._last = _Read(text)
         return record
+
+    def check(self, identity: Identity) -> None:
+        row = self._session.in_transaction("reading the commit record", lambda: self._row("FOR SHARE"))
+        _compare_epoch(row, self._own_identity, self._name)
+        self._compare_record(row)
 
     def _row(self, lock: str) -> HeldRow | None:
         if not self._records.exists(self._session):
@@ -318,11 +323,11 @@ class PostgresCommitPoint(RowCommitPoint):
     def _compare_record(self, row: HeldRow | None) -> None:
         if self._last is None or (row is not None and row.text == self._last.text):
             return
-        stored = decoded(self._name, None if row is None else row.text)
-        known = decoded(self._name, self._last.text)
+        stored = described(self._name, None if row is None else row.text)
+        known = described(self._name, self._last.text)
         raise PipelineRefused(
-            f"the last committed batch of {self._name!r} was {_batch(known)}, but {self._records.name} now has "
-            f"{_batch(stored)}: the database has lost transactions, or the row was changed by hand",
+            f"the last commit of {self._name!r} was {known}, but {self._records.name} now has {stored}: the database "
+            "has lost transactions, or the row was changed by hand",
             _LOST_HINT,
         )
 
@@ -362,7 +367,3 @@ def _lost_or_fenced(row: HeldRow | None, held: PostgresIdentity, name: str) -> S
             _LOST_HINT,
         )
     return SinkFenced(f"another instance has acquired {name!r}: epoch {row.epoch}, this one has {held.producer_id}")
-
-
-def _batch(record: CommitRecord | None) -> str:
-    return "none" if record is None else str(record.batch_id)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from einmal.pipeline import events
-from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineFenced
+from einmal.pipeline.errors import PipelineError, PipelineFailed, PipelineFenced, PipelineRefused
 from einmal.spark.environment.plans.ordering import sorted_in_one_partition
 from einmal.spark.errors import reason_of
 from einmal.spark.protocol.checkpoint import CheckpointTaken
@@ -240,8 +240,9 @@ class PipelineQuery:
         finally:
             self._close()
 
-    def _wait_for_spark(self) -> StreamingQueryException | PipelineFenced | None:
-        """Why Spark's query has ended. Ends it where another instance has started while it was idle."""
+    def _wait_for_spark(self) -> StreamingQueryException | PipelineError | None:
+        """Why Spark's query has ended. Ends it where another instance has started while it was idle, or its sink has
+        lost batches."""
         try:
             seen = self._last_batch_id
             while not self._spark_query.awaitTermination(_IDLE_CHECK_S):
@@ -251,7 +252,7 @@ class PipelineQuery:
                 seen = self._last_batch_id
         except StreamingQueryException as error:
             return error
-        except PipelineFenced as error:
+        except (PipelineFenced, PipelineRefused) as error:
             self._spark_query.stop()
             return error
         return None
@@ -265,7 +266,7 @@ class PipelineQuery:
         finally:
             self._asking.release()
 
-    def _may_restart(self, error: StreamingQueryException | PipelineFenced) -> bool:
+    def _may_restart(self, error: StreamingQueryException | PipelineError) -> bool:
         if self._restarts >= RESTARTS_MAX:
             return False
         if self._failure is None:

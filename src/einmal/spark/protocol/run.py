@@ -87,7 +87,8 @@ class Run(Protocol):
         """Write one micro-batch. Raises PipelineError, and what Spark raises."""
 
     def check(self) -> None:
-        """Between two batches: raises PipelineFenced where another instance has acquired the name since."""
+        """Between two batches: raises PipelineFenced where another instance has acquired the name since,
+        PipelineRefused where a sink has lost batches."""
 
     def close(self) -> None:
         """Release what the run holds; nothing is aborted."""

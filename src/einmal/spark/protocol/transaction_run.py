@@ -121,8 +121,8 @@ class TransactionRun:
         return self._converse(self._committer.batch(planned), batch)
 
     def check(self) -> None:
-        """Whether the name is still this run's, between two batches. What else keeps the sink from answering, the
-        next batch finds out. Raises PipelineFenced."""
+        """Whether the name is still this run's, and the sink has its last record, between two batches. What else keeps
+        the sink from answering, the next batch finds out. Raises PipelineFenced, PipelineRefused."""
         held = self._committer.held
         if held is None or not held.is_current or self._is_undecided:
             return
@@ -130,6 +130,8 @@ class TransactionRun:
             self._commit_point.check(held.identity)
         except SinkFenced as error:
             raise PipelineFenced(str(error), self._commit_point.fenced_hint) from error
+        except PipelineRefused:
+            raise
         except Exception as error:  # noqa: BLE001 - a sink of the user's own can raise anything
             unknown, reason = (
                 "an idle pipeline could not ask whether %(pipeline)r is still its own: %(reason)s",

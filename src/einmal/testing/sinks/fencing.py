@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import SinkError, SinkFenced
 from einmal.testing.sinks.driving import ConcurrentRun, RunUnderTest, rows_of
 from einmal.testing.sinks.hooks import SinkHooks
@@ -141,6 +142,25 @@ class FencingTests(SinkHooks):
         older.die()
         newer.die()
         assert sorted(self.rows(tmp_path)) == rows_of(0) + rows_of(1)
+
+    @pytest.mark.parametrize("when", ["running", "idle"])
+    def test_driver_does_not_continue_above_another_record(self, tmp_path: Path, when: str) -> None:
+        """As after a restore: the epoch is its own, and the record is not its last one. An idle driver that has asked
+        remembers what it has committed."""
+        run = RunUnderTest(self, tmp_path, NAME)
+        run.start()
+        run.commit_point.check(run.own)
+        run.write(0, rows_of(0))
+        run.commit_point.check(run.own)
+        if self.can_lose_commits:
+            self.damage_record(tmp_path, NAME)
+            if when == "idle":
+                with pytest.raises(PipelineRefused):
+                    run.commit_point.check(run.own)
+            with pytest.raises(PipelineRefused):
+                run.write(1, rows_of(1))
+        run.die()
+        assert sorted(self.rows(tmp_path)) == rows_of(0)
 
     def test_look_fences_nobody(self, tmp_path: Path) -> None:
         run, reader = (RunUnderTest(self, tmp_path, NAME) for _ in range(2))

@@ -23,6 +23,8 @@ class SinkHooks(ABC):
 
     wrong_column: ClassVar[RowField | None] = RowField("surplus", RowType("string"))
     """``RowSink.problems`` refuses rows that have it, too, once rows were written; None: it never does."""
+    can_lose_commits: ClassVar[bool] = True
+    """Whether the record of a restored copy, or of a replica that lagged, can be older than what a run has seen."""
     can_be_read_beside_a_transaction: ClassVar[bool] = True
     """Whether ``rows`` and ``look`` answer while another driver's transaction is open."""
 
