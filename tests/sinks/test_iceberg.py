@@ -9,12 +9,14 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
+from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import OutcomeUnknown
 from einmal.sinks.iceberg import IcebergSink
 from einmal.sinks.lake import LakeState, SnapshotSuperseded
-from einmal.testing.sinks.driving import RunUnderTest, rows_of
+from einmal.sinks.staged_files import directory_of
+from einmal.testing.sinks.driving import VERBS, RunUnderTest, rows_of
 from tests.sinks.files import schema_of
-from tests.sinks.hooks import IcebergHooks, table_at
+from tests.sinks.hooks import IcebergHooks, catalog_settings, table_at
 from tests.sinks.local_tasks import WITHOUT_KILLS, LocalTasks, local_session
 
 if TYPE_CHECKING:
@@ -135,6 +137,68 @@ def test_request_of_a_commit_that_may_be_lost_ends_the_run_undecided(
     assert run.last_record is None
     run.die()
     assert IcebergHooks().staged(tmp_path) == []
+
+
+def renamed(location: Path) -> None:
+    """The table keeps its directory, which a new one of the old name gets, too."""
+    from pyiceberg.catalog import load_catalog
+
+    load_catalog("default", **catalog_settings(location)).rename_table("lake.words", "lake.words_before")
+
+
+def rows_before(location: Path) -> list[int]:
+    from pyiceberg.catalog import load_catalog
+
+    table = load_catalog("default", **catalog_settings(location)).load_table("lake.words_before")
+    return sorted(table.scan().to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("last", ["stage", "record", "commit"])
+def test_new_table_in_the_directory_of_a_renamed_one_leaves_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    # The first attempts of two Spark applications have equal numbers.
+    monkeypatch.setattr("einmal.sinks.arrow_rows.secrets.randbits", lambda _: 0)
+    run = started(tmp_path)
+    for batch_id in range(2):
+        run.write(batch_id, rows_of(batch_id))
+    run.die()
+    renamed(tmp_path)
+    run = started(tmp_path)
+    assert run.last_record is None
+    for verb in VERBS[2 : VERBS.index(last) + 1]:
+        run.perform(verb, 0, rows_of(7, count=5))
+    run.die()
+    started(tmp_path).die()
+    assert rows_before(tmp_path) == [0, 1, 2, 3, 4, 1000, 1001, 1002, 1003, 1004]
+    assert sorted(IcebergHooks().rows(tmp_path)) == (rows_of(7) if last == "commit" else [])
+
+
+def test_run_does_not_continue_in_another_table_of_the_name(tmp_path: Path) -> None:
+    """Its first driver has the same epoch."""
+    run = started(tmp_path)
+    renamed(tmp_path)
+    other = started(tmp_path)
+    assert other.own == run.own
+    with pytest.raises(PipelineRefused, match="another table"):
+        run.commit_point.check(run.own)
+    with pytest.raises(PipelineRefused, match="another table"):
+        run.write(0, rows_of(0))
+    run.die()
+    other.write(0, rows_of(0))
+    other.die()
+
+
+def test_files_that_an_earlier_release_has_moved_are_left_and_its_staging_is_removed(tmp_path: Path) -> None:
+    """Its names do not show whose they are: this table's, or that of one that was renamed."""
+    started(tmp_path).die()
+    data = tmp_path / "lake" / "words" / "data" / f"einmal-{directory_of(NAME)}" / "1-0-0" / "part-00000-0.parquet"
+    batch = IcebergHooks().staging(tmp_path) / directory_of(NAME) / "1-0-0" / "part-00000-1.parquet"
+    for path in (data, batch):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    started(tmp_path).die()
+    assert data.exists() and not batch.parent.exists()
 
 
 @pytest.mark.parametrize(

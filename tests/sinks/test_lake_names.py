@@ -91,10 +91,10 @@ def test_abort_of_the_run_before_leaves_moved_files_to_acquire(hooks: OwnHooks, 
     first = RunUnderTest(hooks, tmp_path, NAME, prepares=False)
     first.start()
     table, held = table_of(hooks, tmp_path), first.own
-    table.load()
+    home = directory_of(NAME, table.owner(table.load()))
     batch = f"{held.producer_id}-{held.producer_epoch}-0"
-    (hooks.staging(tmp_path) / directory_of(NAME) / batch).mkdir(parents=True)
-    moved = table.data / f"einmal-{directory_of(NAME)}" / batch / "part-00000-0.parquet"
+    (hooks.staging(tmp_path) / home / batch).mkdir(parents=True)
+    moved = table.data / f"einmal-{home}" / batch / "part-00000-0.parquet"
     moved.parent.mkdir(parents=True)
     moved.write_bytes(b"rows")
     second = hooks.sink(tmp_path).commit_point(Opening(name=NAME))

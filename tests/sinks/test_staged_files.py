@@ -117,6 +117,23 @@ def test_unpublished_are_files_of_the_transaction_that_is_asked_for(tmp_path: Pa
     assert [path.exists() for path in published] == [True, False]
 
 
+def test_files_of_an_equal_identity_are_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    """Of a table whose epochs have begun again: nothing is staged under their mark."""
+    files, committed = StagedFiles(tmp_path / "staging", "mine"), []
+    for transaction in (0, 1):
+        file = staged(tmp_path / "staging", "mine", 1, transaction)
+        files._reported[identity(1)] = (file,)
+        committed += [each.path for each in files.publish(identity(1), tmp_path)]
+        files.discard(identity(1))
+    again = StagedFiles(tmp_path / "staging", "mine")
+    with pytest.raises(SinkFailed, match="another transactional.id"):
+        again.check_unpublished(identity(1), 0, tmp_path)
+    again._reported[identity(1)] = (staged(tmp_path / "staging", "mine", 1),)
+    with pytest.raises(FileExistsError):
+        again.publish(identity(1), tmp_path)
+    assert [path.exists() for path in committed] == [True, True]
+
+
 @pytest.mark.parametrize("pair", [("a", "A"), ("a/b", "a_b"), (".", ".."), ("x" * 249, "x" * 248), ("ü", "u")])
 def test_two_names_are_two_directories_also_where_case_does_not_count(pair: tuple[str, str]) -> None:
     first, second = map(directory_of, pair)

@@ -85,6 +85,10 @@ class IcebergTable(LakeTable):
     def identity(self, snapshot: Any) -> str:
         return str(snapshot.metadata.table_uuid)
 
+    def owner(self, snapshot: Any) -> str:
+        """A table that is renamed keeps its directory, and a new one of the old name gets the same."""
+        return self.identity(snapshot)
+
     def names(self, snapshot: Any) -> Sequence[str]:
         return [key.removeprefix(_EPOCH) for key in snapshot.properties if key.startswith(_EPOCH)]
 

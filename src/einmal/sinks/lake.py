@@ -127,6 +127,10 @@ class LakeTable(ABC):
     def identity(self, snapshot: Any) -> str:
         """The table's own."""
 
+    def owner(self, snapshot: Any) -> str:
+        """Return the id by which tables differ that have one directory, one after the other; empty: only one can."""
+        return ""
+
     @abstractmethod
     def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
         """One try on this snapshot. Raises SnapshotSuperseded."""
@@ -151,6 +155,8 @@ class LakeCommitPoint(RowCommitPoint):
         """The open transaction, and its record."""
         self._published: tuple[StagedFile, ...] = ()
         self._staged: StagedFiles | None = None
+        self._owner: str | None = None
+        """See ``LakeTable.owner``: of the table that this run has acquired."""
         self._last: stored_record.Known | None = None
         """The record that this run has read or committed, encoded; None: it has done neither."""
 
@@ -173,6 +179,9 @@ class LakeCommitPoint(RowCommitPoint):
             files = self._files()
             for identity in files.transactions(state.epoch):
                 self._remove(files, identity, state)
+            if self._owner:
+                # Of releases that did not distinguish the tables: what these have moved may be another table's.
+                self._files_of("").discard_before(state.epoch)
         return Identity(self._epoch, ProducerEpoch(0))
 
     def read(self) -> CommitRecord | None:
@@ -192,6 +201,7 @@ class LakeCommitPoint(RowCommitPoint):
             if not self._is_checked:
                 self._check(rows.schema)
             files = self._files()
+            files.check_unpublished(identity, batch_id, self._table.data)
         outputs = files.write(rows, self._table.label, identity, batch_id)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
@@ -245,15 +255,34 @@ class LakeCommitPoint(RowCommitPoint):
 
     def _files(self) -> StagedFiles:
         if self._staged is None:
-            self._staged = StagedFiles(self._table.root / STAGING / "staging", self._name, strict=True)
+            assert self._owner is not None, "a snapshot was loaded"
+            self._staged = self._files_of(self._owner)
         return self._staged
+
+    def _files_of(self, owner: str) -> StagedFiles:
+        files = StagedFiles(self._table.root / STAGING / "staging", self._name, strict=True)
+        if owner:
+            files.belong_to(owner)
+        return files
 
     def _current(self, identity: Identity) -> LakeState:
         """Raises SinkFenced where the epoch is another one."""
         snapshot = self._table.load()
-        state = LakeState() if snapshot is None else self._table.state(snapshot, self._name)
+        state = LakeState() if snapshot is None else self._state(snapshot)
         _compare(self._name, state, identity)
         return state
+
+    def _state(self, snapshot: Any) -> LakeState:
+        """Raises PipelineRefused where it is of another table."""
+        owner = self._table.owner(snapshot)
+        if self._owner not in (None, owner):
+            raise PipelineRefused(
+                f"{self._table.label} is another table than the one that this run has acquired: it was renamed or "
+                "dropped, and created again",
+                "start the pipeline again: it compares its checkpoint with the table, and reports what to do",
+            )
+        self._owner = owner
+        return self._table.state(snapshot, self._name)
 
     def _compare_record(self, state: LakeState) -> None:
         """Raises PipelineRefused."""
@@ -282,7 +311,7 @@ class LakeCommitPoint(RowCommitPoint):
                 snapshot = self._table.load()
                 if snapshot is None:
                     raise SinkFailed(f"there is no table {self._table.label}")
-                state = change(snapshot, self._table.state(snapshot, self._name))
+                state = change(snapshot, self._state(snapshot))
             try:
                 self._table.commit(snapshot, self._name, state, files)
             except SnapshotSuperseded as error:

@@ -13,6 +13,7 @@ Invariants:
 1. *Only files of attempts that count are read.* A file is found by the attempt that the task's report names.
 2. *A staged file is durable before it is reported*: the file and its directory entry are flushed.
 3. *Only directories of this pipeline and of epochs that can commit no more are removed*, and in them only staged files.
+4. *No file is replaced*: files are published into a directory that is made for them.
 
 Text that is not UTF-8 is found here, for all sinks that load files: no table could be read with it. Where rejected
 rows are tolerated, which rows with the column of their record are, such a row is staged as a refusal.
@@ -91,12 +92,13 @@ class StagedFiles:
         self._reported: dict[Identity, tuple[StagedFile, ...]] = {}
 
     def belong_to(self, database: str) -> None:
-        """Keep apart from the same pipeline in other databases with this root. To be called before anything else."""
+        """Keep apart from the same pipeline in other databases, or tables, with this root. To be called before anything
+        else."""
         self._home = self._root / directory_of(self._name, database)
 
     def write(self, rows: BatchRows, table: str, identity: Identity, batch_id: int) -> tuple[Output, ...]:
         """Run the tasks. Raises SinkFailed, and what they raise."""
-        directory = self._home / f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
+        directory = self._home / _batch_name(identity, batch_id)
         try:
             directory.mkdir(parents=True)
             flush_directory(directory.parent)
@@ -129,19 +131,33 @@ class StagedFiles:
         return files
 
     def publish(self, identity: Identity, root: Path) -> tuple[StagedFile, ...]:
-        """Move the compared files, durably, to a directory of their own below ``root``, where no reader looks for them
-        before they are committed. Their staging directory stays: it marks them. Raises SinkFailed, OSError."""
-        files, moved = self.compared(identity), []
-        for file in files:
-            directory = self._published(root, file.path.parent.name)
-            directory.mkdir(parents=True, exist_ok=True)
-            moved.append(replace(file, path=directory / file.path.name))
-            file.path.rename(moved[-1].path)
-        for directory in {file.path.parent for file in moved}:
-            for path in (directory, directory.parent, root):
-                flush_directory(path)
-        self._reported[identity] = tuple(moved)
-        return tuple(moved)
+        """Move the compared files, durably, to a new directory of their own below ``root``, where no reader looks for
+        them before they are committed. Their staging directory stays: it marks them. Raises SinkFailed, OSError."""
+        files = self.compared(identity)
+        if not files:
+            return ()
+        directory = self._published(root, files[0].path.parent.name)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        # It must be new: the files of an existing one are committed.
+        directory.mkdir()
+        moved = tuple(replace(file, path=directory / file.path.name) for file in files)
+        for file, target in zip(files, moved, strict=True):
+            file.path.rename(target.path)
+        for path in (directory, directory.parent, root):
+            flush_directory(path)
+        self._reported[identity] = moved
+        return moved
+
+    def check_unpublished(self, identity: Identity, batch_id: int, root: Path) -> None:
+        """To be called before ``write``, whose directory would mark the files of another transaction as these.
+
+        Raises SinkFailed where there are files of an equal identity: the epochs have begun again."""
+        if (directory := self._published(root, _batch_name(identity, batch_id))).exists():
+            raise SinkFailed(
+                f"{directory} has files of an earlier transaction of the same name: the state of {self._name!r} in the "
+                "table was lost; start the pipeline under another transactional.id",
+                will_again=True,
+            )
 
     def unpublish(self, identity: Identity, root: Path) -> None:
         """Remove files that were published under an identity that has a staging directory. Raises OSError."""
@@ -184,6 +200,10 @@ class StagedFiles:
         for path in paths:
             if match := _BATCH.fullmatch(path.name):
                 yield path, (int(match[1]), int(match[2]), int(match[3]))
+
+
+def _batch_name(identity: Identity, batch_id: int) -> str:
+    return f"{identity.producer_id}-{identity.producer_epoch}-{batch_id}"
 
 
 def _remove(directory: Path) -> None:
