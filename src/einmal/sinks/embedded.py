@@ -6,8 +6,8 @@ identity, and the last epoch of all names. So an epoch never comes back, also wh
 the meantime.
 
     acquire   next epoch of all names -> epoch of this name; then older staging is removed
-    record    BEGIN; epoch and last record compared; rows loaded and counted, those that the table rejects recorded,
-              where that is tolerated; record updated. It stays open
+    record    BEGIN; epoch, last record and the table's columns compared; rows loaded and counted, those that the table
+              rejects recorded, where that is tolerated; record updated. It stays open
     commit    COMMIT
 
 Between ``record`` and ``commit`` nobody can acquire the name: in SQLite the writer's lock is held, in DuckDB the second
@@ -154,8 +154,8 @@ class EmbeddedCommitPoint(RowCommitPoint):
         self._name = opening.name
         self._notify = opening.notify
         self._files = StagedFiles(staging, opening.name)
-        self._is_checked = False
-        """The table has the columns of this run's rows."""
+        self._schema: RowSchema | None = None
+        """Columns of the rows that were staged last; None: this run has staged none."""
         self._epoch: ProducerId | None = None
         self._last: stored_record.Known | None = None
         """The record that this run has read or committed, encoded; None: it has done neither."""
@@ -208,8 +208,7 @@ class EmbeddedCommitPoint(RowCommitPoint):
         with self._connection() as connection:
             # So that a run that has been fenced stages nothing, which its successor would not expect any more.
             self._compare(connection, identity)
-        if not self._is_checked:
-            self._check(rows.schema)
+            self._check(connection, rows.schema)
         stored = rows if self._tolerated.tolerates else rows.without(RECORD)
         outputs = self._files.write(stored, self._table, identity, batch_id)
         for output in outputs:
@@ -233,6 +232,9 @@ class EmbeddedCommitPoint(RowCommitPoint):
     def _load(self, files: Sequence[StagedFile], batch_id: int | None) -> None:
         """Into the open transaction."""
         staged = sum(file.count for file in files)
+        if files and self._schema is not None:
+            # The table may have been altered since it was checked.
+            _refuse(table_problems(self._database, self._transaction, self._table, self._schema))
         if batch_id is None or not self._tolerated.tolerates:
             loaded = self._database.load(self._transaction, self._table, files) if files else 0
         else:
@@ -303,14 +305,16 @@ class EmbeddedCommitPoint(RowCommitPoint):
         row = _row(connection, _ITSELF) if _has_commits(connection) else None
         self._files.belong_to(f"{self._database.path.resolve()}\0{'' if row is None else row[1]}")
 
-    def _check(self, schema: RowSchema) -> None:
-        with self._connection() as connection:
-            problems = record_problems(self._tolerated, schema, self._database.own_columns)
-            problems += prepare_table(self._database, connection, self._table, schema.without(RECORD), self._name)
-        if problems:
-            reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
-            raise SinkFailed(reason, will_again=True)
-        self._is_checked = True
+    def _check(self, connection: Any, schema: RowSchema) -> None:
+        """Only the first batch of a run creates the table: one that is gone later had rows."""
+        problems = record_problems(self._tolerated, schema, self._database.own_columns)
+        columns = schema.without(RECORD)
+        if self._schema is None:
+            problems += prepare_table(self._database, connection, self._table, columns, self._name)
+        else:
+            problems += table_problems(self._database, connection, self._table, columns)
+        _refuse(problems)
+        self._schema = columns
 
     @contextlib.contextmanager
     def _connection(self, *, creating: bool = False) -> Iterator[Any]:
@@ -445,18 +449,29 @@ def prepare_table(
     database: Database, connection: Any, table: str, schema: RowSchema, pipeline: str
 ) -> list[tuple[str, str]]:
     """Create the table if it does not exist; what is wrong with it for rows of this schema. Raises ``errors``."""
-    if problems := _columns_without_type(database, schema):
-        return problems
-    if why := database.takes_no_rows(connection, table):
-        return [(f"{table} {why}", "write to a table")]
-    if existing := database.columns(connection, table):
-        return _columns_that_differ(database, table, schema, existing)
+    is_there = database.takes_no_rows(connection, table) or database.columns(connection, table)
+    if is_there or _columns_without_type(database, schema):
+        return table_problems(database, connection, table, schema)
     row = _row(connection, pipeline)
     if problems := stored_record.missing_table(pipeline, None if row is None else row[1], table):
         return problems
     columns = ", ".join(f"{quoted(field.name)} {database.column_type(field.type)}" for field in schema)
     connection.execute(f"CREATE TABLE {quoted(table)} ({columns})")
     return []
+
+
+def table_problems(database: Database, connection: Any, table: str, schema: RowSchema) -> list[tuple[str, str]]:
+    """Return the problems of an existing table for rows of this schema. Raises ``errors``."""
+    if why := database.takes_no_rows(connection, table):
+        return [(f"{table} {why}", "write to a table")]
+    existing = database.columns(connection, table)
+    return _columns_without_type(database, schema) or _columns_that_differ(database, table, schema, existing)
+
+
+def _refuse(problems: Sequence[tuple[str, str]]) -> None:
+    """Raises SinkFailed where there are problems."""
+    if problems:
+        raise SinkFailed("; ".join(f"{problem} ({hint})" for problem, hint in problems), will_again=True)
 
 
 def _columns_without_type(database: Database, schema: RowSchema) -> list[tuple[str, str]]:
@@ -481,6 +496,8 @@ def _columns_without_type(database: Database, schema: RowSchema) -> list[tuple[s
 def _columns_that_differ(
     database: Database, table: str, schema: RowSchema, existing: Sequence[Column]
 ) -> list[tuple[str, str]]:
+    if not existing:
+        return [(f"there is no table {table}", "if it was dropped, reset the pipeline or restore the table")]
     columns = {column.name.lower(): column for column in existing}
     problems = []
     for field in schema:

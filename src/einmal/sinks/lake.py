@@ -5,7 +5,8 @@ prepared on, and fails if there is a later one. So the epoch is compared on the 
 
     acquire   snapshot -> next epoch, committed alone; a conflict begins again
     record    epoch compared; staged files are moved below the table's directory, where no snapshot names them
-    commit    snapshot -> epoch compared -> files and record committed on this snapshot; a conflict begins again
+    commit    snapshot -> epoch and columns compared -> files and record committed on this snapshot; a conflict begins
+              again
 
 Every try of a commit is one request, whose refusal is certain; the libraries' own retries, which would put the commit
 on a snapshot that nobody has checked, are switched off. An error of a commit that is no refusal is resolved by
@@ -150,7 +151,8 @@ class LakeCommitPoint(RowCommitPoint):
         self._name = opening.name
         self._notify = opening.notify
         self._epoch: ProducerId | None = None
-        self._is_checked = False
+        self._schema: RowSchema | None = None
+        """Columns of the rows that were staged last."""
         self._recorded: tuple[Identity, str | None] | None = None
         """The open transaction, and its record."""
         self._published: tuple[StagedFile, ...] = ()
@@ -197,9 +199,9 @@ class LakeCommitPoint(RowCommitPoint):
 
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
         with _errors():
-            self._current(identity)
-            if not self._is_checked:
-                self._check(rows.schema)
+            snapshot, _ = self._snapshot(identity)
+            self._schema = rows.schema
+            self._check(snapshot)
             files = self._files()
             files.check_unpublished(identity, batch_id, self._table.data)
         outputs = files.write(rows, self._table.label, identity, batch_id)
@@ -219,9 +221,12 @@ class LakeCommitPoint(RowCommitPoint):
             raise SinkFailed("no transaction is open")
         record = self._recorded[1]
 
-        def committed(_snapshot: Any, state: LakeState) -> LakeState:
+        def committed(snapshot: Any, state: LakeState) -> LakeState:
             _compare(self._name, state, identity)
             self._compare_record(state)
+            if self._published:
+                # The table may have been altered since the rows were staged.
+                self._check(snapshot)
             return LakeState(state.epoch, identity, record, time.time_ns() // 1_000_000)
 
         try:
@@ -267,10 +272,13 @@ class LakeCommitPoint(RowCommitPoint):
 
     def _current(self, identity: Identity) -> LakeState:
         """Raises SinkFenced where the epoch is another one."""
+        return self._snapshot(identity)[1]
+
+    def _snapshot(self, identity: Identity) -> tuple[Any, LakeState]:
         snapshot = self._table.load()
         state = LakeState() if snapshot is None else self._state(snapshot)
         _compare(self._name, state, identity)
-        return state
+        return snapshot, state
 
     def _state(self, snapshot: Any) -> LakeState:
         """Raises PipelineRefused where it is of another table."""
@@ -289,11 +297,12 @@ class LakeCommitPoint(RowCommitPoint):
         cause = "the table was rolled back or restored"
         stored_record.compare(self._name, self._last, state.record, self._table.label, cause)
 
-    def _check(self, schema: RowSchema) -> None:
-        if problems := prepare_table(self._table, schema):
+    def _check(self, snapshot: Any) -> None:
+        """Raises SinkFailed where the staged rows cannot be appended to this snapshot."""
+        assert self._schema is not None, "rows were staged"
+        if problems := _unwritable(self._schema) or self._table.differences(snapshot, self._schema):
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
             raise SinkFailed(reason, will_again=True)
-        self._is_checked = True
 
     def _commit(
         self,

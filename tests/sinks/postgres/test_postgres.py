@@ -11,8 +11,10 @@ import pytest
 from psycopg import sql
 
 from einmal.options.values import Options
+from einmal.sinks.commit_point import SinkFailed
 from einmal.sinks.postgres.sink import PostgresSink
 from einmal.testing.sinks import SinkTests
+from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.local_tasks import LocalTasks
 from tests.sinks.postgres.server import PASSWORD, PostgresServer
 from tests.suite.shared import shared
@@ -71,3 +73,20 @@ class PostgresHooks(SinkTests):
 
 class TestPostgres(LocalTasks, PostgresHooks):
     """The battery."""
+
+
+def test_table_that_is_altered_between_staging_and_insert_gets_no_row(tmp_path: Path) -> None:
+    """The INSERT would cast, and round."""
+    hooks = PostgresHooks()
+    run = RunUnderTest(hooks, tmp_path, "words")
+    run.start()
+    run.stage(0, rows_of(0))
+    with hooks._connected(tmp_path) as connection:
+        connection.execute("ALTER TABLE words ALTER COLUMN id TYPE numeric(20, 2)")
+    with pytest.raises(SinkFailed, match="was altered"):
+        run.record(0)
+    run.abort()
+    assert hooks.rows(tmp_path) == []
+    run.write(0, rows_of(0))
+    run.die()
+    assert sorted(hooks.rows(tmp_path)) == rows_of(0)

@@ -48,7 +48,7 @@ from einmal.sinks.postgres.refusals import failed
 from einmal.sinks.postgres.rejected_table import RejectedTable
 from einmal.sinks.postgres.rejecting import RECORD_COLUMNS, apply_and_reject
 from einmal.sinks.postgres.session import Session
-from einmal.sinks.postgres.table import TableShape
+from einmal.sinks.postgres.table import TableShape, find_table
 from einmal.sinks.rejections import RECORD, Rejections
 from einmal.sinks.sink import Opening
 from einmal.sinks.stored_record import decoded, described
@@ -236,6 +236,8 @@ class PostgresCommitPoint(RowCommitPoint):
                     self._reject(staged, self._shape, record.batch_id)
             elif staged.counts:
                 apply(self._session, self._options, self._shape, staged)
+            if staged.counts:
+                self._compare_table(self._shape)
         self._records.write(self._session, self._name, record)
         self._candidate = _Read(None if record is None else record.encode().decode())
         if staged is not None and not staging.drop_in_transaction(self._session, staged):
@@ -330,6 +332,12 @@ class PostgresCommitPoint(RowCommitPoint):
             "has lost transactions, or the row was changed by hand",
             _LOST_HINT,
         )
+
+    def _compare_table(self, shape: TableShape) -> None:
+        """After the INSERT, whose lock keeps everybody from altering the table until COMMIT. Raises SinkFailed."""
+        now = find_table(self._session, self._options.table)
+        if now is None or (now.name, now.columns, now.problem) != (shape.name, shape.columns, shape.problem):
+            raise SinkFailed(f"table {self._options.table} was altered after its columns had been compared")
 
     def _drop_remains(self) -> None:
         """Drop the remains of this epoch: a task that is being killed may keep one for a moment."""
