@@ -9,6 +9,9 @@ Delta's own pair of an application's id and version (the action ``txn``) is the 
 Two drivers that acquire a name at once make the same version. So the file of an epoch is created and never replaced:
 whoever finds it takes the next epoch, and nobody writes an older record under a version that another one commits.
 
+A table with ``delta.setTransactionRetentionDuration`` forgets a name that has committed nothing for so long. The
+record's file is still there then, and the name is not taken for a new one.
+
 The record is not in the commit's metadata (``commitInfo``), which Delta deletes with its old log files, and not in the
 table's properties, whose change is a conflict for every other writer. The action ``txn`` is kept in checkpoints.
 
@@ -21,7 +24,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +43,7 @@ from einmal.sinks.lake import (
 )
 from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.staged_files import StagedFile, directory_of, flush_directory
+from einmal.sinks.stored_record import MISSING
 from einmal.types import ProducerEpoch, ProducerId
 
 _TRANSACTIONS: Final = 2**32
@@ -48,11 +53,14 @@ _NAME_FILE: Final = "name"
 _WRITER_VERSION_MAX: Final = 2
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata"})
 """Table features that an append need not do anything for."""
-_NOT_CHECKED: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
-"""Metadata of columns whose rules are a writer's to keep."""
+_VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_NOT_CHECKED: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start", _VARCHAR)
+"""Metadata of columns, and of fields of structs, whose rules are a writer's to keep."""
 
 
 class DeltaLakeTable(LakeTable):
+    ignores_case = True
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._records = path / STAGING / "records"
@@ -81,29 +89,36 @@ class DeltaLakeTable(LakeTable):
     def names(self, snapshot: Any) -> Sequence[str]:
         if not self._records.exists():
             return []
-        return [(directory / _NAME_FILE).read_text(encoding="utf-8") for directory in sorted(self._records.iterdir())]
+        files = [directory / _NAME_FILE for directory in sorted(self._records.iterdir())]
+        # A driver may be making a directory, or may have died meanwhile.
+        return [file.read_text(encoding="utf-8", errors="replace") for file in files if file.exists()]
 
     def state(self, snapshot: Any, name: str) -> LakeState:
         version = snapshot.transaction_version(f"{_PREFIX}{name}")
-        if version is None:
+        if version is None and not self._record_files(name):
             return LakeState()
-        epoch = version // _TRANSACTIONS
-        path = self._record_path(name, version)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        text = "" if version is None else self._record_text(name, version)
+        if not text:
             later = self.load()
             if later is not None and later.version() > snapshot.version():
                 # The next commit has removed it. A commit on ``snapshot`` is refused all the same.
                 return self.state(later, name)
-            text = f"{path} is missing"
-        try:
-            fields = json.loads(text)
-            committed = Identity(ProducerId(int(fields["committed"][0])), ProducerEpoch(int(fields["committed"][1])))
-            return LakeState(epoch, committed, fields["record"], int(fields["timestamp_ms"]))
-        except (ValueError, LookupError, TypeError):
-            # It cannot be read as a record, and nothing is removed that it may have committed.
-            return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(_TRANSACTIONS)), text)
+        if version is None:
+            return self._state_without_transaction(name)
+        return _state_of(version, text or f"{MISSING}: {self._record_path(name, version)} is empty, or is not there")
+
+    def _state_without_transaction(self, name: str) -> LakeState:
+        """By the record's file alone. Drivers that have acquired the name, and committed nothing, leave one, too."""
+        last = max((int(path.stem) for path in self._record_files(name)), default=0)
+        state = _state_of(last, self._record_text(name, last))
+        # The first file of all may be half-written.
+        if last <= _TRANSACTIONS or state.committed == LakeState().committed:
+            return LakeState(last // _TRANSACTIONS)
+        return _unreadable(
+            state.epoch,
+            f"{MISSING}: {self._record_path(name, last)} is there, and the table has no transaction of it any more. "
+            "Either it has expired (delta.setTransactionRetentionDuration), or the table was created again",
+        )
 
     def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
         from deltalake import CommitProperties, Transaction
@@ -119,7 +134,7 @@ class DeltaLakeTable(LakeTable):
         properties = CommitProperties(
             custom_metadata={"einmal.pipeline": name, "einmal.record": state.record},
             max_commit_retries=0,
-            app_transactions=[Transaction(f"{_PREFIX}{name}", version, state.timestamp_ms)],
+            app_transactions=[Transaction(f"{_PREFIX}{name}", version, time.time_ns() // 1_000_000)],
         )
         columns = _columns_with_statistics(snapshot.metadata().configuration)
         actions = [self._action(file, columns) for file in files]
@@ -134,7 +149,7 @@ class DeltaLakeTable(LakeTable):
 
         self._path.mkdir(parents=True, exist_ok=True)
         # A table's schema is JSON of Spark's. Columns may be NULL in files that lack them.
-        fields = [{**field.as_json, "nullable": True} for field in schema]
+        fields = [{**_without_rules(field.as_json), "nullable": True} for field in schema]
         DeltaTable.create(
             str(self._path), schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})), mode="ignore"
         )
@@ -142,6 +157,7 @@ class DeltaLakeTable(LakeTable):
     def differences(self, snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
         problems = _protocol_problems(snapshot)
         columns = {field["name"].lower(): field for field in json.loads(snapshot.schema().to_json())["fields"]}
+        nulls: list[str] = []
         for field in schema:
             column = columns.pop(field.name.lower(), None)
             wanted = field.type.as_json
@@ -155,6 +171,10 @@ class DeltaLakeTable(LakeTable):
                         "rename or cast it in the query",
                     )
                 )
+            else:
+                nulls += _fields_with_null(column, field.as_json, field.name)
+        hint = "make it so in the query: coalesce(…, lit(…)) of a column, or drop NOT NULL in the table"
+        problems += [(f"{name} of the table is never NULL, and in the rows it may be", hint) for name in nulls]
         return problems + [
             (f"column {column['name']!r} of the table is never NULL, and the rows have none", "select it in the query")
             for column in columns.values()
@@ -168,6 +188,13 @@ class DeltaLakeTable(LakeTable):
         path = file.path.relative_to(self._path).as_posix()
         stats = statistics(file.path, file.count, columns)
         return AddAction(path, status.st_size, {}, status.st_mtime_ns // 1_000_000, True, stats)
+
+    def _record_text(self, name: str, version: int) -> str:
+        """Empty where there is none."""
+        try:
+            return self._record_path(name, version).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def _record_path(self, name: str, version: int) -> Path:
         return self._records / directory_of(name) / f"{version}.json"
@@ -202,6 +229,22 @@ class DeltaLakeTable(LakeTable):
         flush_directory(path.parent)
 
 
+def _state_of(version: int, text: str) -> LakeState:
+    """The state whose record has this text."""
+    epoch = version // _TRANSACTIONS
+    try:
+        fields = json.loads(text)
+        committed = Identity(ProducerId(int(fields["committed"][0])), ProducerEpoch(int(fields["committed"][1])))
+        return LakeState(epoch, committed, fields["record"], int(fields["timestamp_ms"]))
+    except (ValueError, LookupError, TypeError):
+        return _unreadable(epoch, text)
+
+
+def _unreadable(epoch: int, text: str) -> LakeState:
+    """Return the state whose record has a text that is none: nothing is removed that may be committed."""
+    return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(_TRANSACTIONS)), text)
+
+
 def _write_durably(path: Path, text: str) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     _write(temporary, text, "w")
@@ -228,12 +271,9 @@ def _protocol_problems(snapshot: Any) -> list[tuple[str, str]]:
         what = ", ".join(unknown) or f"writer version {protocol.min_writer_version}"
         problems.append((f"the table demands {what} of its writers", f"einmal knows {', '.join(sorted(_FEATURES))}"))
     rules = [name for name in metadata.configuration if name.startswith("delta.constraints.")]
-    rules += [
-        f"{name} of {field['name']}"
-        for field in json.loads(snapshot.schema().to_json())["fields"]
-        for name in _NOT_CHECKED
-        if name in field.get("metadata", {})
-    ]
+    for path, field in _fields_of(json.loads(snapshot.schema().to_json()), ""):
+        kept = field.get("metadata") or {}
+        rules += [f"{kept[name] if name == _VARCHAR else name} of {path}" for name in _NOT_CHECKED if name in kept]
     return problems + [(f"the table has the rule {rule}", "einmal does not check rules of tables") for rule in rules]
 
 
@@ -243,6 +283,44 @@ def _columns_with_statistics(configuration: Mapping[str, str]) -> int:
         return int(configuration.get(COLUMNS_SETTING, COLUMNS_DEFAULT))
     except ValueError:
         return COLUMNS_DEFAULT
+
+
+def _fields_of(kind: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """All fields in a type as JSON, and their paths."""
+    if not isinstance(kind, dict):
+        return
+    for field in kind.get("fields", ()):
+        inner = f"{path}.{field['name']}".removeprefix(".")
+        yield inner, field
+        yield from _fields_of(field["type"], inner)
+    for name in ("elementType", "keyType", "valueType"):
+        yield from _fields_of(kind.get(name), path)
+
+
+def _fields_with_null(column: Any, rows: Any, path: str) -> Iterator[str]:
+    """The parts of a column, as JSON, that are never NULL in the table, and may be in the rows. Both have one type."""
+    if not column["nullable"] and rows["nullable"]:
+        yield f"column {path!r}"
+    yield from _parts_with_null(column["type"], rows["type"], path)
+
+
+def _parts_with_null(kind: Any, rows: Any, path: str) -> Iterator[str]:
+    if not isinstance(kind, dict):
+        return
+    for part, of_rows in zip(kind.get("fields", ()), rows.get("fields", ()), strict=True):
+        yield from _fields_with_null(part, of_rows, f"{path}.{part['name']}")
+    for name, nullability in (("elementType", "containsNull"), ("keyType", ""), ("valueType", "valueContainsNull")):
+        if name in kind:
+            if nullability and not kind[nullability] and rows[nullability]:
+                yield f"a value in column {path!r}"
+            yield from _parts_with_null(kind[name], rows[name], path)
+
+
+def _without_rules(kind: Any) -> Any:
+    """A type or field as JSON, without the rules of the table that the rows may come from."""
+    if isinstance(kind, dict):
+        return {name: _without_rules(value) for name, value in kind.items() if name not in _NOT_CHECKED}
+    return [_without_rules(field) for field in kind] if isinstance(kind, list) else kind
 
 
 def _without_nullability(kind: Any) -> Any:

@@ -27,7 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from einmal.commit_protocol.claims import Output
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
@@ -92,6 +92,9 @@ class SnapshotSuperseded(Exception):
 
 class LakeTable(ABC):
     """One table. ``snapshot`` is what the library has loaded; every method raises what the library raises."""
+
+    ignores_case: ClassVar[bool] = False
+    """Whether no two columns, and no two fields of a struct, may differ in case alone."""
 
     @property
     @abstractmethod
@@ -300,7 +303,7 @@ class LakeCommitPoint(RowCommitPoint):
     def _check(self, snapshot: Any) -> None:
         """Raises SinkFailed where the staged rows cannot be appended to this snapshot."""
         assert self._schema is not None, "rows were staged"
-        if problems := _unwritable(self._schema) or self._table.differences(snapshot, self._schema):
+        if problems := _unwritable(self._schema, self._table) or self._table.differences(snapshot, self._schema):
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
             raise SinkFailed(reason, will_again=True)
 
@@ -397,7 +400,7 @@ class LakeSink(RowSink):
 
 def prepare_table(table: LakeTable, schema: RowSchema) -> list[tuple[str, str]]:
     """Create the table if it does not exist; what is wrong with it for rows of this schema."""
-    if problems := _unwritable(schema):
+    if problems := _unwritable(schema, table):
         return problems
     if (snapshot := table.load()) is None:
         table.create(schema)
@@ -405,14 +408,14 @@ def prepare_table(table: LakeTable, schema: RowSchema) -> list[tuple[str, str]]:
     return table.differences(snapshot, schema)
 
 
-def _unwritable(schema: RowSchema) -> list[tuple[str, str]]:
+def _unwritable(schema: RowSchema, table: LakeTable) -> list[tuple[str, str]]:
     """Return the problems of what no file of a lake table can have: found before the table is created, where they would
     be for good."""
-    names = [field.name for field in schema]
-    if not names:
+    if not schema.names:
         return [("the rows have no columns", "select some")]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    problems = [(f"there are two columns {name!r}", "rename one") for name in twice]
+    why = ": the table ignores case" if table.ignores_case else ""
+    twice = sorted(set(_twice(schema, "", ignores_case=table.ignores_case)))
+    problems = [(f"there are two columns {name!r}{why}", "rename one") for name in twice]
     for field in schema:
         if "\0" in field.name or not field.name:
             problems.append((f"no column can be named {field.name!r}", "rename it"))
@@ -420,6 +423,21 @@ def _unwritable(schema: RowSchema) -> list[tuple[str, str]]:
             what = f"column {field.name!r} has type {field.type}: no lake table keeps {kind}"
             problems.append((what, "cast it to the type that it is to have, or drop it"))
     return problems
+
+
+def _twice(kind: RowType, path: str, *, ignores_case: bool) -> Iterator[str]:
+    """The columns, and fields of structs, that have the name of another one."""
+    match kind:
+        case RowSchema():
+            names = [name.lower() if ignores_case else name for name in kind.names]
+            yield from (f"{path}{name}" for name in names if names.count(name) > 1)
+            for field in kind:
+                yield from _twice(field.type, f"{path}{field.name}.", ignores_case=ignores_case)
+        case ArrayRowType():
+            yield from _twice(kind.element, path, ignores_case=ignores_case)
+        case MapRowType():
+            yield from _twice(kind.key, path, ignores_case=ignores_case)
+            yield from _twice(kind.value, path, ignores_case=ignores_case)
 
 
 def _without_counterpart(kind: RowType) -> str | None:

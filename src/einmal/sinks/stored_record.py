@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from einmal.commit_protocol.batch_plan import NOBODY
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Committed
 
+MISSING: Final = "missing"
+"""Beginning of the text that a sink has in place of a record that is lost: why it is."""
 Known = tuple[str | None]
 """The text that a run has read or committed; it may be none."""
 
 
 def decoded(name: str, text: str | None) -> CommitRecord | None:
     """Raises UnreadableCommitRecord."""
+    if text is not None and text.startswith(MISSING):
+        raise UnreadableCommitRecord(f"the commit record of {name!r} is {text}")
     return None if text is None else decode(name.encode(), text.encode())
 
 
