@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow
 import pytest
+from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
 from einmal.pipeline.errors import PipelineRefused
-from einmal.sinks.commit_point import OutcomeUnknown
+from einmal.sinks.arrow_rows import ArrowRows
+from einmal.sinks.commit_point import OutcomeUnknown, SinkFailed
 from einmal.sinks.iceberg import IcebergSink
 from einmal.sinks.lake import LakeState, SnapshotSuperseded
 from einmal.sinks.staged_files import directory_of
@@ -199,6 +202,102 @@ def test_files_that_an_earlier_release_has_moved_are_left_and_its_staging_is_rem
         path.touch()
     started(tmp_path).die()
     assert data.exists() and not batch.parent.exists()
+
+
+def written(location: Path, batch_id: int, rows: pyarrow.Table) -> RunUnderTest:
+    """A run that has committed these rows."""
+    assert IcebergHooks().sink(location).problems(NAME, ArrowRows([rows]).schema) == []
+    run = RunUnderTest(IcebergHooks(), location, NAME, prepares=False)
+    run.start()
+    run.stage_rows(batch_id, ArrowRows([rows]))
+    run.record(batch_id)
+    run.commit()
+    return run
+
+
+BEYOND: Final = {
+    "timestamp": pyarrow.array([0, 253_402_300_800_000_000]).cast(pyarrow.timestamp("us", "UTC")),
+    "timestamp_ntz": pyarrow.array([0, -62_135_596_800_000_001]).cast(pyarrow.timestamp("us")),
+    "date": pyarrow.array([0, 2_932_897], pyarrow.int32()).cast(pyarrow.date32()),
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_times_that_python_does_not_have_are_written_without_bounds(tmp_path: Path, kind: str) -> None:
+    rows = pyarrow.table({"id": [1, 2], "time": BEYOND[kind]})
+    written(tmp_path, 0, rows).die()
+    table = table_at(tmp_path)
+    (file,) = (each.file for each in table.scan().plan_files())
+    number, time = (table.schema().find_field(name).field_id for name in ("id", "time"))
+    assert (set(file.lower_bounds), file.null_value_counts) == ({number}, {number: 0, time: 0})
+    assert table.scan().to_arrow().cast(rows.schema).equals(rows)
+
+
+@pytest.mark.parametrize("inside", ["", "struct", "list"])
+def test_required_column_needs_rows_that_are_never_null(tmp_path: Path, inside: str) -> None:
+    def table_with(*, nullable: bool) -> pyarrow.Table:
+        field = pyarrow.field("id", pyarrow.int64(), nullable=nullable)
+        kinds = {"struct": pyarrow.struct([field]), "list": pyarrow.list_(field.with_name("element"))}
+        if inside:
+            field = pyarrow.field("c", kinds[inside])
+        values = {"": 7, "struct": {"id": 7}, "list": [7]}[inside]
+        return pyarrow.table([pyarrow.array([values], field.type)], schema=pyarrow.schema([field]))
+
+    rows, with_null = table_with(nullable=False), table_with(nullable=True)
+    sink = IcebergHooks().sink(tmp_path)
+    catalog = sink.lake_table._catalog  # type: ignore[attr-defined]
+    catalog.create_namespace("lake")
+    catalog.create_table("lake.words", schema=rows.schema)
+    ((problem, hint),) = sink.problems(NAME, ArrowRows([with_null]).schema)
+    assert "is required, and in the rows it may be NULL" in problem and hint
+    written(tmp_path, 0, rows).die()
+    assert table_at(tmp_path).scan().to_arrow().to_pylist() == rows.to_pylist()
+
+
+NESTED: Final = pyarrow.table(
+    {
+        "id": [1],
+        "v": [1],
+        "s": [{"a": [{"b": 1}], "c.d": "x"}],
+        "m": pyarrow.array([[("k", {"e": 1})]], pyarrow.map_(pyarrow.string(), pyarrow.struct({"e": pyarrow.int64()}))),
+    }
+)
+
+
+def renamed_column(location: Path) -> None:
+    with table_at(location).update_schema() as update:
+        update.rename_column("v", "w")
+
+
+def dropped_column(location: Path) -> None:
+    with table_at(location).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("v")
+
+
+@pytest.mark.parametrize("change", [renamed_column, dropped_column])
+def test_column_that_gets_the_name_of_another_one_does_not_get_its_values(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Readers find the columns in a file by numbers, which stay: those of nested fields, too."""
+    run = written(tmp_path, 0, NESTED)
+    run.stage_rows(1, ArrowRows([NESTED]))
+    run.record(1)
+    change(tmp_path)
+    with table_at(tmp_path).update_schema() as update:
+        update.add_column("v", LongType())
+    with pytest.raises(SinkFailed, match="another one of its name"):
+        # Its files have the number of the former column.
+        run.commit()
+    run.abort()
+    run.stage_rows(1, ArrowRows([NESTED]))
+    run.record(1)
+    run.commit()
+    run.die()
+    table = table_at(tmp_path)
+    old = {"v": None} | ({"w": 1} if change is renamed_column else {})
+    new = {"v": 1} | ({"w": None} if change is renamed_column else {})
+    (row,) = NESTED.to_pylist()
+    assert sorted(table.scan().to_arrow().to_pylist(), key=lambda each: each["v"] or 0) == [row | old, row | new]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from einmal.sinks.lake import (
     LakeState,
     LakeTable,
     SnapshotSuperseded,
+    library_errors,
     state_as_json,
 )
 from einmal.sinks.row_schema import RowSchema
@@ -130,14 +131,15 @@ class DeltaLakeTable(LakeTable):
             version += state.committed.producer_epoch + 1
         if before is not None and version <= before:
             raise SnapshotSuperseded(f"version {version} of {name!r} after {before}")
-        self._write_record(name, version, state, is_new=acquires)
+        with library_errors():
+            self._write_record(name, version, state, is_new=acquires)
+            columns = _columns_with_statistics(snapshot.metadata().configuration)
+            actions = [self._action(file, columns) for file in files]
         properties = CommitProperties(
             custom_metadata={"einmal.pipeline": name, "einmal.record": state.record},
             max_commit_retries=0,
             app_transactions=[Transaction(f"{_PREFIX}{name}", version, time.time_ns() // 1_000_000)],
         )
-        columns = _columns_with_statistics(snapshot.metadata().configuration)
-        actions = [self._action(file, columns) for file in files]
         try:
             snapshot.create_write_transaction(actions, "append", snapshot.schema(), commit_properties=properties)
         except CommitFailedError as error:

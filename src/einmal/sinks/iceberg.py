@@ -12,7 +12,7 @@ wrong for a comparison: here each try is a single one, whatever the table's prop
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlparse
@@ -21,9 +21,10 @@ from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.arrow_rows import arrow_type
 from einmal.sinks.commit_point import Identity, SinkFailed
-from einmal.sinks.lake import LakeSink, LakeState, LakeTable, SnapshotSuperseded, state_as_json
+from einmal.sinks.iceberg_files import data_file
+from einmal.sinks.lake import LakeSink, LakeState, LakeTable, SnapshotSuperseded, library_errors, state_as_json
 from einmal.sinks.row_schema import RowSchema
-from einmal.sinks.staged_files import StagedFile
+from einmal.sinks.staged_files import FieldIds, StagedFile, field_ids, inner_fields
 from einmal.types import ProducerEpoch, ProducerId
 
 _EPOCH: Final = "einmal.epoch."
@@ -112,18 +113,21 @@ class IcebergTable(LakeTable):
         # This changes this copy of the metadata alone: properties are sent only where a transaction sets them.
         snapshot.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         summary = {"einmal.pipeline": name, "einmal.epoch": str(state.epoch), "einmal.record": _short(state.record)}
-        transaction = snapshot.transaction()
-        try:
-            if files:
-                paths = [file.path.as_posix() for file in files]
-                transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
-            else:
-                with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                    pass
+        with library_errors():
+            transaction = snapshot.transaction()
+            update = transaction.update_snapshot(snapshot_properties=summary)
+            appends = update.merge_append if files and _merges(snapshot) else update.fast_append
+            with appends() as append:
+                for file in files:
+                    append.append_data_file(data_file(snapshot.metadata, file))
             transaction.set_properties({f"{_EPOCH}{name}": str(state.epoch), f"{_STATE}{name}": state_as_json(state)})
+        try:
             transaction.commit_transaction()
         except CommitFailedException as error:
             raise SnapshotSuperseded(str(error)) from error
+
+    def field_ids(self, snapshot: Any) -> FieldIds:
+        return field_ids(snapshot.schema().as_arrow())
 
     def create(self, schema: RowSchema) -> None:
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
@@ -139,13 +143,18 @@ class IcebergTable(LakeTable):
         if snapshot.spec().fields:
             problems.append(("the table is partitioned", "einmal writes tables without partitions"))
         columns = {field.name: field for field in snapshot.schema().as_arrow()}
-        for field in _arrow(schema):
+        nulls: list[str] = []
+        for field in _arrow(schema, {column.name: column.nullable for column in schema}):
             column = columns.pop(field.name, None)
             if column is None:
                 problems.append((f"the table has no column {field.name!r}", "add it to the table first"))
             elif _plain(column.type) != _plain(field.type):
                 kinds = f"{_plain(column.type)} in the table, and {_plain(field.type)} in the rows"
                 problems.append((f"column {field.name!r} is {kinds}", "cast it in the query"))
+            else:
+                nulls += _required(column, field, field.name)
+        hint = "make it so in the query: coalesce(…, lit(…)) of a column, or make it optional in the table"
+        problems += [(f"{name} of the table is required, and in the rows it may be NULL", hint) for name in nulls]
         return problems + [
             (f"column {column.name!r} of the table is required, and the rows have none", "select it in the query")
             for column in columns.values()
@@ -162,11 +171,29 @@ def _short(record: str | None) -> str:
         return ""
 
 
-def _arrow(schema: RowSchema) -> Any:
-    """Columns may be NULL in files that lack them."""
+def _merges(snapshot: Any) -> bool:
+    from pyiceberg.table import TableProperties
+    from pyiceberg.utils.properties import property_as_bool
+
+    default = TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
+    return bool(property_as_bool(snapshot.properties, TableProperties.MANIFEST_MERGE_ENABLED, default))
+
+
+def _arrow(schema: RowSchema, nullable: Mapping[str, bool] | None = None) -> Any:
+    """By default columns may be NULL, in files that lack them."""
     import pyarrow
 
-    return pyarrow.schema([pyarrow.field(field.name, arrow_type(field.type)) for field in schema])
+    may_be_null = nullable or {}
+    fields = [(field.name, arrow_type(field.type), may_be_null.get(field.name, True)) for field in schema]
+    return pyarrow.schema([pyarrow.field(*field) for field in fields])
+
+
+def _required(column: Any, rows: Any, path: str) -> Iterator[str]:
+    """The parts of a column that are required in the table, and may be NULL in the rows. Both have one type."""
+    if not column.nullable and rows.nullable:
+        yield f"column {path!r}"
+    for (name, part), (_, of_rows) in zip(inner_fields(column.type), inner_fields(rows.type), strict=True):
+        yield from _required(part, of_rows, f"{path}.{name}")
 
 
 def _plain(kind: Any) -> str:

@@ -47,7 +47,7 @@ from einmal.sinks.commit_point import (
 )
 from einmal.sinks.row_schema import ArrayRowType, MapRowType, RowSchema, RowType
 from einmal.sinks.sink import Opening, RowSink
-from einmal.sinks.staged_files import StagedFile, StagedFiles
+from einmal.sinks.staged_files import FieldIds, StagedFile, StagedFiles
 from einmal.types import ProducerEpoch, ProducerId
 
 _TRIES_MAX: Final = 100
@@ -135,9 +135,13 @@ class LakeTable(ABC):
         """Return the id by which tables differ that have one directory, one after the other; empty: only one can."""
         return ""
 
+    def field_ids(self, snapshot: Any) -> FieldIds:
+        """Return the numbers by which readers find the columns in a file; none where they go by names."""
+        return {}
+
     @abstractmethod
     def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
-        """One try on this snapshot. Raises SnapshotSuperseded."""
+        """One try on this snapshot. Raises SnapshotSuperseded, and SinkFailed where nothing was sent."""
 
     @abstractmethod
     def create(self, schema: RowSchema) -> None:
@@ -156,6 +160,8 @@ class LakeCommitPoint(RowCommitPoint):
         self._epoch: ProducerId | None = None
         self._schema: RowSchema | None = None
         """Columns of the rows that were staged last."""
+        self._ids: FieldIds = {}
+        """Numbers that these have in their files."""
         self._recorded: tuple[Identity, str | None] | None = None
         """The open transaction, and its record."""
         self._published: tuple[StagedFile, ...] = ()
@@ -166,7 +172,7 @@ class LakeCommitPoint(RowCommitPoint):
         """The record that this run has read or committed, encoded; None: it has done neither."""
 
     def look(self) -> CommitRecord | None:
-        with _errors():
+        with library_errors():
             snapshot = self._table.load()
             if snapshot is None:
                 return None
@@ -180,7 +186,7 @@ class LakeCommitPoint(RowCommitPoint):
 
         state = self._commit(next_epoch, (), is_own=lambda _: False)
         self._epoch, self._last = ProducerId(state.epoch), None
-        with _errors():
+        with library_errors():
             files = self._files()
             for identity in files.transactions(state.epoch):
                 self._remove(files, identity, state)
@@ -191,30 +197,31 @@ class LakeCommitPoint(RowCommitPoint):
 
     def read(self) -> CommitRecord | None:
         assert self._epoch is not None, "read follows acquire"
-        with _errors():
+        with library_errors():
             state = self._current(Identity(self._epoch, ProducerEpoch(0)))
             self._last = (state.record,)
             return stored_record.decoded(self._name, state.record)
 
     def check(self, identity: Identity) -> None:
-        with _errors():
+        with library_errors():
             self._compare_record(self._current(identity))
 
     def stage(self, identity: Identity, batch_id: int, rows: BatchRows) -> tuple[Output, ...]:
-        with _errors():
+        with library_errors():
             snapshot, _ = self._snapshot(identity)
             self._schema = rows.schema
             self._check(snapshot)
+            self._ids = self._ids_in(snapshot)
             files = self._files()
             files.check_unpublished(identity, batch_id, self._table.data)
-        outputs = files.write(rows, self._table.label, identity, batch_id)
+        outputs = files.write(rows, self._table.label, identity, batch_id, self._ids)
         for output in outputs:
             self._notify(events.PartitionWritten(batch_id, output.topic, output.partition, output.count))
         return outputs
 
     def record(self, identity: Identity, record: CommitRecord | None) -> None:
         assert self._recorded is None, "one transaction at a time"
-        with _errors():
+        with library_errors():
             self._current(identity)
             self._published = self._files().publish(identity, self._table.data)
         self._recorded = identity, None if record is None else record.encode().decode()
@@ -230,6 +237,8 @@ class LakeCommitPoint(RowCommitPoint):
             if self._published:
                 # The table may have been altered since the rows were staged.
                 self._check(snapshot)
+                if self._ids_in(snapshot) != self._ids:
+                    raise SinkFailed(f"a column of {self._table.label} was replaced by another one of its name")
             return LakeState(state.epoch, identity, record, time.time_ns() // 1_000_000)
 
         try:
@@ -246,7 +255,7 @@ class LakeCommitPoint(RowCommitPoint):
 
     def abort(self, identity: Identity) -> Identity:
         self.abandon()
-        with _errors():
+        with library_errors():
             state = self._current(identity)
             files = self._files()
             if self._epoch is None and identity not in files.transactions(identity.producer_id + 1):
@@ -307,6 +316,12 @@ class LakeCommitPoint(RowCommitPoint):
             reason = "; ".join(f"{problem} ({hint})" for problem, hint in problems)
             raise SinkFailed(reason, will_again=True)
 
+    def _ids_in(self, snapshot: Any) -> FieldIds:
+        assert self._schema is not None, "rows were staged"
+        return {
+            path: number for path, number in self._table.field_ids(snapshot).items() if path[0] in self._schema.names
+        }
+
     def _commit(
         self,
         change: Callable[[Any, LakeState], LakeState],
@@ -319,7 +334,7 @@ class LakeCommitPoint(RowCommitPoint):
         raises."""
         refusal: SnapshotSuperseded | None = None
         for _ in range(_TRIES_MAX):
-            with _errors():
+            with library_errors():
                 snapshot = self._table.load()
                 if snapshot is None:
                     raise SinkFailed(f"there is no table {self._table.label}")
@@ -332,6 +347,8 @@ class LakeCommitPoint(RowCommitPoint):
                     # A request that the library repeated met its own commit.
                     return state
                 time.sleep(_PAUSE_S)
+            except SinkFailed:
+                raise
             except Exception as error:
                 if not is_own(state):
                     raise OutcomeUnknown(f"commit of {self._table.label}: {error}") from error
@@ -373,12 +390,12 @@ class LakeSink(RowSink):
         return LakeCommitPoint(self.lake_table, opening)
 
     def identity(self) -> str | None:
-        with _errors():
+        with library_errors():
             snapshot = self.lake_table.load()
             return None if snapshot is None else self.lake_table.identity(snapshot)
 
     def problems(self, name: str, schema: RowSchema | None) -> list[tuple[str, str]]:
-        with _errors():
+        with library_errors():
             if schema is not None:
                 return prepare_table(self.lake_table, schema)
             if self.lake_table.load() is None:
@@ -387,7 +404,7 @@ class LakeSink(RowSink):
             return []
 
     def committed(self) -> Mapping[str, Committed]:
-        with _errors():
+        with library_errors():
             table = self.lake_table
             snapshot = table.load()
             states = {} if snapshot is None else {name: table.state(snapshot, name) for name in table.names(snapshot)}
@@ -461,11 +478,11 @@ def _compare(name: str, state: LakeState, identity: Identity) -> None:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
+def library_errors() -> Iterator[None]:
     """Errors of a library as those of a sink."""
     try:
         yield
-    except (SinkError, PipelineRefused, UnreadableCommitRecord, AssertionError):
+    except (SinkError, PipelineRefused, UnreadableCommitRecord, SnapshotSuperseded, AssertionError):
         raise
     except Exception as error:
         raise SinkFailed(f"{type(error).__name__}: {error}") from error

@@ -27,7 +27,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,9 @@ _ROWS_PER_GROUP: Final = 128 * 1024
 _CHUNK: Final = 1024 * 1024
 _REMOVALS_MAX: Final = 10
 """A task that is still writing may add a file while its directory is being removed."""
+FieldIds = Mapping[tuple[str, ...], int]
+"""Number of each column, and field in it, of a table whose files have them; by the names of those that it is in."""
+_FIELD_ID: Final = b"PARQUET:field_id"
 _NAN: Final = "einmal.nan"
 """In the metadata of a file: see ``columns_with_nan``."""
 
@@ -96,7 +99,9 @@ class StagedFiles:
         else."""
         self._home = self._root / directory_of(self._name, database)
 
-    def write(self, rows: BatchRows, table: str, identity: Identity, batch_id: int) -> tuple[Output, ...]:
+    def write(
+        self, rows: BatchRows, table: str, identity: Identity, batch_id: int, ids: FieldIds | None = None
+    ) -> tuple[Output, ...]:
         """Run the tasks. Raises SinkFailed, and what they raise."""
         directory = self._home / _batch_name(identity, batch_id)
         try:
@@ -104,7 +109,7 @@ class StagedFiles:
             flush_directory(directory.parent)
         except OSError as error:
             raise SinkFailed(f"the staging directory {directory} cannot be made: {error.strerror}") from error
-        reports = rows.write(partial(_stage, directory, strict=self._strict))
+        reports = rows.write(partial(_stage, directory, strict=self._strict, ids=dict(ids or {})))
         self._reported[identity] = tuple(
             StagedFile(directory / _file_name(report.part, report.attempt), report.rows, report.size, report.crc)
             for report in reports
@@ -237,13 +242,21 @@ def _file_name(partition: int, attempt: int) -> str:
     return f"part-{partition:05d}-{attempt}.parquet"
 
 
-def _stage(directory: Path, attempt: TaskAttempt, batches: Iterator[Any], *, strict: bool) -> PartReport | None:
-    file = stage_file(directory, *attempt, batches, strict=strict)
+def _stage(
+    directory: Path, attempt: TaskAttempt, batches: Iterator[Any], *, strict: bool, ids: FieldIds
+) -> PartReport | None:
+    file = stage_file(directory, *attempt, batches, strict=strict, ids=ids)
     return None if file is None else PartReport(*attempt, file.count, file.size, file.crc)
 
 
 def stage_file(
-    directory: Path, partition: int, attempt: int, batches: Iterator[Any], *, strict: bool = False
+    directory: Path,
+    partition: int,
+    attempt: int,
+    batches: Iterator[Any],
+    *,
+    strict: bool = False,
+    ids: FieldIds | None = None,
 ) -> StagedFile | None:
     """Write the rows of one attempt durably; None: there are no rows. Raises NotText."""
     path = directory / _file_name(partition, attempt)
@@ -261,7 +274,7 @@ def stage_file(
         ) from error
     try:
         with sink:
-            count = _write(sink, first, with_rows)
+            count = _write(sink, first, with_rows, ids or {})
             os.fsync(sink.fileno())
         temporary.rename(path)
     except BaseException:
@@ -290,14 +303,15 @@ def _checked(rows: Any, *, strict: bool) -> Any:
     return RecordBatch.from_arrays([*columns, array(why, string())], names=[*rows.schema.names, REFUSAL])
 
 
-def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
+def _write(sink: _CountedFile, first: Any, others: Iterator[Any], ids: FieldIds) -> int:
     """Row groups of a size that readers like: Spark's batches have 10,000 rows."""
-    from pyarrow import Table, parquet
+    from pyarrow import Table, parquet, schema
 
     count, waiting = 0, [first]
     with_nan: set[tuple[str, ...]] = set()
+    numbered = schema([_numbered(field, (field.name,), ids) for field in first.schema])
     # Without Arrow's own schema, which has the session's time zone: Parquet has times in UTC.
-    with parquet.ParquetWriter(sink, first.schema, store_schema=False) as writer:
+    with parquet.ParquetWriter(sink, numbered, store_schema=False) as writer:
 
         def flush() -> None:
             table = Table.from_batches(waiting)
@@ -319,6 +333,45 @@ def _write(sink: _CountedFile, first: Any, others: Iterator[Any]) -> int:
         if with_nan:
             writer.add_key_value_metadata({_NAN: json.dumps(sorted(with_nan))})
     return count
+
+
+def field_ids(fields: Any, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], int]:
+    """Return the numbers that fields of Arrow have."""
+    ids: dict[tuple[str, ...], int] = {}
+    for field in fields:
+        names = (*above, field.name)
+        ids[names] = int(field.metadata[_FIELD_ID])
+        ids |= field_ids([inner.with_name(name) for name, inner in inner_fields(field.type)], names)
+    return ids
+
+
+def inner_fields(kind: Any) -> list[tuple[str, Any]]:
+    """The fields in a type of Arrow, under Parquet's names."""
+    from pyarrow import types
+
+    if types.is_map(kind):
+        return [("key", kind.key_field), ("value", kind.item_field)]
+    if types.is_list(kind) or types.is_large_list(kind):
+        return [("element", kind.value_field)]
+    return [(field.name, field) for field in kind] if types.is_struct(kind) else []
+
+
+def _numbered(field: Any, names: tuple[str, ...], ids: FieldIds) -> Any:
+    """The field with its number, and so all fields in it."""
+    if names not in ids:
+        return field
+    import pyarrow
+    from pyarrow import types
+
+    kind = field.type
+    inner = [_numbered(inside, (*names, name), ids) for name, inside in inner_fields(kind)]
+    if types.is_struct(kind):
+        kind = pyarrow.struct(inner)
+    elif types.is_map(kind):
+        kind = pyarrow.map_(*inner)
+    elif inner:
+        kind = pyarrow.large_list(*inner) if types.is_large_list(kind) else pyarrow.list_(*inner)
+    return pyarrow.field(field.name, kind, field.nullable, {_FIELD_ID: str(ids[names])})
 
 
 def _with_nan(fields: Any, columns: Any) -> Iterator[tuple[str, ...]]:

@@ -82,7 +82,7 @@ def test_table_that_is_altered_between_staging_and_insert_gets_no_row(tmp_path: 
     run.start()
     run.stage(0, rows_of(0))
     with hooks._connected(tmp_path) as connection:
-        connection.execute("ALTER TABLE words ALTER COLUMN id TYPE numeric(20, 2)")
+        connection.execute("ALTER TABLE words ALTER COLUMN id TYPE numeric(21, 2)")
     with pytest.raises(SinkFailed, match="was altered"):
         run.record(0)
     run.abort()
