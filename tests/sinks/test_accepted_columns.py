@@ -100,7 +100,7 @@ def written(sink: Any, location: Path, schema: StructType, number: int) -> int:
         table = sink.lake_table
         snapshot = table.load()
         table.data.mkdir(parents=True, exist_ok=True)
-        file = stage_file(table.data, number, 0, iter([batch]))
+        file = stage_file(table.data, number, 0, iter([batch]), ids=table.field_ids(snapshot))
         assert file is not None
         state = LakeState(1, Identity(ProducerId(1), ProducerEpoch(number)), None, number)
         table.commit(snapshot, "name", state, [file])

@@ -15,7 +15,7 @@ from einmal.sinks.lake import LakeSink, LakeState, LakeTable, SnapshotSuperseded
 from einmal.sinks.sink import Opening
 from einmal.sinks.staged_files import directory_of
 from einmal.spark.environment.plans.row_schemas import schema_of
-from einmal.testing.sinks.driving import RunUnderTest
+from einmal.testing.sinks.driving import RunUnderTest, rows_of
 from tests.sinks.hooks import DeltaHooks, IcebergHooks, OwnHooks
 
 NAME = "words"
@@ -103,6 +103,25 @@ def test_abort_of_the_run_before_leaves_moved_files_to_acquire(hooks: OwnHooks, 
     second.acquire(held)
     assert not moved.exists()
     assert hooks.staged(tmp_path) == []
+
+
+def test_names_that_are_forgotten_leave_their_rows_alone(hooks: OwnHooks, tmp_path: Path) -> None:
+    """As of batch writes without a transactional.id: there may be thousands."""
+    for number in range(3):
+        run = RunUnderTest(hooks, tmp_path, f"write {number}")
+        run.start()
+        run.write(number, rows_of(number))
+        run.commit_point.forget()
+        run.die()
+    table = table_of(hooks, tmp_path)
+    assert table.names(table.load()) == []
+    assert list(hooks.staging(tmp_path).iterdir()) == []
+    if hooks.kind == "delta":
+        assert list((tmp_path / "words" / "_einmal" / "records").iterdir()) == []
+    else:
+        left = {key: text for key, text in table.load().properties.items() if key.startswith("einmal.")}
+        assert list(left) == ["einmal.last-epoch"]
+    assert len(hooks.rows(tmp_path)) == 15
 
 
 def test_run_does_not_continue_above_a_table_that_was_restored(

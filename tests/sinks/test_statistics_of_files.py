@@ -86,10 +86,12 @@ def table_of(chance: random.Random, rows: int, *, nulls: float = 0.2) -> pyarrow
 def committed(table: LakeTable, rows: pyarrow.Table, number: int = 0) -> Path:
     """The data file with the rows, as a task stages it and the driver commits it."""
     table.data.mkdir(parents=True, exist_ok=True)
-    file = stage_file(table.data, number, 0, iter(rows.combine_chunks().to_batches()))
+    snapshot = table.load()
+    batches = iter(rows.combine_chunks().to_batches())
+    file = stage_file(table.data, number, 0, batches, ids=table.field_ids(snapshot))
     assert file is not None
     state = LakeState(1, Identity(ProducerId(1), ProducerEpoch(number)), None, number)
-    table.commit(table.load(), "name", state, [file])
+    table.commit(snapshot, "name", state, [file])
     return file.path
 
 

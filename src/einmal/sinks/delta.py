@@ -4,7 +4,8 @@ Delta's own pair of an application's id and version (the action ``txn``) is the 
 
     appId     einmal/NAME
     version   epoch * 2**32 + the number of the transaction in this epoch; larger with each commit
-    record    _einmal/records/NAME/VERSION.json in the table's directory, durable before the commit that names it
+    record    _einmal/records/NAME/VERSION.json in the table's directory, durable before the commit that names it;
+              none of a name that was forgotten, whose version ends with the largest number
 
 Two drivers that acquire a name at once make the same version. So the file of an epoch is created and never replaced:
 whoever finds it takes the next epoch, and nobody writes an older record under a version that another one commits.
@@ -49,6 +50,8 @@ from einmal.types import ProducerEpoch, ProducerId
 
 _TRANSACTIONS: Final = 2**32
 """Number of transactions of one epoch."""
+_FORGOTTEN: Final = _TRANSACTIONS - 1
+"""In place of the number: the name has no record, and no file of one."""
 _PREFIX: Final = "einmal/"
 _NAME_FILE: Final = "name"
 _WRITER_VERSION_MAX: Final = 2
@@ -98,6 +101,8 @@ class DeltaLakeTable(LakeTable):
         version = snapshot.transaction_version(f"{_PREFIX}{name}")
         if version is None and not self._record_files(name):
             return LakeState()
+        if version is not None and version % _TRANSACTIONS == _FORGOTTEN:
+            return _uncertain(version // _TRANSACTIONS, None)
         text = "" if version is None else self._record_text(name, version)
         if not text:
             later = self.load()
@@ -115,7 +120,7 @@ class DeltaLakeTable(LakeTable):
         # The first file of all may be half-written.
         if last <= _TRANSACTIONS or state.committed == LakeState().committed:
             return LakeState(last // _TRANSACTIONS)
-        return _unreadable(
+        return _uncertain(
             state.epoch,
             f"{MISSING}: {self._record_path(name, last)} is there, and the table has no transaction of it any more. "
             "Either it has expired (delta.setTransactionRetentionDuration), or the table was created again",
@@ -127,12 +132,15 @@ class DeltaLakeTable(LakeTable):
 
         before = snapshot.transaction_version(f"{_PREFIX}{name}")
         version, acquires = state.epoch * _TRANSACTIONS, state.committed.producer_id != state.epoch
-        if not acquires:
+        if state.is_forgotten:
+            version += _FORGOTTEN
+        elif not acquires:
             version += state.committed.producer_epoch + 1
         if before is not None and version <= before:
             raise SnapshotSuperseded(f"version {version} of {name!r} after {before}")
         with library_errors():
-            self._write_record(name, version, state, is_new=acquires)
+            if not state.is_forgotten:
+                self._write_record(name, version, state, is_new=acquires)
             columns = _columns_with_statistics(snapshot.metadata().configuration)
             actions = [self._action(file, columns) for file in files]
         properties = CommitProperties(
@@ -145,6 +153,12 @@ class DeltaLakeTable(LakeTable):
         except CommitFailedError as error:
             raise SnapshotSuperseded(str(error)) from error
         self._remove_records_before(version, name)
+
+    def clear(self, name: str) -> None:
+        directory = self._record_path(name, 0).parent
+        for path in (*self._record_files(name), directory / _NAME_FILE):
+            path.unlink(missing_ok=True)
+        directory.rmdir()
 
     def create(self, schema: RowSchema) -> None:
         from deltalake import DeltaTable, Schema
@@ -239,11 +253,11 @@ def _state_of(version: int, text: str) -> LakeState:
         committed = Identity(ProducerId(int(fields["committed"][0])), ProducerEpoch(int(fields["committed"][1])))
         return LakeState(epoch, committed, fields["record"], int(fields["timestamp_ms"]))
     except (ValueError, LookupError, TypeError):
-        return _unreadable(epoch, text)
+        return _uncertain(epoch, text)
 
 
-def _unreadable(epoch: int, text: str) -> LakeState:
-    """Return the state whose record has a text that is none: nothing is removed that may be committed."""
+def _uncertain(epoch: int, text: str | None) -> LakeState:
+    """Return a state by which nothing is removed that may be committed."""
     return LakeState(epoch, Identity(ProducerId(epoch), ProducerEpoch(_TRANSACTIONS)), text)
 
 

@@ -30,6 +30,8 @@ from einmal.types import ProducerEpoch, ProducerId
 _EPOCH: Final = "einmal.epoch."
 _STATE: Final = "einmal.state."
 """Properties, followed by the name of a pipeline."""
+_LAST_EPOCH: Final = "einmal.last-epoch"
+"""The last epoch of all names that were forgotten."""
 _CATALOG: Final = ("catalog.type", "catalog.uri", "catalog.warehouse", "catalog.credential", "catalog.token")
 _NARROW: Final = ("tinyint", "smallint")
 
@@ -90,6 +92,9 @@ class IcebergTable(LakeTable):
         """A table that is renamed keeps its directory, and a new one of the old name gets the same."""
         return self.identity(snapshot)
 
+    def next_epoch(self, snapshot: Any, name: str) -> int:
+        return max(super().next_epoch(snapshot, name), int(snapshot.properties.get(_LAST_EPOCH, 0)) + 1)
+
     def names(self, snapshot: Any) -> Sequence[str]:
         return [key.removeprefix(_EPOCH) for key in snapshot.properties if key.startswith(_EPOCH)]
 
@@ -120,7 +125,13 @@ class IcebergTable(LakeTable):
             with appends() as append:
                 for file in files:
                     append.append_data_file(data_file(snapshot.metadata, file))
-            transaction.set_properties({f"{_EPOCH}{name}": str(state.epoch), f"{_STATE}{name}": state_as_json(state)})
+            if state.is_forgotten:
+                transaction.remove_properties(f"{_EPOCH}{name}", f"{_STATE}{name}")
+                last = max(state.epoch, self.next_epoch(snapshot, name) - 1)
+                transaction.set_properties({_LAST_EPOCH: str(last)})
+            else:
+                epoch = {f"{_EPOCH}{name}": str(state.epoch)}
+                transaction.set_properties(epoch | {f"{_STATE}{name}": state_as_json(state)})
         try:
             transaction.commit_transaction()
         except CommitFailedException as error:

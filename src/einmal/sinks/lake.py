@@ -84,6 +84,8 @@ class LakeState:
     committed: Identity = Identity(ProducerId(-1), ProducerEpoch(-1))
     record: str | None = None
     timestamp_ms: int = 0
+    is_forgotten: bool = False
+    """Only of a commit: it removes the state, and no epoch of the name is granted again."""
 
 
 class SnapshotSuperseded(Exception):
@@ -142,6 +144,10 @@ class LakeTable(ABC):
     @abstractmethod
     def commit(self, snapshot: Any, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
         """One try on this snapshot. Raises SnapshotSuperseded, and SinkFailed where nothing was sent."""
+
+    def clear(self, name: str) -> None:
+        """Remove what is in the directory of a name that was forgotten. Raises OSError."""
+        return
 
     @abstractmethod
     def create(self, schema: RowSchema) -> None:
@@ -264,6 +270,19 @@ class LakeCommitPoint(RowCommitPoint):
             if self._epoch is not None or not files.is_published(identity, self._table.data):
                 self._remove(files, identity, state)
         return following(identity)
+
+    def forget(self) -> None:
+        identity = self.acquire(None)
+
+        def forgotten(_snapshot: Any, state: LakeState) -> LakeState:
+            _compare(self._name, state, identity)
+            return LakeState(state.epoch, is_forgotten=True)
+
+        self._commit(forgotten, (), is_own=lambda _: False)
+        # What cannot be removed now is in nobody's way.
+        with contextlib.suppress(OSError):
+            self._table.clear(self._name)
+            self._files().clear()
 
     def abandon(self) -> None:
         self._recorded, self._published = None, ()

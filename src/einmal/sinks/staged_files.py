@@ -197,6 +197,10 @@ class StagedFiles:
         for identity in self.transactions(epoch):
             self.discard(identity)
 
+    def clear(self) -> None:
+        """Remove the pipeline's own directory, which is empty. Raises OSError."""
+        self._home.rmdir()
+
     def _directories(self) -> Iterator[tuple[Path, tuple[Any, Any, Any]]]:
         try:
             paths = sorted(self._home.iterdir())
