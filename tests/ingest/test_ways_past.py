@@ -65,11 +65,11 @@ def test_every_refusal_has_a_hint() -> None:
 def test_what_an_input_can_stop_names_the_way_past_it(reason: str) -> None:
     (found,) = [each for each in refusals() if reason in each.reason]
     for way in BY_INPUT[reason]:
-        assert found.hint and way in found.hint, found
+        assert way in found.hint, found
 
 
 def test_errors_of_the_database_that_its_values_cause_name_a_way_past() -> None:
-    refused = session.REFUSED["22021"]
+    refused = session.REFUSED["22021"] or ""
     assert "UTF8" in refused and "under another name" in refused
 
 

@@ -242,10 +242,10 @@ def _circles(declaration: Declaration) -> list[str]:
     ]
     return [
         f"sources.{name} reads topic {topic!r}, {words} {where}: every batch would add records to it, for the next one"
-        f"\nhint: choose another {setting}, or select topics without it"
+        f"\nhint: select topics without it, or choose another {setting}"
         for name, own in sources.items()
         for several, words, setting in (
-            (written, "which is that of", "topic"),
+            (written, "which is that of", "topic: records that are to return name it in a column topic"),
             (letters, "which gets the dead letters of", decoding_settings.TOPIC),
         )
         for where, topic, servers in several

@@ -192,7 +192,8 @@ def _check_circles(missing: Missing, query: PlannedQuery, sink: KafkaFrameSink, 
         for topic in dict.fromkeys(topics) if kind in _KAFKA else ():
             if reads_topic(options, topic, sink.client["bootstrap.servers"]):
                 what = f"topic {topic!r} is a source, and the query writes to it: every batch would add records to it"
-                missing.append((what, "write to another topic, or select topics of the source without it"))
+                hint = "write to another topic, select topics without it, or name it in a column of the rows"
+                missing.append((what, hint))
 
 
 def _warn_of_retention(facts: ClusterFacts, topics: Iterable[str]) -> None:
