@@ -148,6 +148,7 @@ class JsonLinesCommitPoint(RowCommitPoint):
 
     def _compare(self, manifest: Manifest, identity: Identity) -> None:
         epoch = manifest.of(self._name)["epoch"]
+        stored_record.compare_epoch(self._name, identity.producer_id, epoch, str(self._directory))
         if epoch != identity.producer_id:
             raise SinkFenced(f"epoch {epoch} was acquired since this run acquired epoch {identity.producer_id}")
 

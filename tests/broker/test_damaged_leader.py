@@ -136,6 +136,7 @@ async def test_a_coordinator_with_damage_in_its_log_is_succeeded_by_a_whole_one(
     """Also with damage in what its broker has written itself: a coordinator reads it all when it begins to lead."""
     world = ThreeNodes()
     await world.start()
+    await world.make_topic("t")
     await world.make_topic(CONSUMER_OFFSETS)
     first = await world.led(OFFSETS)
     for offset in range(1, RECORDS):

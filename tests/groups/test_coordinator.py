@@ -138,7 +138,8 @@ class Machine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 4), name=st.sampled_from(["a", "a long name", "ü"]), size=st.integers(0, 9))
     def change_metadata(self, number: int, name: str, size: int) -> None:
         consumer = self.consumers[number]
-        consumer.name, consumer.protocols = name, (("range", bytes(size)), *consumer.protocols[1:])
+        # Two of one name would get the same member id.
+        consumer.name, consumer.protocols = f"{name}-{number}-", (("range", bytes(size)), *consumer.protocols[1:])
 
     @rule(number=st.integers(0, 4))
     def ask_for_an_id_and_forget_it(self, number: int) -> None:

@@ -264,10 +264,23 @@ def test_rule_of_a_column_is_refused_at_any_depth_and_not_taken_over(tmp_path: P
         str(tmp_path / "words"), schema=Schema.from_json(json.dumps({"type": "struct", "fields": [column]}))
     )
     rule_of_path = f"{'varchar(3)' if 'VARCHAR' in rule else rule} of {'a' if depth == 'column' else 'c.a'}"
-    problems = DeltaHooks().sink(tmp_path).problems(NAME, schema)
+    field["metadata"] = {}
+    without = from_json({"type": "struct", "fields": [column]})
+    problems = DeltaHooks().sink(tmp_path).problems(NAME, without)
     assert [problem for problem, hint in problems if rule_of_path in problem and hint]
+    # A length is kept where the rows come from.
+    assert (DeltaHooks().sink(tmp_path).problems(NAME, schema) == []) is ("VARCHAR" in rule)
     (tmp_path / "new").mkdir()
     assert DeltaHooks().sink(tmp_path / "new").problems(NAME, schema) == []
+
+
+def test_inner_fields_of_a_created_table_may_be_null_later(tmp_path: Path) -> None:
+    inner = pyarrow.struct([pyarrow.field("a", LONG, nullable=False)])
+    never = pyarrow.schema([("s", inner), ("l", pyarrow.list_(pyarrow.field("element", LONG, nullable=False)))])
+    may_be = pyarrow.schema([("s", pyarrow.struct([("a", LONG)])), ("l", pyarrow.list_(LONG))])
+    sink = DeltaHooks().sink(tmp_path)
+    assert sink.problems(NAME, row_schema(never)) == []
+    assert sink.problems(NAME, row_schema(may_be)) == []
 
 
 @pytest.mark.parametrize("depth", ["column", "field"])

@@ -274,6 +274,23 @@ def dropped_column(location: Path) -> None:
         update.delete_column("v")
 
 
+def test_inner_fields_of_a_created_table_may_be_null_later(tmp_path: Path) -> None:
+    long = pyarrow.int64()
+    never = [
+        ("s", pyarrow.struct([pyarrow.field("a", long, nullable=False)])),
+        ("l", pyarrow.list_(pyarrow.field("element", long, nullable=False))),
+        ("m", pyarrow.map_(pyarrow.string(), pyarrow.field("value", long, nullable=False))),
+    ]
+    may_be = [
+        ("s", pyarrow.struct([("a", long)])),
+        ("l", pyarrow.list_(long)),
+        ("m", pyarrow.map_(pyarrow.string(), long)),
+    ]
+    sink = IcebergHooks().sink(tmp_path)
+    for columns in (never, may_be):
+        assert sink.problems(NAME, ArrowRows([pyarrow.schema(columns).empty_table()]).schema) == []
+
+
 @pytest.mark.parametrize("change", [renamed_column, dropped_column])
 def test_column_that_gets_the_name_of_another_one_does_not_get_its_values(
     tmp_path: Path, change: Callable[[Path], None]

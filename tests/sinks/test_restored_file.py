@@ -19,19 +19,27 @@ from tests.sinks.hooks import DuckDBHooks, OwnHooks, SQLiteHooks
 from tests.sinks.postgres.rig import record
 
 
+@pytest.mark.parametrize("is_older", [False, True], ids=["", "older"])
 @pytest.mark.parametrize("hooks", [SQLiteHooks(), DuckDBHooks()], ids=lambda hooks: hooks.kind)
-def test_run_does_not_continue_above_a_file_that_was_restored(hooks: OwnHooks, tmp_path: Path) -> None:
-    """The copy has the epoch of the run, and lacks its last batch."""
+def test_run_does_not_continue_above_a_file_that_was_restored(
+    hooks: OwnHooks, tmp_path: Path, *, is_older: bool
+) -> None:
+    """The copy lacks the run's last batch. It has the run's epoch, or that of a run before."""
     run = RunUnderTest(hooks, tmp_path, "words", prepares=False)
     run.start()
     copy = tmp_path / "copy"
     shutil.copy(tmp_path / "rows.db", copy)
+    if is_older:
+        run.die()
+        run = RunUnderTest(hooks, tmp_path, "words", prepares=False)
+        run.start()
     run.record(0)
     run.commit()
     for path in tmp_path.glob("rows.db*"):
         path.unlink()
     copy.rename(tmp_path / "rows.db")
-    with pytest.raises(PipelineRefused, match="batch 0, and now it is none"):
+    why = "has epoch 1 .* was granted 2: it was restored" if is_older else "batch 0, and now it is none"
+    with pytest.raises(PipelineRefused, match=why):
         run.record(1)
     run.die()
     assert RunUnderTest(hooks, tmp_path, "words", prepares=False).start() is None
@@ -87,7 +95,7 @@ def test_a_table_that_was_dropped_with_its_rows_is_not_made_anew(hooks: OwnHooks
         connection.execute("DROP TABLE words")
     schema = ArrowRows(tables_of([(2, "two")])).schema
     ((why, hint),) = sink.problems("words", schema)
-    assert "does not exist, and by the record of 'words' it has rows up to batch 0" in why and "reset" in hint
+    assert "does not exist, and by the record of 'words' batches up to 0 are committed" in why and "reset" in hint
     assert sink.problems("another", schema) == []
     # It exists now: its owner has decided.
     assert sink.problems("words", schema) == []

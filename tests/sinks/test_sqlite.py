@@ -160,9 +160,10 @@ def test_a_row_without_its_parent_is_not_committed(tmp_path: Path, is_deferred: 
     run = RunUnderTest(SQLiteHooks(), tmp_path, "values")
     run.start()
     run.stage(0, [(1, "one")])
-    with pytest.raises(SinkFailed, match="FOREIGN KEY"):
+    with pytest.raises(SinkFailed, match="FOREIGN KEY") as failed:
         run.record(0)
         run.commit()
+    assert failed.value.will_again
     run.abort()
     run.die()
     assert SQLiteHooks().rows(tmp_path) == []

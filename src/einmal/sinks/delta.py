@@ -57,8 +57,9 @@ _NAME_FILE: Final = "name"
 _WRITER_VERSION_MAX: Final = 2
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata"})
 """Table features that an append need not do anything for."""
+_NULLABILITY: Final = ("nullable", "containsNull", "valueContainsNull")
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
-_NOT_CHECKED: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start", _VARCHAR)
+_NOT_CHECKED: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 """Metadata of columns, and of fields of structs, whose rules are a writer's to keep."""
 
 
@@ -164,14 +165,15 @@ class DeltaLakeTable(LakeTable):
         from deltalake import DeltaTable, Schema
 
         self._path.mkdir(parents=True, exist_ok=True)
-        # A table's schema is JSON of Spark's. Columns may be NULL in files that lack them.
-        fields = [{**_without_rules(field.as_json), "nullable": True} for field in schema]
+        # A table's schema is JSON of Spark's. Columns may be NULL in files that lack them, and inner fields in the rows
+        # of another version of the query: Delta has no statement that permits it later.
+        fields = [_nullable(_without_rules(field.as_json)) for field in schema]
         DeltaTable.create(
             str(self._path), schema=Schema.from_json(json.dumps({"type": "struct", "fields": fields})), mode="ignore"
         )
 
     def differences(self, snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
-        problems = _protocol_problems(snapshot)
+        problems = _protocol_problems(snapshot, schema)
         columns = {field["name"].lower(): field for field in json.loads(snapshot.schema().to_json())["fields"]}
         nulls: list[str] = []
         for field in schema:
@@ -275,7 +277,7 @@ def _write(path: Path, text: str, mode: str) -> None:
         os.fsync(file.fileno())
 
 
-def _protocol_problems(snapshot: Any) -> list[tuple[str, str]]:
+def _protocol_problems(snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
     metadata, protocol = snapshot.metadata(), snapshot.protocol()
     problems = []
     if metadata.partition_columns:
@@ -287,9 +289,14 @@ def _protocol_problems(snapshot: Any) -> list[tuple[str, str]]:
         what = ", ".join(unknown) or f"writer version {protocol.min_writer_version}"
         problems.append((f"the table demands {what} of its writers", f"einmal knows {', '.join(sorted(_FEATURES))}"))
     rules = [name for name in metadata.configuration if name.startswith("delta.constraints.")]
+    rows = {"fields": [field.as_json for field in schema]}
+    # Rows from a column of the same type have no longer text.
+    lengths = {path: (field.get("metadata") or {}).get(_VARCHAR) for path, field in _fields_of(rows, "")}
     for path, field in _fields_of(json.loads(snapshot.schema().to_json()), ""):
         kept = field.get("metadata") or {}
-        rules += [f"{kept[name] if name == _VARCHAR else name} of {path}" for name in _NOT_CHECKED if name in kept]
+        rules += [f"{name} of {path}" for name in _NOT_CHECKED if name in kept]
+        if _VARCHAR in kept and path in lengths and lengths[path] != kept[_VARCHAR]:
+            rules.append(f"{kept[_VARCHAR]} of {path}")
     return problems + [(f"the table has the rule {rule}", "einmal does not check rules of tables") for rule in rules]
 
 
@@ -335,14 +342,25 @@ def _parts_with_null(kind: Any, rows: Any, path: str) -> Iterator[str]:
 def _without_rules(kind: Any) -> Any:
     """A type or field as JSON, without the rules of the table that the rows may come from."""
     if isinstance(kind, dict):
-        return {name: _without_rules(value) for name, value in kind.items() if name not in _NOT_CHECKED}
+        skipped = (*_NOT_CHECKED, _VARCHAR)
+        return {name: _without_rules(value) for name, value in kind.items() if name not in skipped}
     return [_without_rules(field) for field in kind] if isinstance(kind, list) else kind
+
+
+def _nullable(kind: Any) -> Any:
+    """A type or field as JSON, of which every part may be NULL."""
+    if isinstance(kind, dict):
+        return {
+            name: name in _NULLABILITY or (value if name == "metadata" else _nullable(value))
+            for name, value in kind.items()
+        }
+    return [_nullable(field) for field in kind] if isinstance(kind, list) else kind
 
 
 def _without_nullability(kind: Any) -> Any:
     """A type as JSON, without what may differ between rows and table."""
     if isinstance(kind, dict):
-        skipped = ("nullable", "containsNull", "valueContainsNull", "metadata")
+        skipped = (*_NULLABILITY, "metadata")
         return {name: _without_nullability(value) for name, value in kind.items() if name not in skipped}
     return [_without_nullability(field) for field in kind] if isinstance(kind, list) else kind
 

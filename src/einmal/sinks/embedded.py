@@ -116,6 +116,10 @@ class Database(ABC):
     def is_open(self, connection: Any, error: Exception) -> bool:
         """Whether the transaction can still be committed after this error of COMMIT: somebody reads."""
 
+    def is_violated(self, error: Exception) -> bool:
+        """Whether COMMIT has failed for a constraint that the rows violate, and will again."""
+        return False
+
     @abstractmethod
     def refuses_rows(self, error: Exception) -> bool:
         """Whether the rows are the cause, so that they fail again."""
@@ -336,8 +340,10 @@ class EmbeddedCommitPoint(RowCommitPoint):
             raise
 
     def _compare(self, connection: Any, identity: Identity) -> tuple[Any, ...]:
-        """The row of the pipeline. Raises SinkFenced where its epoch is another one."""
+        """The row of the pipeline. Raises SinkFenced, PipelineRefused where its epoch is another one."""
         row = _row(connection, self._name) if _has_commits(connection) else None
+        if row is not None:
+            stored_record.compare_epoch(self._name, identity.producer_id, row[0], str(self._database.path))
         if row is None or row[0] != identity.producer_id:
             current = "the name was deleted" if row is None else f"epoch {row[0]} was acquired"
             raise SinkFenced(f"{current} since this run acquired epoch {identity.producer_id} of {self._name!r}")
@@ -353,7 +359,9 @@ class EmbeddedCommitPoint(RowCommitPoint):
             connection.execute("COMMIT")
         except self._database.errors as error:
             if self._database.is_open(connection, error):
-                raise SinkFailed(f"{self._database.path} cannot be committed: {error}") from error
+                raise SinkFailed(
+                    f"{self._database.path} cannot be committed: {error}", will_again=self._database.is_violated(error)
+                ) from error
             if connection is self._transaction:
                 self._rollback()
             raise OutcomeUnknown(f"COMMIT in {self._database.path}: {error}") from error

@@ -142,7 +142,11 @@ class IcebergTable(LakeTable):
 
     def create(self, schema: RowSchema) -> None:
         self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-        self._catalog.create_table_if_not_exists(self._identifier, schema=_arrow(schema))
+        import pyarrow
+
+        # Inner fields, too: those of the rows of another version of the query.
+        fields = [pyarrow.field(field.name, _nullable(field.type)) for field in _arrow(schema)]
+        self._catalog.create_table_if_not_exists(self._identifier, schema=pyarrow.schema(fields))
 
     def differences(self, snapshot: Any, schema: RowSchema) -> list[tuple[str, str]]:
         narrow = [field for field in schema if str(field.type) in _NARROW]
@@ -197,6 +201,19 @@ def _arrow(schema: RowSchema, nullable: Mapping[str, bool] | None = None) -> Any
     may_be_null = nullable or {}
     fields = [(field.name, arrow_type(field.type), may_be_null.get(field.name, True)) for field in schema]
     return pyarrow.schema([pyarrow.field(*field) for field in fields])
+
+
+def _nullable(kind: Any) -> Any:
+    """A type of Arrow's, of which every part may be NULL, but the keys of maps."""
+    import pyarrow
+
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([pyarrow.field(field.name, _nullable(field.type)) for field in kind])
+    if pyarrow.types.is_list(kind):
+        return pyarrow.list_(pyarrow.field(kind.value_field.name, _nullable(kind.value_type)))
+    if pyarrow.types.is_map(kind):
+        return pyarrow.map_(kind.key_type, _nullable(kind.item_type))
+    return kind
 
 
 def _required(column: Any, rows: Any, path: str) -> Iterator[str]:

@@ -490,6 +490,8 @@ def _without_counterpart(kind: RowType) -> str | None:
 
 
 def _compare(name: str, state: LakeState, identity: Identity) -> None:
+    """Raises SinkFenced, PipelineRefused."""
+    stored_record.compare_epoch(name, identity.producer_id, state.epoch, "the table")
     if state.epoch != identity.producer_id:
         raise SinkFenced(
             f"epoch {state.epoch} of {name!r} was acquired since this run acquired epoch {identity.producer_id}"

@@ -97,6 +97,9 @@ class SQLite(Database):
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT) and bool(connection.in_transaction)
 
+    def is_violated(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError)
+
     def refuses_rows(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | sqlite3.ProgrammingError)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from einmal.commit_protocol.batch_plan import NOBODY
+from einmal.commit_protocol.batch_plan import BATCH_WRITES, NOBODY
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord, decode
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.commit_point import Committed
 
 MISSING: Final = "missing"
 """Beginning of the text that a sink has in place of a record that is lost: why it is."""
+_RESTORED_HINT: Final = "start the pipeline again: it compares its checkpoint with the record, and reports what to do"
+
 Known = tuple[str | None]
 """The text that a run has read or committed; it may be none."""
 
@@ -37,14 +39,25 @@ def missing_table(name: str, text: str | None, table: str) -> list[tuple[str, st
     except UnreadableCommitRecord:
         # Whoever reads the record next is refused.
         return []
-    if record is None or record.query_id == NOBODY:
+    # Batch writes continue nothing: each may be into another table.
+    if record is None or record.query_id in (NOBODY, BATCH_WRITES):
         return []
     return [
         (
-            f"table {table} does not exist, and by the record of {name!r} it has rows up to batch {record.batch_id}",
-            "restore it; or create it, to continue without them; or begin anew: einmal pipeline reset",
+            f"table {table} does not exist, and by the record of {name!r} batches up to {record.batch_id} are "
+            "committed: in it, or in another table, if the option was changed",
+            "restore it; or create it, to continue without those rows; or begin anew: einmal pipeline reset",
         )
     ]
+
+
+def compare_epoch(name: str, granted: int, stored: int, location: str) -> None:
+    """Epochs only rise: a lower one than this run's is of before the run. Raises PipelineRefused."""
+    if 0 < stored < granted:
+        raise PipelineRefused(
+            f"{name!r} has epoch {stored} in {location}, and this run was granted {granted}: it was restored",
+            _RESTORED_HINT,
+        )
 
 
 def compare(name: str, known: Known | None, stored: str | None, location: str, cause: str) -> None:
@@ -57,7 +70,7 @@ def compare(name: str, known: Known | None, stored: str | None, location: str, c
     was, now = described(name, known[0]), described(name, stored)
     raise PipelineRefused(
         f"the last commit of {name!r} in {location} was {was}, and now it is {now}: {cause}",
-        "start the pipeline again: it compares its checkpoint with the record, and reports what to do",
+        _RESTORED_HINT,
     )
 
 

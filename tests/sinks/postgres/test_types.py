@@ -117,11 +117,25 @@ def test_what_is_no_table_is_refused(rig: Rig) -> None:
         assert what in found
 
 
+def test_a_look_at_a_partitioned_table_locks_no_partition_until_the_commit(rig: Rig) -> None:
+    """A maintenance of cold partitions in one transaction would wait for the pipeline, and it for them."""
+    rig.rows("CREATE TABLE t (n int UNIQUE) PARTITION BY LIST (n)")
+    for number in range(3):
+        rig.rows(f"CREATE TABLE t_{number} PARTITION OF t FOR VALUES IN ({number})")
+    query = Query(rig)
+    query.driver.stage(0, rig.spark.sql("SELECT 1 AS n"))
+    query.driver.record(0)
+    locked = "SELECT DISTINCT relation::regclass::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+    names = {name for (name,) in rig.rows(f"{locked} WHERE c.relkind = 'r' AND c.relname LIKE 't_%'")}
+    query.driver.commit()
+    assert names == {"t_1"}
+
+
 def test_a_table_that_was_dropped_with_its_rows_is_not_made_anew(rig: Rig) -> None:
     query = Query(rig)
     query.write("SELECT 1 AS n")
     rig.rows("DROP TABLE t")
-    why = "table t does not exist, and by the record of .* it has rows up to batch 0"
+    why = "table t does not exist, and by the record of .* batches up to 0 are committed"
     with pytest.raises(PreflightFailed, match=why):
         query.write("SELECT 2 AS n")
     schema = rig.spark.sql("SELECT 1 AS n").schema

@@ -11,12 +11,18 @@ from psycopg import sql
 from einmal.postgresql.names import TableName
 from einmal.sinks.postgres.session import Session
 
+_PARTITIONS: Final = (
+    "WITH RECURSIVE tree AS (SELECT inhrelid AS relid FROM pg_inherits JOIN pg_class ON oid = inhparent"
+    " WHERE inhparent = {} AND relkind = 'p'"
+    " UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid) SELECT relid FROM tree"
+)
+"""All partitions below a table. ``pg_partition_tree`` would lock each of them until the end of the transaction."""
 _TABLE: Final = sql.SQL(
     "SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relhasrules,"
     # A partition that is no ordinary, logged table.
     " (SELECT ARRAY[p.oid::regclass::text, p.relkind::text, p.relpersistence::text]"
-    "  FROM pg_partition_tree(c.oid::regclass) t JOIN pg_class p ON p.oid = t.relid"
-    "  WHERE t.isleaf AND p.oid <> c.oid AND (p.relkind <> 'r' OR p.relpersistence <> 'p') ORDER BY 1 LIMIT 1)"
+    f"  FROM ({_PARTITIONS.format('c.oid')}) t JOIN pg_class p ON p.oid = t.relid"
+    "  WHERE p.relkind <> 'p' AND (p.relkind <> 'r' OR p.relpersistence <> 'p') ORDER BY 1 LIMIT 1)"
     " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"
 )
 _COLUMNS: Final = sql.SQL(
@@ -48,7 +54,7 @@ _KEYS: Final = sql.SQL(
     " FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid"
     " CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, number)"
     " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
-    " WHERE (i.indrelid = %(table)s OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(table)s::oid::regclass)))"
+    f" WHERE (i.indrelid = %(table)s OR i.indrelid IN ({_PARTITIONS.format('%(table)s::oid')}))"
     " AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indexprs IS NULL"
     " AND k.number <= i.indnkeyatts GROUP BY i.indexrelid, x.relname, i.indrelid, i.indpred IS NOT NULL"
 )
