@@ -475,6 +475,35 @@ async def test_an_insisted_decision_is_written_once_segments_are_large_enough() 
     assert await world.runtime.submit(lambda shard, _: Decision(response=len(shard.numbers))) == 100
 
 
+@virtual_time
+async def test_an_insisted_decision_is_written_once_the_disk_has_space_again() -> None:
+    world = World()
+    await world.begin()
+    world.disk.faults = DiskFaults(full=1.0)
+    insisting = asyncio.get_running_loop().create_task(world.runtime.insist(lambda shard, _: shard.write_purely(5)))
+    await asyncio.sleep(10)
+    assert not insisting.done() and world.drops == 0
+    world.disk.faults = DiskFaults()
+    await asyncio.sleep(1)
+    assert insisting.done()
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 5
+
+
+@virtual_time
+async def test_an_insisted_decision_ends_with_the_shard_that_it_was_for() -> None:
+    world = World()
+    await world.begin()
+    world.disk.faults = DiskFaults(full=1.0)
+    insisting = asyncio.get_running_loop().create_task(world.runtime.insist(lambda shard, _: shard.write_purely(5)))
+    await asyncio.sleep(0)
+    world.disk.faults = DiskFaults()
+    world.runtime.start()
+    await world.loaded()
+    await asyncio.sleep(1)
+    assert insisting.done()
+    assert await world.runtime.submit(lambda shard, _: shard.total()) == 0
+
+
 # --- what is decided first -----------------------------------------------------------------------------------------
 
 

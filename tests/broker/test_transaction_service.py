@@ -17,7 +17,7 @@ from einmal.log.producer_state import AppendOrigin
 from einmal.metadata.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from einmal.metadata.topics import NewTopic
 from einmal.simulation.clock import SimulatedClock
-from einmal.simulation.disk import SimulatedDisk
+from einmal.simulation.disk import DiskFaults, SimulatedDisk
 from einmal.simulation.loop import Host
 from einmal.simulation.network import SimulatedNetwork
 from einmal.simulation.trace import Trace
@@ -244,6 +244,27 @@ async def test_the_markers_of_a_deleted_topic_are_not_waited_for() -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(transaction)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@virtual_time
+async def test_a_transaction_whose_end_found_a_full_disk_is_over_once_there_is_space(committed: bool) -> None:
+    world = World(log_flush_interval_messages=1)
+    await world.start()
+    who = await world.begin()
+    await world.write(who, PARTITIONS[0])
+    answer = world.on_broker(world.end(who, committed=committed))
+    for _ in range(10_000):
+        if world.outcomes() == [[committed]]:
+            break
+        await asyncio.sleep(0.0001)
+    world.disk.faults = DiskFaults(full=1.0)
+    await asyncio.sleep(10)
+    assert answer.done()
+    transaction = await world.described()
+    assert isinstance(transaction, Transaction) and transaction.state.is_prepared
+    world.disk.faults = DiskFaults()
+    await world.settled(within=2)
 
 
 @virtual_time

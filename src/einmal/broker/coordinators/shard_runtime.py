@@ -60,10 +60,12 @@ _REFUSALS: Final = {
 """The code that a coordinator's client gets when the coordinator's own log refuses; other codes are unchanged."""
 _INSISTED: Final = (
     ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
     ErrorCode.message_too_large,
     ErrorCode.record_list_too_large,
 )
-"""Refusals that end by themselves, or when an operator allows larger segments again."""
+"""Refusals that end by themselves, or when an operator frees space or allows larger segments again. NOT_COORDINATOR of
+a shard that stays loaded is a disk's refusal."""
 
 
 class _Parked(NamedTuple, Generic[ActionT]):
@@ -173,7 +175,8 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
 
     async def insist(self, decide: Callable[[S, Instant], Decision[RecordT, ActionT, object]]) -> None:
         """Make a decision without a waiting client, and retry until it is committed or the shard is dropped."""
-        while True:
+        shard = self._shard
+        while shard is not None and self._shard is shard:
             if await self.submit(decide) not in _INSISTED:
                 return
             await asyncio.sleep(_INSIST_SECONDS)

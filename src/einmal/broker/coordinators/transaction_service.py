@@ -358,6 +358,6 @@ def _report(runtime: TransactionRuntime, action: WriteMarkers, ends: AwaitedEnds
         ends.come(_coordinator(runtime), action.transactional_id)
         return shard.markers_written(action.transactional_id, action.producer, now)
 
-    # If the report never reaches the log, the shard is loaded again, here or elsewhere, and then the markers are
-    # written once more.
+    # Refused, it is repeated as long as the shard stays loaded. One that is loaded again, here or elsewhere, without
+    # the report in its log lets the markers be written once more.
     return lambda: runtime.insist(decide)
