@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -533,6 +534,39 @@ async def test_what_comes_first_is_not_lost_with_a_shard_that_is_dropped() -> No
     await asyncio.sleep(1.1)
     assert await world.write(2) == 2
     assert await world.runtime.submit(lambda shard, _: Decision(response=shard.numbers[:])) == [1, 2]
+
+
+@virtual_time
+async def test_what_comes_first_is_not_decided_for_every_request_while_the_disk_is_full() -> None:
+    world = World(segment_bytes=1_000)
+    await world.begin()
+    encode = LedgerRecords().encode
+    decided, encoded = 0, 0
+
+    def first(shard: Ledger, _now: Instant) -> LedgerDecision[int]:
+        nonlocal decided
+        decided += 1
+        return replace(shard.write_apart(*range(10_000)), is_pure=True)
+
+    def count(record: int) -> tuple[bytes, bytes | None]:
+        nonlocal encoded
+        encoded += 1
+        return encode(record)
+
+    world.runtime._codec.encode = count  # type: ignore[method-assign]
+    world.disk.faults = DiskFaults(full=1.0)
+    world.runtime.decide_first(first)
+    for _ in range(100):
+        assert await world.write(1) is ErrorCode.coordinator_not_available
+    assert decided == 1
+    assert encoded < 100, "what is in no batch yet is not encoded"
+    await asyncio.sleep(1)
+    world.runtime.catch_up()
+    assert decided == 2
+    world.disk.faults = DiskFaults()
+    await asyncio.sleep(1)
+    assert await world.write(1) == 10_001
+    assert world.drops == 0
 
 
 @virtual_time

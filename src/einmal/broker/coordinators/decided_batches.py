@@ -32,22 +32,23 @@ class Codec(Protocol[RecordT]):
 def decided_batches(
     decision: Decision[RecordT, object, object], codec: Codec[RecordT], wall_ms: int, segment_bytes: int
 ) -> Iterator[tuple[Sequence[RecordT], bytearray]]:
-    """The records of each batch, and its bytes; none for a decision without records."""
-    encoded = [NewRecord(*codec.encode(record), wall_ms) for record in decision.records]
-    if not encoded:
-        return
-    if decision.is_atomic:
-        yield decision.records, _batch(decision, encoded)
-        return
+    """The records of each batch, and its bytes; none for a decision without records.
+
+    A batch is encoded when it is asked for: nobody may want the rest once the log has refused one.
+    """
     limit = min(BATCH_BYTES_MAX, segment_bytes) - _HEADER_BYTES
+    encoded: list[NewRecord] = []
     start = size = 0
-    for index, record in enumerate(encoded):
-        added = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        if index > start and size + added > limit:
-            yield decision.records[start:index], _batch(decision, encoded[start:index])
-            start, size = index, 0
+    for index, record in enumerate(decision.records):
+        new = NewRecord(*codec.encode(record), wall_ms)
+        added = _RECORD_OVERHEAD + len(new.key or b"") + len(new.value or b"")
+        if encoded and size + added > limit and not decision.is_atomic:
+            yield decision.records[start:index], _batch(decision, encoded)
+            encoded, start, size = [], index, 0
+        encoded.append(new)
         size += added
-    yield decision.records[start:], _batch(decision, encoded[start:])
+    if encoded:
+        yield decision.records[start:], _batch(decision, encoded)
 
 
 def _batch(decision: Decision[RecordT, object, object], records: Sequence[NewRecord]) -> bytearray:

@@ -112,6 +112,8 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
         self._first: deque[Callable[[S, Instant], Decision[RecordT, ActionT, object]]] = deque()
         self._awaits_replicas = False
         """The first decision has records, and too few replicas are in sync."""
+        self._first_not_before_ms = 0
+        """The log has refused the first decision, which is made again then: making it may take long."""
         self._is_watching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline: int | None = None
@@ -201,9 +203,14 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
             if self._awaits_replicas and not has_enough_replicas:
                 return
             now = self._clock.now()
+            if now.monotonic_ms < self._first_not_before_ms:
+                return
             decision = self._first[0](shard, now)
             self._awaits_replicas = bool(decision.records) and not has_enough_replicas
-            if self._awaits_replicas or self._write(shard, decision, now) is not ErrorCode.none:
+            if self._awaits_replicas:
+                return
+            if self._write(shard, decision, now) is not ErrorCode.none:
+                self._first_not_before_ms = now.monotonic_ms + int(_INSIST_SECONDS * 1000)
                 return
             self._first.popleft()
             self._park(decision, None)
