@@ -14,7 +14,7 @@ from einmal.types import ErrorCode
 from tests.broker.nodes import Client, running_node, until
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, DELETE_TOPICS = 8, 9, 10, 11, 12, 20
-DELETE_GROUPS = 42
+SYNC_GROUP, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 14, 15, 16, 42
 PATIENT = {"group.initial.rebalance.delay.ms": 60_000, "offsets.topic.num.partitions": 3}
 
 
@@ -148,6 +148,38 @@ async def test_positions_in_a_topic_that_is_deleted_and_created_again_during_a_l
         await client.call(OFFSET_COMMIT, 8, COMMIT)
         node.groups.apply(ImageDelta(deleted=(("another", UUID(int=1)),)))
         assert await committed(client) == 5
+
+
+async def test_members_stay_and_groups_are_shown_while_too_few_replicas_let_a_topic_be_forgotten(
+    tmp_path: Path,
+) -> None:
+    settings = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}
+    async with running_node(tmp_path, settings) as node, Client.connect(node) as client:
+        joined = await (await start_join(client))
+        member = {"group_id": "g", "generation_id": joined.generation_id, "member_id": joined.member_id}
+        await client.call(SYNC_GROUP, 2, {**member, "assignments": [{**member, "assignment": b"x"}]})
+        runtime = node.groups.runtime_of("g")
+        assert not isinstance(runtime, ErrorCode) and runtime.shard is not None
+        known = runtime.shard._classic.live["g"].members[joined.member_id]
+        deadline = known.session_deadline
+        await client.create_topic("t")
+        await client.call(OFFSET_COMMIT, 8, {**COMMIT, "group_id": "h"})
+        leader = runtime.partition.replication
+        assert leader is not None
+        leader.has_enough_replicas = False
+        await client.call(DELETE_TOPICS, 5, {"topic_names": ["t"], "timeout": 10_000})
+        await until(lambda: runtime.is_behind)
+        assert (await client.call(HEARTBEAT, 3, member)).error_code is ErrorCode.none
+        assert known.session_deadline > deadline
+        described = await client.call(DESCRIBE_GROUPS, 5, {"groups": ["g"]})
+        assert [(group.error_code, group.group_state) for group in described.groups] == [(ErrorCode.none, "Stable")]
+        listed = await client.call(LIST_GROUPS, 4, {})
+        assert listed.error_code is ErrorCode.none and "g" in [group.group_id for group in listed.groups]
+        fetched = await client.call(OFFSET_FETCH, 5, {"group_id": "h", "topics": TOPICS})
+        assert fetched.error_code is ErrorCode.coordinator_not_available
+        leader.has_enough_replicas = True
+        await until(lambda: not runtime.is_behind)
+        assert (await client.call(HEARTBEAT, 3, member)).error_code is ErrorCode.none
 
 
 async def test_a_commit_that_is_too_large_is_refused_and_its_coordinator_stays(tmp_path: Path) -> None:

@@ -201,6 +201,7 @@ async def test_questions_wait_for_what_comes_first_unless_it_has_nothing_to_writ
     assert await world.ask(Ledger.total, reads_only=True) == 0
     world.runtime.decide_first(lambda shard, _: shard.write(5))
     assert await world.ask(Ledger.total, reads_only=True) is ErrorCode.coordinator_not_available
+    assert await world.ask(Ledger.total, reads_only=True, awaits_first=False) == 0, "it is nothing to this one"
     assert world.runtime.is_loaded and world.partition.log_end_offset == 0
     world.isr(ME, FOLLOWER)
     total = world.ask(Ledger.total, reads_only=True)

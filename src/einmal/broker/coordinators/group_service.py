@@ -59,7 +59,7 @@ class GroupService:
             resigned=self._resigned,
         )
         self._deleted: dict[GroupRuntime, set[str]] = {}
-        """Topics that were deleted since a shard has last forgotten some, which it does before anything else."""
+        """Topics that were deleted since a shard has last forgotten some, which it does before it looks at offsets."""
         self._waiting: dict[Ticket, _Waiting] = {}
         self._tickets = 0
         self._catching_up: asyncio.Task[None] | None = None
@@ -130,7 +130,7 @@ class GroupService:
                 _answer(waiting, ErrorCode.not_coordinator)
 
     def _forget_topics(self, runtime: GroupRuntime, deleted: Collection[str]) -> None:
-        """Let a shard forget the offsets of deleted topics before it answers anybody: a new topic may have the name.
+        """Let a shard forget the offsets of deleted topics before it looks at any: a new topic may have the name.
 
         Those of the new topic are committed later, and stay.
         """
@@ -158,12 +158,16 @@ class GroupService:
         decide: Callable[[GroupCoordinator, Instant], GroupDecision[R]],
         *,
         reads_only: bool = False,
+        reads_offsets: bool = True,
     ) -> R | ErrorCode:
-        """The answer of the group's shard, or why there is none. ``reads_only``: see ``ShardRuntime.submit``."""
+        """The answer of the group's shard, or why there is none. ``reads_only``: see ``ShardRuntime.submit``.
+
+        ``reads_offsets``: it is refused until the offsets of deleted topics are forgotten.
+        """
         runtime = self.runtime_of(group_id)
         if isinstance(runtime, ErrorCode):
             return runtime
-        return await runtime.submit(decide, reads_only=reads_only)
+        return await runtime.submit(decide, reads_only=reads_only, awaits_first=reads_offsets)
 
     async def ask_for_certain(
         self, group_id: str, decide: Callable[[GroupCoordinator, Instant], GroupDecision[R]]

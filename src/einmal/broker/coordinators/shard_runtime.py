@@ -10,7 +10,8 @@ are decided, and overdue timers wait. Records that cannot be appended for anothe
 deciding may have moved a shard's timers, so after a refused append the shard is dropped and loaded from the log again
 (not after a pure decision, as of offsets that a client commits).
 
-Some decisions come before all others (``decide_first``): until they are in the log every request is refused.
+Some decisions come before all others (``decide_first``): until they are in the log every request is refused, except
+those that they are nothing to.
 
 A runtime serves under one leader epoch. When that is over, all waiting requests get NOT_COORDINATOR: their records may
 or may not survive, and a retry at the next coordinator finds out. Knows no API and no shard in particular. Everything
@@ -145,17 +146,19 @@ class ShardRuntime(Generic[S, RecordT, ActionT]):
         *,
         verification: VerificationGuard | None = None,
         reads_only: bool = False,
+        awaits_first: bool = True,
     ) -> R | ErrorCode:
         """The answer, once it is committed; an ErrorCode where there is none.
 
         ``verification`` guards the append of a decision with a producer. ``reads_only``: no records come of it, so it
-        is decided also while too few replicas are in sync. The decision is made before the first wait.
+        is decided also while too few replicas are in sync. ``awaits_first``: it is refused until what comes first is
+        decided. The decision is made before the first wait.
         """
         self.catch_up()
         shard = self._shard
         if shard is None:
             return self._unavailable
-        if self.is_behind or (not reads_only and not self._partition.has_enough_replicas):
+        if (awaits_first and self.is_behind) or (not reads_only and not self._partition.has_enough_replicas):
             return ErrorCode.coordinator_not_available
         now = self._clock.now()
         decision = decide(shard, now)

@@ -38,7 +38,7 @@ class DescribeGroupsHandler:
         if refused := self.access.refusal(context, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
             return DescribedGroup(error_code=refused, group_id=group_id)
         response = await self.groups.ask(
-            group_id, lambda shard, now: shard.describe_groups([group_id]), reads_only=True
+            group_id, lambda shard, now: shard.describe_groups([group_id]), reads_only=True, reads_offsets=False
         )
         if isinstance(response, ErrorCode):
             return DescribedGroup(error_code=response, group_id=group_id)

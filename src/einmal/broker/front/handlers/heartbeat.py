@@ -36,6 +36,9 @@ class HeartbeatHandler:
             group_instance_id=request.group_instance_id,
         )
         response = await self.groups.ask(
-            heartbeat.group_id, lambda shard, now: shard.heartbeat(heartbeat, now), reads_only=True
+            heartbeat.group_id,
+            lambda shard, now: shard.heartbeat(heartbeat, now),
+            reads_only=True,
+            reads_offsets=False,
         )
         return HeartbeatResponse(error_code=response) if isinstance(response, ErrorCode) else response

@@ -31,7 +31,9 @@ class ListGroupsHandler:
         groups: list[ListedGroup] = []
         async for runtime in context.paced(self.groups.runtimes()):
             response = await runtime.submit(
-                lambda shard, now: shard.list_groups(request.states_filter, request.types_filter), reads_only=True
+                lambda shard, now: shard.list_groups(request.states_filter, request.types_filter),
+                reads_only=True,
+                awaits_first=False,
             )
             if isinstance(response, ErrorCode):
                 error = response
