@@ -21,7 +21,7 @@ class GroupConfig:
     """Maximum size of the offsets of one commit. A group writes them in one batch, which has to fit into a segment."""
     max_shard_bytes: int = 32 * 1024 * 1024
     """Size of all groups of a coordinator: the members' metadata, their assignments and pending member ids. Above it,
-    new members with more than a little metadata have to wait."""
+    new members with more than a little metadata have to wait; above twice as much, larger assignments, too."""
     max_pending_members: int = 10_000
     """Member ids of one group that were assigned and not yet used in a join."""
     max_shard_pending_members: int = 20_000

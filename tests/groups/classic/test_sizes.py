@@ -27,6 +27,14 @@ def error_of(consumer: Consumer) -> ErrorCode:
     return ErrorCode.none if answer is None else ErrorCode(answer.error_code)
 
 
+def assigned(leader: Consumer, size: int) -> ErrorCode:
+    """The answer to an assignment of that size, in a new generation."""
+    leader.join()
+    leader.joined()
+    leader.sync({leader.member_id: bytes(size)})
+    return ErrorCode(leader.assignment().error_code)
+
+
 def test_a_group_takes_no_more_than_fits_into_its_record() -> None:
     shard = GroupLog(SMALL)
     assert error_of(large(shard, "a", 15_000)) is ErrorCode.none
@@ -122,16 +130,38 @@ def test_a_member_that_takes_another_client_id_leaves_nothing_behind() -> None:
 
 def test_assignments_take_their_share_of_all_groups() -> None:
     shard = GroupLog(SMALL)
-    for number in range(2):
+    for number in range(3):
         leader = large(shard, "a", 10, f"g{number}")
-        leader.join()
-        leader.joined()
-        leader.sync({leader.member_id: bytes(18_000)})
-        assert leader.assignment().error_code is ErrorCode.none
+        assert assigned(leader, 18_000) is ErrorCode.none
     leader = large(shard, "a", 10, "g3")
-    leader.join()
-    leader.joined()
-    leader.sync({leader.member_id: bytes(18_000)})
-    assert leader.assignment().error_code is ErrorCode.coordinator_not_available
+    assert assigned(leader, 18_000) is ErrorCode.coordinator_not_available
     leader.sync({leader.member_id: bytes(1_000)})
     assert leader.assignment().error_code is ErrorCode.none
+
+
+def test_groups_of_a_full_coordinator_assign_again_as_much_as_before() -> None:
+    shard = GroupLog(replace(SMALL, max_shard_bytes=25_000))
+    leaders = [large(shard, "a", 10, f"g{number}") for number in range(2)]
+    for leader in leaders:
+        assert assigned(leader, 18_000) is ErrorCode.none
+    assert error_of(large(shard, "b", 10_000, "g2")) is ErrorCode.coordinator_not_available, "joins stop first"
+    for leader in leaders:
+        assert assigned(leader, 18_000) is ErrorCode.none, "it replaces as much"
+        assert assigned(leader, 19_000) is ErrorCode.none
+
+
+def test_groups_of_a_full_coordinator_assign_although_a_rebalance_has_dropped_what_they_had() -> None:
+    shard = GroupLog(SMALL)
+    leaders = [large(shard, "a", 10, f"g{number}") for number in range(2)]
+    for leader in leaders:
+        assert assigned(leader, 18_000) is ErrorCode.none
+    before = shard.coordinator._classic._totals.size
+    leaders[0].join()
+    leaders[0].joined()
+    leaders[0].protocols = (("range", bytes(11)),)
+    leaders[0].join()
+    assert shard.coordinator._classic._totals.size < before - 17_000
+    assert assigned(large(shard, "a", 10, "g2"), 18_000) is ErrorCode.none, "another group takes its place"
+    leaders[0].joined()
+    leaders[0].sync({leaders[0].member_id: bytes(18_000)})
+    assert leaders[0].assignment().error_code is ErrorCode.none

@@ -14,6 +14,8 @@ from einmal.types import ErrorCode
 
 NO_MEMBER_ID: Final = ""
 _SMALL_BYTES: Final = 4 * 1024
+_ASSIGNED_FACTOR: Final = 2
+"""How many times as many bytes of all groups an assignment may lead to as a join may come upon."""
 
 
 class JoinChecks:
@@ -60,7 +62,12 @@ class JoinChecks:
         if size > self._config.max_bytes:
             return ErrorCode.group_max_size_reached
         is_kept = request.member_id == group.leader and group.state is not GroupState.STABLE
-        return ErrorCode.coordinator_not_available if is_kept and not self._has_room(size) else ErrorCode.none
+        added = size - sum(len(member.assignment) for member in group.members.values())
+        # Joins stop first: the groups that are there need space for what they assign, also after a rebalance that has
+        # dropped what they had.
+        fits = added <= 0 or self._totals.size + added <= _ASSIGNED_FACTOR * self._config.max_shard_bytes
+        is_accepted = size <= _SMALL_BYTES or fits
+        return ErrorCode.coordinator_not_available if is_kept and not is_accepted else ErrorCode.none
 
     def _has_room(self, added: int) -> bool:
         """Whether the shard may have as many bytes more; a little is always accepted."""
