@@ -11,6 +11,7 @@ topic ids.
 from __future__ import annotations
 
 from typing import ClassVar, Final
+from uuid import UUID
 
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.coordinators.group_service import GroupService
@@ -32,6 +33,7 @@ from einmal.wire.api.offset_commit import (
 
 _FIRST_WITH_NOT_FOUND: Final = 9
 _FIRST_WITH_TOPIC_IDS: Final = 10
+_NO_TOPIC_ID: Final = UUID(int=0)
 
 
 @handler
@@ -67,9 +69,8 @@ class OffsetCommitHandler:
     ) -> CommittedTopics[OffsetCommitRequestPartition]:
         if context.api_version < _FIRST_WITH_TOPIC_IDS:
             return CommittedTopics(context, self.access, [(topic.name, topic.partitions) for topic in request.topics])
-        name_of = self.metadata.image.name_of
-        named = [(name_of(topic.topic_id), topic.partitions) for topic in request.topics]
-        return CommittedTopics(context, self.access, named)
+        by_id = [(topic.topic_id or _NO_TOPIC_ID, topic.partitions) for topic in request.topics]
+        return CommittedTopics(context, self.access, by_id)
 
 
 async def _response(

@@ -49,10 +49,10 @@ R = TypeVar("R")
 
 
 class CommittedTopics(Generic[P]):
-    """``topics``: their names, None for an id that nobody knows, and what is asked of each partition."""
+    """``topics``: their names or ids, and what is asked of each partition."""
 
     def __init__(
-        self, context: RequestContext, access: Access, topics: Iterable[tuple[str | None, Sequence[P]]]
+        self, context: RequestContext, access: Access, topics: Iterable[tuple[str | UUID, Sequence[P]]]
     ) -> None:
         self._context = context
         self._access = access
@@ -61,21 +61,25 @@ class CommittedTopics(Generic[P]):
         """The partitions that exist and may be read, once they are resolved."""
         self._ids: dict[str, UUID] = {}
         """The ids of the topics that exist."""
-        self._refused: dict[str, ErrorCode] = {}
-        """The topics that may not be read, whether they exist or not."""
+        self._names: dict[str | UUID, str] = {}
+        """The names of the topics that exist and may be read, by what was asked for."""
+        self._refused: dict[str | UUID, ErrorCode] = {}
+        """The topics that may not be read, by what was asked for: names, whether they exist or not."""
 
     async def resolve(self, image: ClusterImage) -> None:
         """Look up what exists."""
-        async for name, partitions in self._context.paced(self._topics):
+        async for asked, partitions in self._context.paced(self._topics):
+            name = image.name_of_topic(asked)
             if name is None:
                 continue
             if refused := self._access.refusal(self._context, AclOperation.READ, ResourceType.TOPIC, name):
-                self._refused[name] = refused
+                self._refused[asked] = refused
                 continue
             topic = image.topics.get(name)
-            if topic is None:
+            # One that got the name since another of the request is not that one.
+            if topic is None or self._ids.setdefault(name, topic.topic_id) != topic.topic_id:
                 continue
-            self._ids[topic.name] = topic.topic_id
+            self._names[asked] = name
             async for partition in self._context.paced(partitions):
                 if 0 <= partition.partition_index < len(topic.partitions):
                     self.known[TopicPartition(topic.name, partition.partition_index)] = partition
@@ -91,6 +95,7 @@ class CommittedTopics(Generic[P]):
             if name not in image.topics or image.topics[name].topic_id != topic_id
         }
         if gone:
+            self._names = {asked: name for asked, name in self._names.items() if name not in gone}
             self.known = {partition: asked for partition, asked in self.known.items() if partition.topic not in gone}
 
     async def responses(
@@ -101,11 +106,11 @@ class CommittedTopics(Generic[P]):
         An ErrorCode is the error of all partitions that exist.
         """
         responses = []
-        async for name, partitions in self._context.paced(self._topics):
-            if name is None:
-                unknown = ErrorCode.unknown_topic_id
-            else:
-                unknown = self._refused.get(name, ErrorCode.unknown_topic_or_partition)
+        async for topic, partitions in self._context.paced(self._topics):
+            name = self._names.get(topic)
+            is_id_unknown = isinstance(topic, UUID) and name is None
+            unknown = ErrorCode.unknown_topic_id if is_id_unknown else ErrorCode.unknown_topic_or_partition
+            unknown = self._refused.get(topic, unknown)
             of_topic = []
             async for asked in self._context.paced(partitions):
                 partition = TopicPartition(name or "", asked.partition_index)
