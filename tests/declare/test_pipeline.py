@@ -37,6 +37,14 @@ topic = "paid"
 """
 
 
+def source(topic: str) -> str:
+    return f'[sources.{topic}]\nsubscribe = "{topic}"\n'
+
+
+def sink(origin: str, topic: str) -> str:
+    return f'[sinks.{origin}_out]\nfrom = "{origin}"\ntopic = "{topic}"\n'
+
+
 def declared(text: str, environment: dict[str, str] | None = None, /, **overrides: str) -> Declaration:
     return parse(text, environment or {}, overrides)
 
@@ -321,11 +329,30 @@ ROWS = '[sinks.rows]\nfrom = "orders"\ntype = "sqlite"\npath = "x"\ntable = "x"\
             HEAD + SOURCE + ROWS + 'errors.tolerance = "all"\n' + LETTERS.replace("bad", "orders"),
             "the dead letters of sinks.rows",
         ),
+        (
+            HEAD + SOURCE + '[views]\na = "SELECT * FROM Orders"\nb = "SELECT * FROM `a`"\n' + sink("b", "orders"),
+            "reads topic 'orders', which is that of sinks.b_out",
+        ),
     ],
 )
-def test_a_topic_that_a_pipeline_reads_and_writes_is_refused(text: str, where: str) -> None:
+def test_a_topic_whose_rows_come_back_to_it_is_refused(text: str, where: str) -> None:
     found = "\n".join(problems(text))
     assert where in found and "every batch would add records to it" in found
+
+
+def test_a_circle_of_several_topics_is_refused_with_all_of_them() -> None:
+    (found,) = problems(HEAD + SOURCE + source("mid") + sink("orders", "mid") + sink("mid", "orders"))
+    assert "sources.mid reads topic 'mid', which is that of sinks.orders_out" in found
+    assert "sources.orders reads topic 'orders', which is that of sinks.mid_out" in found
+    assert len(problems(HEAD + source("a") + source("b") + sink("a", "a") + sink("b", "b"))) == 2
+
+
+def test_rows_that_a_function_makes_depend_on_every_source() -> None:
+    client = {"bootstrap.servers": "b:1"}
+    sources = {"a": {"subscribe": "a"}, "b": {"subscribe": "b"}}
+    top = {"transactional.id": "x", "checkpointLocation": "/c", "kafka": client, "sources": sources}
+    with pytest.raises(DeclarationError, match="sources.b reads topic 'b', which is that of sinks.out"):
+        declare(top | {"sinks": {"out": {"topic": "b"}}}, {})
 
 
 @pytest.mark.parametrize(
@@ -337,9 +364,20 @@ def test_a_topic_that_a_pipeline_reads_and_writes_is_refused(text: str, where: s
         HEAD + SOURCE + DECODED.replace('"all"', '"none"') + LETTERS.replace("bad", "orders") + SINK,
         # The topic of this name in another cluster.
         HEAD + SOURCE + 'kafka.bootstrap.servers = "elsewhere:1"\n' + SINK.replace('"paid"', '"orders"'),
+        # Two steps.
+        HEAD + SOURCE + source("mid") + sink("orders", "mid") + sink("mid", "out"),
+        HEAD
+        + SOURCE
+        + source("mid")
+        + "[views]\nfirst = \"SELECT 'mid' AS mid, value.mid FROM orders -- and mid\"\nsecond = 'SELECT * FROM mid'\n"
+        + sink("first", "mid")
+        + sink("second", "out"),
+        # A report on dead letters.
+        HEAD + SOURCE + DECODED + LETTERS + source("bad") + sink("orders", "out") + sink("bad", "report"),
+        HEAD + SOURCE + ROWS + 'errors.tolerance = "all"\n' + LETTERS + source("bad") + sink("bad", "report"),
     ],
 )
-def test_other_topics_than_those_that_are_read_may_be_written(text: str) -> None:
+def test_other_topics_than_those_that_rows_come_from_may_be_written(text: str) -> None:
     assert parse(text, {}, {}).sinks
 
 

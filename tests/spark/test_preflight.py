@@ -161,18 +161,39 @@ def test_what_dead_letters_beside_a_database_need_is_reported(
 
 
 @pytest.mark.spark
-def test_a_topic_that_is_read_and_written_is_refused(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_topic_whose_rows_come_back_to_it_is_refused(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     pipeline = Pipeline(bootstrap, str(tmp_path), unique("circle"))
     create(bootstrap, pipeline.source_topic)
     writer = write_stream(pipeline.source(spark).select("value")).option("kafka.bootstrap.servers", bootstrap)
     writer = writer.option("transactional.id", pipeline.name).option("checkpointLocation", str(pipeline.checkpoint))
-    with pytest.raises(PreflightFailed, match=f"topic '{pipeline.source_topic}' is a source, and the query writes"):
+    with pytest.raises(
+        PreflightFailed, match=f"topic '{pipeline.source_topic}' is the source of rows that the query writes"
+    ):
         writer.option("topic", pipeline.source_topic).start()
     payments = Payments(bootstrap, tmp_path)
     payments.create()
     payments.settings = payments.tolerant | {"errors.deadletterqueue.topic.name": payments.topic}
-    with pytest.raises(PreflightFailed, match=f"topic '{payments.topic}' is a source"):
+    with pytest.raises(PreflightFailed, match=f"topic '{payments.topic}' is the source"):
         payments.run(spark)
+
+
+@pytest.mark.spark
+def test_a_query_may_write_what_another_of_its_sources_reads_and_topics_that_rows_name(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    payments = Payments(bootstrap, tmp_path)
+    payments.create()
+    payments.settings = payments.tolerant
+    payments.send([good(1), bad(0)])
+    good_rows = payments.source(spark).selectExpr("cast(value.id as string) as value", f"'{payments.out}' as topic")
+    reader = spark.readStream.format("einmal").option("kafka.bootstrap.servers", bootstrap)
+    reader = reader.option("subscribe", f"{payments.letters},{payments.out}").option("startingOffsets", "earliest")
+    report = reader.load().where("false").selectExpr("cast(value as string) as value", "topic")
+    writer = write_stream(good_rows.union(report)).topics(payments.topic, payments.out)
+    writer = writer.option("kafka.bootstrap.servers", bootstrap).option("transactional.id", payments.name)
+    writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    assert (payments.output(), len(payments.dead())) == (["1"], 1)
 
 
 @pytest.mark.spark

@@ -8,7 +8,7 @@ all errors of a file are reported at once. Knows neither Spark nor a cluster: th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -28,6 +28,7 @@ from einmal.declare.document import (
     substituted,
     toml_tables,
 )
+from einmal.declare.lineage import circles, sources_of
 from einmal.options.intervals import trigger_interval_us
 from einmal.options.sink import ADOPT, QueryOptions, SinkOptions, query_options, sink_options
 from einmal.options.source import reads_topic, source_options
@@ -221,36 +222,49 @@ def _declare(
 
 
 def _circles(declaration: Declaration) -> list[str]:
-    """Topics that the pipeline would read and write: every batch would add records to them, for the next one."""
+    """Sources whose rows come back to them: every batch would add records to their topics, for the next one."""
+    written: dict[tuple[str, str], tuple[str, str]] = {}
+    for origins, topic, servers, words, setting in _written(declaration):
+        for source in declaration.sources:
+            own = {name.lower(): value for name, value in source.options.items()}
+            if source.format in (OWN_FORMAT, SPARK_FORMAT) and reads_topic(own, topic, servers):
+                sentence = f"sources.{source.name} reads topic {topic!r}, {words}"
+                for origin in origins:
+                    written.setdefault((origin, source.name), (sentence, setting))
+    return [
+        f"{', and '.join(dict.fromkeys(written[edge][0] for edge in circle))}: every batch would add records to "
+        f"{'it' if len(circle) == 1 else 'them'}, for the next one\n"
+        f"hint: select topics without it, or choose another {written[circle[0]][1]}"
+        for circle in circles(written)
+    ]
+
+
+def _written(declaration: Declaration) -> Iterator[tuple[Iterable[str], str, str, str, str]]:
+    """Yield sources with a topic to which their rows or bad rows go, its cluster, words for it and its setting."""
     options = declaration.options
     home = options.client["bootstrap.servers"] if isinstance(options, SinkOptions) else None
-    sources = {
-        source.name: {name.lower(): value for name, value in source.options.items()}
+    every = [source.name for source in declaration.sources]
+    origins = sources_of(every, [(view.name, view.sql) for view in declaration.views])
+    servers = {
+        source.name: next(value for name, value in source.options.items() if name.lower() == "kafka.bootstrap.servers")
         for source in declaration.sources
-        if source.format in (OWN_FORMAT, SPARK_FORMAT)
+        if source.format == OWN_FORMAT
     }
-    first = next((sources[source.name] for source in declaration.sources if source.format == OWN_FORMAT), {})
-    written = [(f"sinks.{sink.name}", sink.topic, home) for sink in declaration.sinks]
-    letters: list[tuple[str, str | None, str | None]] = [
-        (f"sources.{source.name}", source.dead_letter_topic, home or sources[source.name]["kafka.bootstrap.servers"])
-        for source in declaration.sources
-        if source.dead_letter_topic is not None
-    ]
-    letters += [
-        (f"sinks.{sink.name}", sink.dead_letter_topic, first.get("kafka.bootstrap.servers"))
-        for sink in declaration.sinks
-    ]
-    return [
-        f"sources.{name} reads topic {topic!r}, {words} {where}: every batch would add records to it, for the next one"
-        f"\nhint: select topics without it, or choose another {setting}"
-        for name, own in sources.items()
-        for several, words, setting in (
-            (written, "which is that of", "topic: records that are to return name it in a column topic"),
-            (letters, "which gets the dead letters of", decoding_settings.TOPIC),
-        )
-        for where, topic, servers in several
-        if topic is not None and servers is not None and reads_topic(own, topic, servers)
-    ]
+    for sink in declaration.sinks:
+        # A function makes its rows of every source.
+        own = every if sink.origin is None else origins[sink.origin]
+        if sink.topic is not None and home is not None:
+            setting = "topic: records that are to return name it in a column topic"
+            yield own, sink.topic, home, f"which is that of sinks.{sink.name}", setting
+        letters = sink.dead_letter_topic
+        if letters is not None and servers:
+            words = f"which gets the dead letters of sinks.{sink.name}"
+            yield own, letters, next(iter(servers.values())), words, decoding_settings.TOPIC
+    for source in declaration.sources:
+        letters = source.dead_letter_topic
+        if letters is not None:
+            words = f"which gets the dead letters of sources.{source.name}"
+            yield [source.name], letters, home or servers[source.name], words, decoding_settings.TOPIC
 
 
 def _top(others: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -43,10 +43,10 @@ class LetterPart(NamedTuple):
     shape: Callable[[DataFrame], DataFrame]
 
 
-def letter_topics(decoded: Decoded) -> tuple[str, ...]:
-    """The topics that dead letters of bad rows go to."""
-    topics = (source.settings.topic for _, source in decoded if source.settings.tolerates)
-    return tuple(dict.fromkeys(topic for topic in topics if topic is not None))
+def letter_topics(decoded: Decoded) -> dict[int, str]:
+    """The topics that dead letters of bad rows go to, by the number of their source."""
+    topics = {number: source.settings.topic for number, source in decoded if source.settings.tolerates}
+    return {number: topic for number, topic in topics.items() if topic is not None}
 
 
 def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decoded) -> LetterPart:

@@ -212,8 +212,8 @@ class StreamWriter:
                 options=options,
                 stateful=stateful,
                 schema=self._written(letters),
-                topics=(*self._topics, *dead_letters),
-                dead_letters=dead_letters,
+                topics=(*self._topics, *dead_letters.values()),
+                letters_of=dead_letters,
                 query_name=self._query_name,
                 output_mode=self._output_mode,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -59,17 +59,22 @@ the others: rows without a key, or of a random function, would be written twice,
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedQuery:
     """A query that is about to start. ``schema``: of the rows that are written; None where they are computed batch by
-    batch, and cannot be checked yet. ``topics``: those that rows are going to name, ``dead_letters`` among them.
-    ``query_name``, ``output_mode``: as passed to Spark."""
+    batch, and cannot be checked yet. ``topics``: those that rows are going to name, those of dead letters among
+    them. ``letters_of``: topics of dead letters by the number of their source. ``query_name``, ``output_mode``: as
+    passed to Spark."""
 
     frame: DataFrame
     options: QueryOptions
     stateful: bool
     schema: StructType | None
     topics: tuple[str, ...] = ()
-    dead_letters: tuple[str, ...] = ()
+    letters_of: Mapping[int, str] = field(default_factory=dict)
     query_name: str | None = None
     output_mode: str | None = None
+
+    @property
+    def dead_letters(self) -> list[str]:
+        return list(dict.fromkeys(self.letters_of.values()))
 
 
 def preflight(
@@ -81,12 +86,13 @@ def preflight(
     for part in _separate(parts):
         schema = None if query.schema is None else part.schema(query.schema)
         name = part.name or str(options.transactional_id)
+        if isinstance(part.sink, KafkaFrameSink):
+            _check_letter_circles(missing, query, part.sink)
         if isinstance(options, SinkOptions) and isinstance(part.sink, KafkaFrameSink):
-            _check_circles(missing, query, part.sink, [*filter(None, [options.topic]), *query.topics])
+            _check_circles(missing, query, part.sink, filter(None, [options.topic]))
             _check_topics(missing, part.sink, options, query, schema)
         elif isinstance(part.sink, KafkaFrameSink):
             # The dead letters beside a database.
-            _check_circles(missing, query, part.sink, query.dead_letters)
             _check_letters(missing, part.sink, name, query.dead_letters)
         else:
             _check_sink(missing, part.sink, name, schema)
@@ -187,13 +193,33 @@ def _unreserved(missing: Missing, topics: Sequence[str]) -> list[str]:
 
 
 def _check_circles(missing: Missing, query: PlannedQuery, sink: KafkaFrameSink, topics: Iterable[str]) -> None:
-    """Topics that the query reads and writes: every batch would add records to them, for the next one."""
-    for kind, options in sources(query.frame):
-        for topic in dict.fromkeys(topics) if kind in _KAFKA else ():
-            if reads_topic(options, topic, sink.client["bootstrap.servers"]):
-                what = f"topic {topic!r} is a source, and the query writes to it: every batch would add records to it"
-                hint = "write to another topic, select topics without it, or name it in a column of the rows"
-                missing.append((what, hint))
+    """Topics that get rows which can only come from them: every batch would add records to them, for the next one.
+
+    Where a query has several sources its plan does not show which of them a row comes from."""
+    read = sources(query.frame)
+    for topic in topics:
+        if read and all(_reads(source, topic, sink) for source in read):
+            missing.append(_circle(topic))
+
+
+def _check_letter_circles(missing: Missing, query: PlannedQuery, sink: KafkaFrameSink) -> None:
+    """Sources that read their own dead letters."""
+    read = sources(query.frame)
+    for number, topic in query.letters_of.items():
+        if _reads(read[number], topic, sink) and _circle(topic) not in missing:
+            missing.append(_circle(topic))
+
+
+def _reads(source: tuple[str, Mapping[str, str]], topic: str, sink: KafkaFrameSink) -> bool:
+    kind, options = source
+    return kind in _KAFKA and reads_topic(options, topic, sink.client["bootstrap.servers"])
+
+
+def _circle(topic: str) -> tuple[str, str]:
+    return (
+        f"topic {topic!r} is the source of rows that the query writes to it: every batch would add records to it",
+        "write to another topic, select topics without it, or name it in a column of the rows that are to return",
+    )
 
 
 def _warn_of_retention(facts: ClusterFacts, topics: Iterable[str]) -> None:
