@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from einmal.chains.drawing import svg, text
@@ -135,6 +137,26 @@ def test_what_lies_before_a_location_is_found_in_order() -> None:
     other = Link(name="other", kind=LinkKind.PIPELINE, inputs=(RAW,), outputs=(Location("A", "else"),))
     chain = chain_of([TOTALS, MIRROR, other, CLEANER, INGESTER])
     assert [step.link.name for step in chain.upstream(TABLE)] == ["logs", "cleaner", "A->B", "totals"]
+
+
+def test_links_that_repair_dead_letters_lie_before_what_is_behind_them_in_any_order() -> None:
+    letters, report = Location("A", "bad"), Location("A", "report")
+    loads = Link(name="loads", kind=LinkKind.PIPELINE, inputs=(RAW,), outputs=(CLEAN,), dead_letters=(letters,))
+    repairs = Link(name="repairs", kind=LinkKind.PIPELINE, inputs=(letters,), outputs=(RAW,))
+    reports = Link(name="reports", kind=LinkKind.PIPELINE, inputs=(letters,), outputs=(report,))
+    for links in itertools.permutations([loads, repairs, reports]):
+        chain = chain_of(links)
+        assert {step.link.name for step in chain.upstream(report)} == {"loads", "repairs", "reports"}
+        assert {step.link.name for step in chain.upstream(CLEAN)} == {"loads", "repairs"}
+
+
+def test_a_pipeline_of_several_steps_is_no_circle_and_a_mirror_onto_itself_is() -> None:
+    steps = Link(name="steps", kind=LinkKind.PIPELINE, inputs=(RAW, CLEAN), outputs=(CLEAN, TABLE))
+    chain = chain_of([INGESTER, steps])
+    assert [step.link.name for step in chain.upstream(TABLE)] == ["logs", "steps"]
+    mirror = Link(name="A->A", kind=LinkKind.MIRROR, inputs=(RAW,), copies=lambda location: location)
+    with pytest.raises(CircularChain):
+        chain_of([mirror])
 
 
 def test_a_circle_is_named() -> None:

@@ -94,12 +94,14 @@ class Chain:
 
     def upstream(self, location: Location) -> list[ChainStep]:
         """The steps that a record can have taken to this location, in order."""
-        wanted, steps = {location}, []
-        for step in reversed(self.steps):
-            if wanted & set(step.outputs):
-                steps.append(step)
-                wanted |= set(step.inputs)
-        return steps[::-1]
+        wanted = {location}
+        while True:
+            # Dead letters can lead back to a link before.
+            steps = [step for step in self.steps if wanted & set(step.outputs)]
+            grown = wanted.union(*(step.inputs for step in steps))
+            if grown == wanted:
+                return steps
+            wanted = grown
 
 
 class CircularChain(Exception):
@@ -109,7 +111,8 @@ class CircularChain(Exception):
 def chain_of(links: Sequence[Link], existing: Collection[Location] = ()) -> Chain:
     """``existing``: topics that were found in the clusters, for patterns. Raises CircularChain.
 
-    A circle through dead letters is none: a link that repairs them writes to the topic that they come from.
+    A circle through dead letters is none: a link that repairs them writes to the topic that they come from. Nor is a
+    pipeline that reads what it writes: it may have several steps, and its declaration is refused where it has a circle.
     """
     connected = _connected(links, existing)
     try:
@@ -176,7 +179,11 @@ def _before(connected: Sequence[_Connected], *, dead_letters: bool = True) -> di
         return set(outputs) if dead_letters else set(outputs) - set(link.dead_letters)
 
     return {
-        number: {other for other, (link, _, outputs) in enumerate(connected) if written(link, outputs) & set(inputs)}
+        number: {
+            other
+            for other, (link, _, outputs) in enumerate(connected)
+            if written(link, outputs) & set(inputs) and (other != number or link.kind is not LinkKind.PIPELINE)
+        }
         for number, (_, inputs, _) in enumerate(connected)
     }
 
