@@ -234,6 +234,8 @@ _EVEN = "SELECT key, CAST(number AS STRING) AS value FROM parsed WHERE number % 
         ("SELECT key, CAST(number AS STRING) AS valeu FROM parsed", 'sinks.even: column "value" is missing'),
         ("SELECT CAST(number AS STRING) AS value, key AS kye FROM parsed", "sinks.even: column 'kye' is not written"),
         ("SELECT CAST(number AS STRING) AS value, 1 AS partiton FROM parsed", "did you mean 'partition'"),
+        ("SELECT CAST(number AS STRING) AS value, key AS keys FROM parsed", "did you mean 'key'"),
+        ("SELECT CAST(number AS STRING) AS value, key AS Header FROM parsed", "did you mean 'headers'"),
         ("SELECT key, number AS value FROM parsed", 'sinks.even: column "value" is string or binary, not int'),
         ("SELECT key, '1' AS value, 'x' AS `VALUE` FROM parsed", 'sinks.even: column "VALUE" is not written'),
     ],
@@ -262,6 +264,26 @@ def test_columns_are_written_whatever_their_case_and_bytes_beside_text(
     even = {(record.key, record.value) for _, record in records(bootstrap, fields["name"])}
     assert even == {(b"k0", b"0"), (b"k2", b"2")}
     assert sorted(values(bootstrap, f"{fields['name']}-odd")) == ["1", "3"]
+
+
+@pytest.mark.spark
+def test_columns_with_other_names_are_left_out_and_nulls_have_the_type_of_their_column(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    fields = fields_of(tmp_path, bootstrap)
+    create(bootstrap, fields["source"], fields["name"], f"{fields['name']}-odd")
+    fill(bootstrap, fields["source"], range(4))
+    names = ("position", "portion", "readers", "leaders", "pkey", "keyed", "partitioned", "they")
+    others = f"SELECT CAST(number AS STRING) AS value, {', '.join(f'1 AS {name}' for name in names)} FROM parsed"
+    nulls = "SELECT NULL AS KEY, NULL AS value, NULL AS partition, NULL AS timestamp, NULL AS headers FROM parsed"
+    for number, (view, even) in enumerate({others: {b"0", b"2"}, nulls: {None}}.items()):
+        text = TWO_SINKS.replace(_EVEN, f"{view} WHERE number % 2 = 0")
+        name = f"{fields['name']}-{number}"
+        create(bootstrap, name, f"{name}-odd")
+        own = fields | {"name": name, "checkpoint": str(tmp_path / name)}
+        writer(load(written(tmp_path, ".toml", text, **own), {}), spark).start().awaitTermination()
+        assert {record.value for _, record in records(bootstrap, name)} == even
+        assert sorted(values(bootstrap, f"{name}-odd")) == ["1", "3"]
 
 
 @pytest.mark.spark

@@ -7,8 +7,9 @@ topic are checked, and have their types, before the union.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import reduce
+from operator import ne
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -28,6 +29,16 @@ _UNITED: Final = (*WRITTEN, "offset")
 """``offset`` keeps the source's order."""
 _OPTIONAL: Final = ("key", "partition", "headers")
 """Columns without which rows can be written, and which somebody misses only later."""
+_ALMOST: Final = 0.91
+"""A letter more or less than in "partition" or "headers": "position" and "readers" are other words."""
+_TYPES: Final = {
+    "key": "binary",
+    "value": "binary",
+    "partition": "int",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Types of columns that are NULL in every row, and so have none of their own."""
 
 
 def combined(declaration: Declaration, frames: Mapping[str, DataFrame]) -> DataFrame:
@@ -64,7 +75,7 @@ def _in_column(frame: DataFrame, name: str) -> DataFrame:
 def _with_topic(frame: DataFrame, sink: DeclaredSink) -> DataFrame:
     """A sink's rows as part of a union: the columns that are written, with the topic in each row. Raises
     PipelineRefused."""
-    frame = _as_named(frame)
+    frame = _typed(_as_named(frame))
     try:
         check_columns(schema_of(frame.schema), sink.topic)
     except OptionError as error:
@@ -89,15 +100,30 @@ def _as_named(frame: DataFrame) -> DataFrame:
     return frame.withColumnsRenamed(renamed) if renamed else frame
 
 
+def _typed(frame: DataFrame) -> DataFrame:
+    """With types for columns that are NULL in every row."""
+    void = {name for name, kind in frame.dtypes if kind == "void" and name in _TYPES}
+    return frame.withColumns({name: F.col(name).cast(_TYPES[name]) for name in void}) if void else frame
+
+
 def _refuse_misspelt(frame: DataFrame, sink: DeclaredSink) -> None:
     """Raises PipelineRefused for a column that is not written, and has almost the name of one that is missing."""
     missing = [name for name in _OPTIONAL if name not in frame.columns]
     for column in frame.columns:
         if column in _UNITED:
             continue
-        transposed = next((name for name in missing if sorted(name) == sorted(column.lower())), None)
-        if meant := transposed or nearest_name(column, missing):
+        if meant := _meant(column.lower(), missing):
             raise PipelineRefused(
                 f"sinks.{sink.name}: column {column!r} is not written, and there is no column {meant!r}",
                 f"did you mean {meant!r}? Leave a column out of the view that is not to be written",
             )
+
+
+def _meant(column: str, missing: Collection[str]) -> str | None:
+    """Its name is the word with two letters transposed, or one more or less; of "key" that is its plural only."""
+    for name in missing:
+        if sorted(name) == sorted(column) and sum(map(ne, name, column)) == 2:
+            return name
+    if column == "keys" and "key" in missing:
+        return "key"
+    return nearest_name(column, [name for name in missing if name != "key"], _ALMOST)
