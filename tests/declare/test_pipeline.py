@@ -216,11 +216,18 @@ def test_an_empty_value_is_no_default(text: str, option: str) -> None:
         (HEAD + SOURCE + 'startingOffsets = "earliest"\nStartingOffsets = "latest"\n' + SINK, "set one option twice"),
         (HEAD + 'kafka.client.id = "a"\nkafka.Client.Id = "b"\n' + SOURCE + SINK, "set one option twice"),
         (HEAD + 'kafka.client.id = "a"\n"kafka.client.id" = "b"\n' + SOURCE + SINK, "set one option twice"),
+        (HEAD + 'spark.a = "a"\n"spark.a" = "b"\n' + SOURCE + SINK, "'spark.a' set one option twice"),
     ],
 )
 def test_names_that_spark_takes_for_one_are_refused(text: str, complaint: str) -> None:
     (problem,) = problems(text)
     assert complaint in problem
+
+
+def test_settings_of_the_session_may_differ_only_in_case() -> None:
+    settings = {"spark.executorEnv.http_proxy": "a", "spark.executorEnv.HTTP_PROXY": "b"}
+    lines = "".join(f'{name} = "{value}"\n' for name, value in settings.items())
+    assert declared(HEAD + lines + SOURCE + SINK).spark == settings
 
 
 def test_sinks_that_are_columns_of_a_query_differ_in_more_than_case() -> None:
@@ -244,7 +251,9 @@ def test_adopt_is_of_one_start_and_no_key_of_a_declaration() -> None:
         declared(HEAD + SOURCE + SINK, **{"einmal.adopt": "maybe"})
 
 
-@pytest.mark.parametrize("interval", ['"10"', "10", "true", '""', '"10s"', '"1 month"', '"-1 second"', '"soon"'])
+@pytest.mark.parametrize(
+    "interval", [f'"{"1" * 5000} seconds"', '"10"', "10", "true", '""', '"10s"', '"1 month"', '"-1 second"', '"soon"']
+)
 def test_an_interval_that_spark_would_refuse_is_a_problem_of_the_file(interval: str) -> None:
     (problem,) = problems(HEAD + f"trigger.processingTime = {interval}\n" + SOURCE + SINK)
     assert "trigger.processingTime is an interval" in problem and '"10 seconds"' in problem
@@ -262,6 +271,20 @@ def test_a_value_that_is_no_text_of_an_option_is_refused(value: str, where: str)
     line = f"kafka.client.id = {value}\n"
     text = HEAD + line + SOURCE + SINK if where == "top" else HEAD + SOURCE + line + SINK
     assert any("kafka.client.id is " in problem for problem in problems(text))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("2026-01-01", "2026-01-01"), ("2026-01-01 10:00:00", "2026-01-01T10:00:00")],
+)
+def test_an_option_of_another_source_may_be_a_date_of_toml(value: str, text: str) -> None:
+    tables = f'[sources.orders]\nformat = "delta"\nstartingTimestamp = {value}\n'
+    assert declared(HEAD + tables + SINK).sources[0].options == {"startingTimestamp": text}
+
+
+def test_an_output_mode_of_python_may_be_none() -> None:
+    tables = tomllib.loads(HEAD + SOURCE + '[sinks.paid]\ntopic = "paid"\n')
+    assert declare(tables | {"outputMode": None}, {}).output_mode is None
 
 
 def test_an_option_of_python_may_be_a_path_and_is_not_none() -> None:

@@ -93,6 +93,9 @@ def test_kafka_settings_are_passed_on_without_their_prefix() -> None:
         (SOURCE | {"startingOffsets": ""}, '"startingOffsets" is empty'),
         (SOURCE | {"startingOffsetsByTimestampStrategy": " "}, '"startingOffsetsByTimestampStrategy" is empty'),
         ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, '"subscribe" selects nothing'),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": ""}, "selects the topics; set: none"),
+        (SOURCE | {"minPartitions": "1" * 5000}, '"minPartitions" is a whole number'),
+        (SOURCE | {"maxTriggerDelay": "1" * 5000}, '"maxTriggerDelay" is a time'),
     ],
 )
 def test_a_source_option_that_cannot_be_is_refused_by_name(given: dict[str, str], complaint: str) -> None:
@@ -329,6 +332,7 @@ def test_no_text_of_options_shows_a_secret() -> None:
         ({"assign": '{"a": [0]}'}, "a", True),
         ({"subscribepattern": "a.*"}, "a-dlq", True),
         ({"subscribepattern": "a"}, "a-dlq", False),
+        ({"subscribepattern": "", "assign": "", "subscribe": "a"}, "a", True),
         # Of Java's, for Spark's own source.
         ({"subscribepattern": r"\p{L}+"}, "a", False),
     ],
@@ -339,3 +343,17 @@ def test_a_source_reads_the_topics_that_it_selects_in_its_own_cluster(
     source = {"kafka.bootstrap.servers": "a:1, b:1"} | selection
     assert reads_topic(source, topic, "b:1,c:1") == expected
     assert not reads_topic(source, topic, "c:1")
+
+
+@pytest.mark.parametrize("name", ["subscribe", "subscribePattern", "assign"])
+def test_an_empty_value_that_has_the_meaning_of_the_default_is_accepted(name: str) -> None:
+    selections = {"subscribe": "a", "subscribePattern": "a.*", "assign": '{"a": [0]}'}
+    empty = {"subscribe": "", "subscribePattern": "", "assign": "", "groupIdPrefix": "", "includeHeaders": ""}
+    given = {"kafka.bootstrap.servers": "h:1"} | empty | {name: selections[name]}
+    found = source_options(given, streaming=True)
+    assert (bool(found.topics), found.pattern is not None, bool(found.assigned)) == (
+        name == "subscribe",
+        name == "subscribePattern",
+        name == "assign",
+    )
+    assert (found.client["client.id"], found.include_headers) == ("einmal-spark-source", False)

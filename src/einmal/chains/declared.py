@@ -21,7 +21,7 @@ from einmal.mirroring import declaration as mirrors
 from einmal.mirroring.declaration import MirrorDeclaration
 from einmal.options.guarantees import guarantee_of_source, together
 from einmal.options.sink import EXACTLY_ONCE, SinkOptions
-from einmal.options.source import fails_on_data_loss, isolation_of, topics_of
+from einmal.options.source import fails_on_data_loss, isolation_of, pattern_of, topics_of
 from einmal.options.values import OptionError, client_settings
 from einmal.sinks.kafka.sink import KafkaSink
 from einmal.sinks.kinds import new_sink
@@ -118,8 +118,8 @@ def _pipeline(declaration: Declaration, systems: Systems) -> DeclaredLink:
         source = client_of_source
         system = systems(source)
         inputs += [Location(system, topic) for topic in topics_of(settings)]
-        if "subscribepattern" in settings:
-            patterns.append((system, settings["subscribepattern"]))
+        if (pattern := pattern_of(settings)) is not None:
+            patterns.append((system, pattern))
         reads_uncommitted |= isolation == "read_uncommitted"
     link = Link(
         name=declaration.name,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import date, time
 from typing import Any, Final, NamedTuple
 
 from einmal.misspelt import nearest_name
@@ -55,8 +57,12 @@ def same_names(names: Iterable[str]) -> list[list[str]]:
 
 
 def refuse_same(where: str, table: Mapping[str, Any], problems: list[str]) -> None:
-    """Note the keys of a table that are one option, whose value would be the last: names differ in more than case."""
-    for same in same_names(_leaves(table)):
+    """Note the keys of a table that are one option, whose value would be the last: names differ in more than case, but
+    for settings of Spark's session, which may not."""
+    leaves = [*_leaves(table)]
+    sessions = Counter(name for name in leaves if name.startswith("spark."))
+    twice = [[name] for name, count in sessions.items() if count > 1]
+    for same in [*same_names(name for name in leaves if name not in sessions), *twice]:
         at = f"{where}: " if where else ""
         names = " and ".join(map(repr, dict.fromkeys(same)))
         problems.append(f"{at}{names} set one option twice\nhint: leave one out")
@@ -73,6 +79,8 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def as_text(value: Any) -> str:
     """A value of the file as an option's text."""
+    if isinstance(value, date | time):
+        return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -269,7 +270,8 @@ def _written(declaration: Declaration) -> Iterator[tuple[Iterable[str], str, str
 
 def _top(others: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     refuse_same("", others, problems)
-    top = flattened(others)
+    # A program may compute it, and have none.
+    top = {name: value for name, value in flattened(others).items() if name != "outputMode" or value is not None}
     _refuse_odd("", top, problems)
     if top.pop(ADOPT, None) is not None:
         problems.append(
@@ -296,7 +298,9 @@ def _overridden(top: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, 
 def _source(name: str, table: Any, common: Mapping[str, str], problems: list[str]) -> Source:
     where = f"sources.{name}"
     _check_name(where, name, problems)
-    options = {key: as_text(value) for key, value in _table(where, table, problems).items()}
+    # Options of other sources may be dates.
+    others = isinstance(table, Mapping) and table.get("format", OWN_FORMAT) not in (OWN_FORMAT, SPARK_FORMAT)
+    options = {key: as_text(value) for key, value in _table(where, table, problems, dates=others).items()}
     kind = options.pop("format", OWN_FORMAT)
     watermark = _watermark(where, options, problems)
     decoding = _decoding(where, kind, options, problems)
@@ -427,23 +431,23 @@ def _trigger(top: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
 # --- words ------------------------------------------------------------------------------------------------------
 
 
-def _table(where: str, value: Any, problems: list[str]) -> dict[str, Any]:
+def _table(where: str, value: Any, problems: list[str], *, dates: bool = False) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         problems.append(f"{where} is a table, not {value!r}")
         return {}
     flat = flattened(value)
     refuse_same(where, value, problems)
-    _refuse_odd(where, flat, problems)
+    _refuse_odd(where, flat, problems, dates=dates)
     return flat
 
 
-def _refuse_odd(where: str, flat: Mapping[str, Any], problems: list[str]) -> None:
-    """Note values whose text would be none of an option's: a list, a date, None."""
+def _refuse_odd(where: str, flat: Mapping[str, Any], problems: list[str], *, dates: bool = False) -> None:
+    """Note values whose text would be none of an option's: a list, None, and where there are no ``dates``, a date."""
     for name, leaf in flat.items():
         at = f"{where}: {name}" if where else name
         if isinstance(leaf, list | tuple):
             problems.append(f'{at} is one value, not a list\nhint: names are joined, as in "a,b"')
-        elif not isinstance(leaf, str | int | float | PurePath | Mapping):
+        elif not isinstance(leaf, str | int | float | PurePath | Mapping) and not (dates and isinstance(leaf, date)):
             problems.append(
                 f"{at} is text, a number, true or false, not a {type(leaf).__name__}\nhint: text has quotes"
             )

@@ -20,11 +20,11 @@ _MONTHS: Final = {"month": 1, "year": 12}
 _TRIMMED: Final = "".join(map(chr, (*range(0x21), 0x7F)))
 _PREFIX: Final = re.compile(r"interval\s", re.ASCII)
 _PART: Final = re.compile(
-    r"\s*(?:(?P<sign>[+-])\s*(?=[\d.])|(?=\.?\d))(?P<whole>\d*)(?:\.(?P<fraction>\d{0,9}))?\s+"
+    r"\s*(?:(?P<sign>[+-])\s*(?=[\d.])|(?=\.?\d))(?P<whole>\d{0,100})(?:\.(?P<fraction>\d{0,9}))?\s+"
     rf"(?P<unit>{'|'.join((*_UNITS_US, *_MONTHS))})s?(?=\s|$)",
     re.ASCII,
 )
-"""A sum has several of them, each with a unit."""
+"""A sum has several of them, each with a unit. Python converts no more than some thousand digits."""
 _MAX_US: Final = 2**63 - 1
 
 
@@ -50,6 +50,6 @@ def trigger_interval_us(name: str, text: str) -> int:
 
 def _refused(name: str, text: str) -> OptionError:
     return OptionError(
-        f"{name} is an interval of days, hours, minutes, seconds or milliseconds, not {text!r}\n"
+        f"{name} is an interval of days, hours, minutes, seconds or milliseconds, not {text!r:.300}\n"
         'hint: "10 seconds", "500 milliseconds" or "1 minute 30 seconds": a number, a space, a unit'
     )

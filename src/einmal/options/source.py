@@ -108,13 +108,17 @@ _SOURCE_WITHOUT_EFFECT: Final = (
 )
 
 
+_MAY_BE_EMPTY: Final = ("subscribe", "subscribePattern", "assign", "groupIdPrefix", "includeHeaders")
+"""Empty they are as if they were not set: one of the first three selects topics, whichever has a value."""
+
+
 def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOptions:
     """Raises OptionError. By default a stream begins at "latest", a batch query at "earliest"."""
     options = Options(given)
     options.refuse_unknown((*_SOURCE, *_SOURCE_WITHOUT_EFFECT))
-    options.refuse_empty(_SOURCE)
+    options.refuse_empty([name for name in _SOURCE if name not in _MAY_BE_EMPTY])
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
-    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name)]
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if (options.text(name) or "").strip()]
     if len(chosen) != 1:
         raise OptionError(
             f'one of "subscribe", "subscribePattern" and "assign" selects the topics; set: {chosen or "none"}\n'
@@ -225,10 +229,16 @@ def fails_on_data_loss(options: Mapping[str, str]) -> bool:
 
 def topics_of(options: Mapping[str, str]) -> list[str]:
     """The topics that a source's options name, in lower case; none where it has a pattern, or JSON that is none."""
-    if "assign" in options:
+    if options.get("assign", "").strip():
         with contextlib.suppress(OptionError):
             return sorted({partition.topic for partition in _assigned(options["assign"])})
     return [name.strip() for name in options.get("subscribe", "").split(",") if name.strip()]
+
+
+def pattern_of(options: Mapping[str, str]) -> str | None:
+    """The pattern of topics that a source has among its options, in lower case, if any."""
+    pattern = options.get("subscribepattern", "")
+    return pattern if pattern.strip() else None
 
 
 def reads_topic(options: Mapping[str, str], topic: str, servers: str) -> bool:
@@ -237,7 +247,7 @@ def reads_topic(options: Mapping[str, str], topic: str, servers: str) -> bool:
     own = {address.strip() for address in options.get("kafka.bootstrap.servers", "").split(",")}
     if own.isdisjoint(address.strip() for address in servers.split(",")):
         return False
-    pattern = options.get("subscribepattern")
+    pattern = pattern_of(options)
     if pattern is None:
         return topic in topics_of(options)
     # Spark's own source takes patterns of Java's, which may be none of Python's.
@@ -247,7 +257,7 @@ def reads_topic(options: Mapping[str, str], topic: str, servers: str) -> bool:
 
 
 def _pattern(text: str | None) -> str | None:
-    if text is None:
+    if text is None or not text.strip():
         return None
     try:
         re.compile(text)
@@ -257,7 +267,7 @@ def _pattern(text: str | None) -> str | None:
 
 
 def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
-    if text is None:
+    if text is None or not text.strip():
         return ()
     try:
         chosen = json.loads(text)

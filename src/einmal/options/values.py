@@ -72,7 +72,7 @@ class Options:
         value = self.text(name)
         if value is None:
             return default
-        if not re.fullmatch(r"-?\d+", value) or int(value) < minimum:
+        if not re.fullmatch(r"-?\d{1,100}", value) or int(value) < minimum:
             raise OptionError(f'option "{name}" is a whole number of at least {minimum}, not {value!r}')
         if maximum is not None and int(value) > maximum:
             raise OptionError(f'option "{name}" is at most {maximum:,}, not {value}')
@@ -103,7 +103,7 @@ class Options:
         value = self.text(name)
         if value is None:
             return default
-        match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value.lower())
+        match = re.fullmatch(r"\s*(\d{1,100})\s*([a-z]*)\s*", value.lower())
         if match is None or match[2] not in _UNITS_MS:
             raise OptionError(f'option "{name}" is a time such as 500ms, 30s, 15m, 2h or 1d, not {value!r}')
         return int(match[1]) * _UNITS_MS[match[2]]
