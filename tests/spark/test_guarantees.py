@@ -63,6 +63,16 @@ def test_a_safe_pipeline_is_exactly_once_on_every_hop_and_only_its_readers_have_
     assert not any(said(each, HopVerdict.UNKNOWN) or said(each, HopVerdict.NOT) for each in hops)
 
 
+def test_a_source_that_passes_over_what_is_lost_is_at_most_once_in_every_format_with_that_option() -> None:
+    for source, lost in ((SOURCE, "records"), (SourceFacts(name="table", format="delta"), "versions")):
+        assert hop(replace(FACTS, sources=(source,)), "source").guarantee == EXACTLY_ONCE
+        found = hop(replace(FACTS, sources=(replace(source, fails_on_data_loss=False),)), "source")
+        assert found.guarantee == AT_MOST_ONCE
+        assert f"failOnDataLoss=false: {lost} that were deleted" in said(found, HopVerdict.NOT)
+    files = SourceFacts(name="files", format="parquet", fails_on_data_loss=False)
+    assert hop(replace(FACTS, sources=(files,)), "source").guarantee == EXACTLY_ONCE
+
+
 ROWS = SinkFacts("sqlite", "rows", (Reason(HopVerdict.IF, "the disk is the driver's"),))
 
 

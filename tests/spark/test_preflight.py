@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from einmal.client import Admin, NewTopic
+from einmal.declare.pipeline import parse
 from einmal.event_log import event_of, fields_of
 from einmal.options.source import topics_of
 from einmal.spark import PreflightFailed, StreamWriter, write_stream
+from einmal.spark.declare.explanation import facts_of
 from einmal.spark.declare.inspection import READ, WRITE, ClusterFacts, TopicFacts
 from einmal.spark.declare.preflight import read_problems, shuffle_problems, transaction_problems, write_problems
 from einmal.types import ErrorCode
@@ -208,6 +210,50 @@ def test_a_dead_letter_topic_that_deletes_by_time_is_a_warning(
     assert [fields_of(record) for record in caplog.records if event_of(record) == "dead_letters_expire"] == [
         {"topic": payments.letters, "retention_ms": 604800000}
     ]
+
+
+@pytest.mark.parametrize("kind", ["einmal", "kafka"])
+def test_a_source_in_another_cluster_hides_no_condition_of_dead_letters(
+    bootstrap: str, own_broker: EinmalBroker, tmp_path: Path, kind: str
+) -> None:
+    letters = unique("letters")
+    create(bootstrap, letters, settings={"retention.ms": "604800000"})
+    text = f"""
+        transactional.id = "x"
+        checkpointLocation = "/c"
+        [sources.orders]
+        kafka.bootstrap.servers = "{bootstrap}"
+        subscribe = "orders"
+        [sources.others]
+        format = "{kind}"
+        kafka.bootstrap.servers = "{own_broker.bootstrap}"
+        subscribe = "orders"
+        [sinks.rows]
+        from = "orders"
+        type = "sqlite"
+        path = "{tmp_path / "rows.db"}"
+        table = "rows"
+        errors.tolerance = "all"
+        errors.deadletterqueue.topic.name = "{letters}"
+    """
+    (sink,) = facts_of(parse(text, {}, {}), None).sinks
+    assert sink.letter_facts is not None and sink.letter_facts.deletes_after_ms == 604800000
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("database", [False, True])
+def test_a_dead_letter_topic_that_the_start_creates_is_looked_at_too(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, database: bool
+) -> None:
+    payments = Payments(bootstrap, tmp_path)
+    create(bootstrap, payments.topic, payments.out)
+    payments.settings = payments.tolerant
+    if database:
+        into_database(payments, spark, tmp_path).start().awaitTermination()
+    else:
+        payments.run(spark)
+    (expiring,) = [fields_of(record) for record in caplog.records if event_of(record) == "dead_letters_expire"]
+    assert expiring["topic"] == payments.letters
 
 
 @pytest.mark.spark

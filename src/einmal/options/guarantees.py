@@ -31,8 +31,11 @@ def together(guarantees: Iterable[str]) -> str:
 
 
 def guarantee_of_source(kind: str, isolation: str | None, *, fails_on_data_loss: bool = True) -> str:
-    """The guarantee of a source of this format; ``isolation`` is None where it reads no topics."""
+    """The guarantee of a source of this format; ``isolation`` is None where it reads no topics. ``fails_on_data_loss``:
+    an option of Kafka's sources and Delta's."""
     if isolation is None:
+        if kind == "delta" and not fails_on_data_loss:
+            return AT_MOST_ONCE
         return AT_MOST_ONCE if kind == "socket" else EXACTLY_ONCE if kind in _REPLAYED else UNKNOWN
     return together(
         [

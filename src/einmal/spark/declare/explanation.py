@@ -12,9 +12,9 @@ from typing import Final
 
 from einmal.client.errors import KafkaError
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
-from einmal.declare.pipeline import Declaration, DeclaredSink, Source
+from einmal.declare.pipeline import OWN_FORMAT, Declaration, DeclaredSink, Source
 from einmal.options.sink import EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
-from einmal.options.source import fails_on_data_loss, isolation_of, topics_of
+from einmal.options.source import fails_on_data_loss, isolation_of, pattern_of, topics_of
 from einmal.options.values import client_settings
 from einmal.sinks.kinds import new_sink
 from einmal.spark.declare.guarantees import PipelineFacts, PlanFacts, SinkFacts, SourceFacts
@@ -64,18 +64,21 @@ def _sink(sink: DeclaredSink, record: str | None, letters: Mapping[str, TopicFac
 
 
 def _source(source: Source, beside: Sequence[str], letters: dict[str, TopicFacts]) -> SourceFacts:
-    """``beside``: topics of dead letters in its cluster, whose facts are added to ``letters``."""
+    """``beside``: topics of dead letters in the cluster of einmal's sources, whose facts are added to ``letters``."""
     options = {name.lower(): value for name, value in source.options.items()}
     client = client_settings(options)
     isolation = isolation_of(source.format, client)
     if isolation is None:
-        return SourceFacts(name=source.name, format=source.format)
+        return SourceFacts(name=source.name, format=source.format, fails_on_data_loss=fails_on_data_loss(options))
     topics = topics_of(options)
+    beside = beside if source.format == OWN_FORMAT else ()
     cluster, problem = _cluster(client, [*topics, *beside])
     if cluster is not None:
-        letters |= {name: cluster.topics[name] for name in beside}
+        # A topic of the same name may exist in one cluster and not in another one.
+        missing = [name for name in beside if name not in letters or not letters[name].exists]
+        letters |= {name: cluster.topics[name] for name in missing}
         cluster = replace(cluster, topics={name: cluster.topics[name] for name in topics})
-    if "subscribepattern" in options:
+    if pattern_of(options) is not None:
         cluster, problem = None, "they are chosen by a pattern"
     return SourceFacts(
         name=source.name,

@@ -141,13 +141,7 @@ def _source(source: SourceFacts, asked: str) -> Hop:
         reasons.append(Reason(HopVerdict.HOLDS, f"a row that is not {source.decoded} of the declared schema {fate}"))
         reasons += _expiring(source.letter_facts)
     if not source.fails_on_data_loss:
-        reasons.append(
-            Reason(
-                HopVerdict.NOT,
-                "failOnDataLoss=false: records that were deleted before they were read are passed over",
-                "leave it out: the query then fails, and names the lost records",
-            )
-        )
+        reasons.append(_passes_over("records"))
     if source.cluster is None:
         reasons.append(Reason(HopVerdict.UNKNOWN, f"its topics were not looked at: {source.problem}"))
     else:
@@ -174,7 +168,16 @@ def _other_source(source: SourceFacts, guarantee: str) -> Hop:
             HopVerdict.UNKNOWN,
             f"of {source.format!r} it is not known whether it gives the same rows for the same offsets again",
         )
-    return Hop("source", source.name, guarantee, (reason,))
+    lost = [_passes_over("versions")] if guarantee == AT_MOST_ONCE and not source.fails_on_data_loss else []
+    return Hop("source", source.name, guarantee, (reason, *lost))
+
+
+def _passes_over(what: str) -> Reason:
+    return Reason(
+        HopVerdict.NOT,
+        f"failOnDataLoss=false: {what} that were deleted before they were read are passed over",
+        f"leave it out: the query then fails, and names the lost {what}",
+    )
 
 
 def _expiring(letters: TopicFacts | None) -> Iterator[Reason]:

@@ -170,7 +170,7 @@ def _check_topics(
         if in_transactions:
             missing += transaction_problems(facts)
         if query is not None:
-            _warn_of_retention(facts, query.dead_letters)
+            _warn_of_retention(missing, options.client, facts, query.dead_letters)
 
 
 def _check_letters(missing: Missing, sink: KafkaFrameSink, name: str, topics: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ def _check_letters(missing: Missing, sink: KafkaFrameSink, name: str, topics: Se
     if facts is not None:
         _check_outputs(missing, sink.cluster, facts, wanted)
         missing += [problem for problem in transaction_problems(facts) if problem not in missing]
-        _warn_of_retention(facts, topics)
+        _warn_of_retention(missing, sink.client, facts, topics)
 
 
 def _unreserved(missing: Missing, topics: Sequence[str]) -> list[str]:
@@ -222,9 +222,13 @@ def _circle(topic: str) -> tuple[str, str]:
     )
 
 
-def _warn_of_retention(facts: ClusterFacts, topics: Iterable[str]) -> None:
+def _warn_of_retention(missing: Missing, client: Mapping[str, str], facts: ClusterFacts, topics: Sequence[str]) -> None:
+    """``facts``: from before topics were created, which have the settings of the brokers."""
+    created = [name for name in topics if name in facts.topics and not facts.topics[name].exists]
+    again = _looked_at(missing, client, created) if created else None
+    seen = facts.topics if again is None else {**facts.topics, **again.topics}
     for name in topics:
-        topic = facts.topics.get(name)
+        topic = seen.get(name)
         if topic is not None and topic.deletes_after_ms is not None:
             sentence = "%(topic)s has retention.ms=%(retention_ms)d, by which dead letters of older records are deleted"
             _logger.warning("dead_letters_expire", sentence, topic=name, retention_ms=topic.deletes_after_ms)
