@@ -133,6 +133,36 @@ def test_a_large_compressed_file_that_is_being_written_is_not_decompressed_with_
     assert reader.read() == lines, "as soon as nobody writes it any more"
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.usefixtures("little_work")
+def test_a_large_compressed_file_is_read_however_many_other_files_grow(
+    tmp_path: Path, suffix: str, decompressed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("einmal.ingest.files.scan._OPEN_MAX", 16)
+    lines = numbered(6 * MIB)
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(COMPRESS[suffix](text(lines)))
+    os.utime(path, (1, 1))
+    hot = [tmp_path / f"{number}.log" for number in range(20)]
+    scan, looks = FileScanner.scan, iter(range(100))
+
+    def grow_and_scan(self: FileScanner, tracked: Collection[TrackedFile], *, is_first: bool) -> Scan:
+        number = next(looks)
+        for log in hot:
+            with log.open("a") as file:
+                file.write(f"{number}\n")
+        return scan(self, tracked, is_first=is_first)
+
+    monkeypatch.setattr(FileScanner, "scan", grow_and_scan)
+    reader = Reader(tmp_path / "*")
+    while sum(len(line) > 9 for line in reader.lines) < len(lines):
+        batch = reader.next_batch()
+        assert batch is not None
+        reader.commit(batch)
+    assert [line for line in reader.lines if len(line) > 9] == lines
+    assert sum(decompressed) < 2.1 * 6 * MIB
+
+
 # --- holes and endless lines ----------------------------------------------------------------------------------------
 
 
@@ -170,6 +200,54 @@ def test_what_is_searched_in_many_looks_is_searched_once(
     assert sum(decompressed) < 3.5 * len(content)
     assert reader.read() == []
     assert set(reader.kinds()) == set(kinds)
+
+
+def test_a_line_without_an_end_that_grows_is_searched_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.write_bytes(b"1\n" + b"x" * 8 * MIB)
+    reader = Reader(log, {"skip_long_lines": True})
+    assert reader.read() == ["1"]
+    offsets: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, offset: int) -> bytes:
+        data = pread(descriptor, size, offset)
+        if size >= MIB:
+            offsets.append(offset)
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    with log.open("ab", buffering=0) as writer:
+        for _ in range(5):
+            writer.write(b"x")
+            assert reader.read() == []
+        assert offsets
+        assert not [offset for offset in offsets if 2 * MIB < offset < 7 * MIB]
+        writer.write(b"x\n2\n")
+        assert reader.read() == ["2"]
+    assert reader.kinds() == ["skipped line"]
+    assert f"a line of {8 * MIB + 6} bytes" in reader.notices[0].text
+
+
+@pytest.mark.parametrize("is_as_stored", [False, True])
+def test_the_end_of_a_long_line_that_is_written_to_allocated_space_is_seen(log: Path, is_as_stored: bool) -> None:
+    reader = Reader(log, {"skip_long_lines": True, "is_as_stored": is_as_stored})
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"x" * 2 * MIB)
+        writer.truncate(6 * MIB)
+        assert reader.read() == []
+        writer.write(b"x" * MIB)
+        assert reader.read() == []
+        writer.write(b"\n1\n")
+        assert reader.read() == ["1"]
+    assert reader.kinds() == ["skipped line"]
+
+
+def test_the_end_of_a_long_line_is_searched_from_the_beginning_of_other_content(log: Path) -> None:
+    log.write_bytes(b"x" * 4 * MIB)
+    reader = Reader(log, {"skip_long_lines": True})
+    assert reader.read() == []
+    log.write_bytes(b"x" * 2 * MIB + b"\n1\n" + b"y" * 3 * MIB)
+    assert reader.read() == ["1"]
 
 
 @pytest.mark.usefixtures("little_work")
@@ -288,6 +366,86 @@ def test_a_deleted_file_with_a_line_that_is_not_ended_is_lost_after_a_time(
     assert lenient.source.set_aside() == ()
     lenient.read()
     assert lenient.position["files"] == []
+
+
+class LateClock:
+    """``time``, but for a monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.late_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.late_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> LateClock:
+    """Of what looks at the files."""
+    result = LateClock()
+    monkeypatch.setattr("einmal.ingest.files.scan.time", result)
+    return result
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_whole_lines_of_a_deleted_file_are_read_however_long_transactions_fail(
+    log: Path, fail_on_data_loss: bool, clock: LateClock
+) -> None:
+    log.write_text("1\n")
+    reader = Reader(log, {"fail_on_data_loss": fail_on_data_loss})
+    assert reader.read() == ["1"]
+    with log.open("a") as file:
+        file.write("2\n3\n4")
+    assert reader.next_batch() is not None
+    log.unlink()
+    for _ in range(4):
+        reader.reopen()
+        assert reader.next_batch() is not None, "which fails"
+        clock.late_s += 61
+    reader.reopen()
+    assert reader.read() == ["2", "3"]
+    assert "data loss" not in reader.kinds()
+
+
+def test_whole_lines_of_a_deleted_file_are_read_however_long_others_are_read_first(
+    log: Path, clock: LateClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("einmal.ingest.files.look._BATCH_BYTES", 1)
+    log.write_text("1\n")
+    reader = Reader(log.parent / "*")
+    assert reader.read() == ["1"]
+    for number in range(9):
+        (log.parent / f"{number}.old").write_text(f"old {number}\n")
+        os.utime(log.parent / f"{number}.old", (number, number))
+    with log.open("a") as file:
+        file.write("2\n")
+    batch = reader.next_batch()
+    assert batch is not None
+    log.unlink()
+    while batch is not None:
+        reader.commit(batch)
+        clock.late_s += 61
+        batch = reader.next_batch()
+    assert reader.lines == ["1", *[f"old {number}" for number in range(9)], "2"]
+
+
+def test_the_minute_of_an_unfinished_line_begins_when_the_lines_before_it_are_read(log: Path, clock: LateClock) -> None:
+    log.write_text("1\n")
+    reader = Reader(log)
+    assert reader.read() == ["1"]
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"2\n3")
+        assert reader.next_batch() is not None
+        log.unlink()
+        reader.reopen()
+        assert reader.next_batch() is not None, "which fails"
+        clock.late_s += 61
+        reader.reopen()
+        assert reader.read() == ["2"]
+        writer.write(b"3\n")
+        assert reader.read() == ["33"]
 
 
 def test_a_file_that_waits_for_others_that_change_all_the_time_is_set_aside(

@@ -156,6 +156,10 @@ class Content:
         except Incomplete:
             return False
 
+    def is_partly_read(self) -> bool:
+        """Whether a compressed file was decompressed to somewhere in its middle."""
+        return self._reader is not None and (self._decompressed is None or self._position < self._decompressed)
+
     def edges(self) -> str:
         """A fingerprint of the first and the last bytes as they are stored: a checksum is among the last ones."""
         size = os.fstat(self._descriptor).st_size

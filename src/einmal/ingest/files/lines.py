@@ -49,12 +49,12 @@ class _Stuck(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """A file that was read to ``offset``, as it was in a state and with its first bytes: the end of NULs from ``begin``
-    on (``is_hole``), or of a line that is too long, was not in what is before ``end``."""
+    """A file that was read to ``offset``, as it was in a state: the end of NULs from ``begin`` on (``is_hole``), or of
+    a line that is too long, was not in what is before ``end``. ``fingerprint``: of that, if it is not compressed."""
 
     offset: int
     version: FileState
-    head: bytes
+    fingerprint: str | None
     is_hole: bool
     begin: int
     end: int
@@ -116,10 +116,10 @@ class LineReader:
             begin, notices = self._behind_hole(file, seen, content, search)
             if begin == offset:
                 return self._stick(file, version)
-            return self._read_from(file, seen, content, _Search(offset, version, b"", False, begin, begin), notices)
+            return self._read_from(file, seen, content, _Search(offset, version, None, False, begin, begin), notices)
         extract = self._extract(file, seen, content)
-        if search is None or search.head != extract.head:
-            search = _Search(offset, version, extract.head, False, offset, offset)
+        if search is None or search.fingerprint is None or content.fingerprint(search.end) != search.fingerprint:
+            search = _Search(offset, version, None, False, offset, offset)
         search = search._replace(version=version)
         begin, notices = self._first_line(file, seen, content, extract, search)
         if search.is_hole or search.begin != begin:
@@ -220,7 +220,7 @@ class LineReader:
     ) -> int | None:
         """Where something is, from the end of a search on; None if it is nowhere. ``position``: in the data, or -1.
         Raises Unfinished: the next look searches on."""
-        end = search.end
+        end = written = search.end
         try:
             while True:
                 # Neither lines nor their ends are in a hole.
@@ -228,13 +228,22 @@ class LineReader:
                 self._budget.spend(_READ)
                 data = content.read(end, _READ).data
                 if not data:
+                    if not search.is_hole and content.codec is None:
+                        # A file that grows is searched on from here. NULs may be allocated for what is written next.
+                        self._keep_search(seen, content, search, written)
                     return None
                 if (at := position(data)) >= 0:
                     return end + at
+                if at := len(data.rstrip(b"\0")):
+                    written = end + at
                 end += len(data)
         except Unfinished:
-            self._searches[seen.key] = search._replace(end=end)
+            self._keep_search(seen, content, search, end)
             raise
+
+    def _keep_search(self, seen: SeenFile, content: Content, search: _Search, end: int) -> None:
+        fingerprint = content.fingerprint(end) if content.codec is None else None
+        self._searches[seen.key] = search._replace(end=end, fingerprint=fingerprint)
 
     def _too_long(self, path: str, offset: int) -> SourceNotice:
         text = (

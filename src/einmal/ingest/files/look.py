@@ -103,6 +103,7 @@ class FileReader:
         """Forget what is concluded from earlier looks."""
         self._counts = {}
         self._is_first = True
+        self._scanner.restart()
 
     def close(self) -> None:
         self._scanner.close()
@@ -287,7 +288,10 @@ class FileReader:
             key=lambda pair: (scan.versions[pair[1].key].modified, pair[1].path),
         ):
             result[seen.key] = FileRead(file)
-            if file.read.offset >= seen.size or budget <= 0 or self._lines.is_stuck(file, scan.versions[seen.key]):
+            if file.read.offset >= seen.size or budget <= 0:
+                continue
+            if self._lines.is_stuck(file, scan.versions[seen.key]):
+                scan.without_line.add(seen.key)
                 continue
             try:
                 content = self._scanner.content(seen)
@@ -303,6 +307,8 @@ class FileReader:
                 if seen.key in new:
                     del result[seen.key]
                 continue
+            if read.file.read == file.read:
+                scan.without_line.add(seen.key)
             budget -= 0 if read.piece is None else len(read.piece.data)
         return result
 

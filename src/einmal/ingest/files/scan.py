@@ -22,6 +22,8 @@ from einmal.ingest.source import SourceNotice
 
 _OPEN_MAX: Final = 256
 """Files that stay open between two scans, so that what is deleted can be read to its end."""
+_PARTLY_READ_MAX: Final = 8
+"""Compressed files among these that are closed last: another look would begin with their first bytes again."""
 _REMEMBERED_MAX: Final = 50_000
 """Fingerprints in memory."""
 _ARRIVING_NS: Final = 60_000_000_000
@@ -61,12 +63,14 @@ class _Looked(NamedTuple):
 
 
 class _Unlinked(NamedTuple):
-    """A file without a name that is open, was read to an offset, and has not changed since a time."""
+    """A file without a name that is open, was read to an offset, and has not changed since a time. ``is_lost``: for so
+    long that what it has behind the offset, no whole line, is waited for no longer."""
 
     offset: int
     version: FileState
     since: float
     notice: SourceNotice | None = None
+    is_lost: bool = False
 
 
 class _WideText(Exception):
@@ -81,7 +85,8 @@ class Scan:
     ``unlisted``: directories that exist and cannot be listed; ``aside``: what will not be read before a human has done
     something; ``failed``: of ``seen``, what turned out to be unreadable now; ``unfinished``: files of which
     this look could not decompress enough; ``is_unfinished``: there are such, or some were not tried; ``is_arriving``:
-    large compressed files are not complete, and being written."""
+    large compressed files are not complete, and being written; ``without_line``: files that were read, and of which
+    that made no line."""
 
     listing: dict[str, tuple[_Inode, FileState]] = field(default_factory=dict)
     seen: dict[FileKey, SeenFile] = field(default_factory=dict)
@@ -95,6 +100,7 @@ class Scan:
     unfinished: set[FileKey] = field(default_factory=set)
     is_unfinished: bool = False
     is_arriving: bool = False
+    without_line: set[FileKey] = field(default_factory=set)
 
     def drop_failed(self) -> bool:
         """Whether there was something to be dropped."""
@@ -132,6 +138,8 @@ class FileScanner:
         self._failed_before: set[FileKey] = set()
         """In this look, and in the last one."""
         self._unlinked: dict[FileKey, _Unlinked] = {}
+        self._without_line: set[FileKey] = set()
+        """In the last look."""
         self._unlisted: list[str] = []
         """Directories in which files may match."""
 
@@ -152,6 +160,10 @@ class FileScanner:
             self._report_nothing(result, is_first=is_first and not tracked)
         self._find_deleted(tracked, result)
         return result
+
+    def restart(self) -> None:
+        """Forget what became of the lines of the last look: they may be read again."""
+        self._without_line = set()
 
     def look_beside(self, missing: Iterable[TrackedFile], result: Scan) -> None:
         """Add what a rotation may have made of files that are missing, under names that the pattern does not have."""
@@ -190,6 +202,7 @@ class FileScanner:
 
     def forget(self, tracked: Iterable[TrackedFile], result: Scan) -> None:
         """Keep only what this scan has seen, and what is open of files that are tracked."""
+        self._without_line = result.without_line
         keys = {*result.seen, *result.unfinished, *(location.key for file in tracked for location in file.locations())}
         inodes = {*(_Inode(*key[:2]) for key in keys), *(inode for inode, _ in result.listing.values())}
         self._looked = {inode: looked for inode, looked in self._looked.items() if inode in inodes}
@@ -200,7 +213,9 @@ class FileScanner:
 
     def content(self, seen: SeenFile) -> Content:
         """Raises OSError, NotAFile: the file may be deleted by now, or another one have its path."""
-        open_file = self._contents.get(_Inode(*seen.key[:2]))
+        inode = _Inode(*seen.key[:2])
+        if (open_file := self._contents.get(inode)) is not None:
+            self._contents.move_to_end(inode)
         content = self._opened(seen.path, None) if open_file is None else open_file[0]
         if content.key != seen.key:
             raise FileNotFoundError(seen.path)
@@ -385,8 +400,17 @@ class FileScanner:
             other[0].close()
         self._contents[key] = content, content.state()
         while len(self._contents) > _OPEN_MAX:
-            self._contents.popitem(last=False)[1][0].close()
+            self._close_one()
         return content
+
+    def _close_one(self) -> None:
+        """Close what was not used for the longest time, but for a few files that are partly decompressed."""
+        oldest = next(iter(self._contents))
+        for count, (inode, (content, _)) in enumerate(self._contents.items()):
+            if count == _PARTLY_READ_MAX or not content.is_partly_read():
+                oldest = oldest if count == _PARTLY_READ_MAX else inode
+                break
+        self._contents.pop(oldest)[0].close()
 
     def _remember(self, key: FileKey, offset: int, version: FileState, fingerprint: str | None) -> None:
         if len(self._fingerprints) > _REMEMBERED_MAX:
@@ -426,7 +450,7 @@ class FileScanner:
 
     def _find_deleted(self, tracked: Collection[TrackedFile], result: Scan) -> None:
         """Files without a name that are still open, and have more than was read: until nothing has changed for a time,
-        as who writes may still end the last line."""
+        as who writes may still end the last line. Whole lines wait for as long as it takes to read them."""
         # A file that was truncated is tracked twice until it is known where what it had is.
         files = {file.key: file for file in sorted(tracked, key=lambda file: -file.read.offset)}
         unlinked: dict[FileKey, _Unlinked] = {}
@@ -442,10 +466,16 @@ class FileScanner:
             if seen.size <= file.read.offset:
                 continue
             if (before := self._unlinked.get(seen.key)) is not None and now[:2] == before[:2]:
-                now = before._replace(notice=before.notice or _unfinished_line(file, seen, content))
-                result.notices += [] if before.notice is not None or now.notice is None else [now.notice]
+                # Else other files were read first, or what was read of this one is not recorded.
+                is_read = seen.key in self._without_line
+                is_lost = before.is_lost or (is_read and now.since - before.since >= _UNLINKED_S)
+                now = now._replace(since=before.since if is_read else now.since, notice=before.notice, is_lost=is_lost)
+                if is_read and now.notice is None:
+                    notice = _unfinished_line(file, seen, content)
+                    now = now._replace(notice=notice)
+                    result.notices.append(notice)
             unlinked[seen.key] = now
-            if time.monotonic() - now.since < _UNLINKED_S:
+            if not now.is_lost:
                 result.seen[seen.key], result.versions[seen.key] = seen, now.version
                 result.aside += [] if now.notice is None else [now.notice]
         self._unlinked = unlinked
