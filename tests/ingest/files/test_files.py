@@ -9,13 +9,16 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from einmal.ingest import SourceRefused
+from einmal.ingest.files.content import FileKey
 from einmal.ingest.files.paths import matching
+from einmal.ingest.files.position import encode
 from einmal.ingest.files.scan import FileScanner, Scan
 from einmal.ingest.files.source import FILE_HEADER, OFFSET_HEADER
 from einmal.ingest.files.tracking import TrackedFile
@@ -561,6 +564,17 @@ def test_too_many_files_for_a_position_are_refused(tmp_path: Path, monkeypatch: 
         (tmp_path / str(number)).write_text("1\n")
     with pytest.raises(SourceRefused, match="10 files are too many for one ingester"):
         Reader(tmp_path / "*").read()
+
+
+@pytest.mark.parametrize("first_path", ["", "/log/0", "/log/first"])
+def test_the_size_of_a_position_has_the_paths_that_are_recorded(
+    first_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("einmal.ingest.files.position._POSITION_MAX", 166 if first_path != "/log/first" else 176)
+    file = TrackedFile("/log/0", FileKey(2**63, 2**63, 2**31), 2**40, first_path=first_path)
+    encode([file])
+    with pytest.raises(SourceRefused, match="too many"):
+        encode([replace(file, path="/log/00", first_path=first_path and f"{first_path}0")])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from einmal.ingest.source import Position, SourceRefused
 _POSITION_MAX: Final = 900_000
 """Bytes of a position: a commit record is one record, of at most max.message.bytes."""
 _ENTRY_BYTES: Final = 160
-"""Size of one file's entry in a position, without its path."""
+"""Size of one file's entry in a position, without its paths, but with their quotation marks."""
 _ENTRY_MAX: Final = 10
 """Values in one file's entry."""
 
@@ -21,10 +21,11 @@ _ENTRY_MAX: Final = 10
 def encode(tracked: Iterable[TrackedFile]) -> dict[str, Any]:
     """A position. Raises SourceRefused for one that is too large."""
     files = sorted(tracked, key=lambda file: file.path)
-    paths = [path for file in files for path in (file.original_path, *(location.path for location in file.locations()))]
+    paths = [location.path for file in files for location in file.locations()]
+    paths += [file.original_path for file in files if file.original_path != file.path]
     count = sum(len(file.locations()) for file in files)
     # As the record has it: other characters than ASCII's take up to 12 bytes.
-    size = count * _ENTRY_BYTES + sum(len(json.dumps(path)) for path in paths)
+    size = count * _ENTRY_BYTES + sum(len(json.dumps(path)) - len('""') for path in paths)
     if size > _POSITION_MAX:
         raise SourceRefused(
             f"{count} files are too many for one ingester: its position has about {size} bytes",
