@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,36 @@ def test_a_delivery_with_the_content_of_one_that_was_deleted_is_read_and_reporte
     assert reader.read() == [*lines, "more"]
     assert reader.kinds() == ["possible copy"]
     assert reader.read() == []
+    assert reader.kinds() == ["possible copy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_compressed", "settings"),
+    [
+        ("a.gzip", "b.gzip", True, {}),
+        ("a.tgz", "b.tgz", True, {}),
+        ("a.GZ", "b.GZ", True, {}),
+        ("a.gz", "b.gz", True, {}),
+        ("a.gz", "b.gz", False, {}),
+        ("a.gz", "b.gz", False, {"is_as_stored": True}),
+        ("a.csv", "b.csv.gz", False, {}),
+        ("a.csv.gz", "b.csv", False, {}),
+    ],
+)
+def test_a_second_delivery_is_read_whatever_its_name_makes_of_its_content(
+    tmp_path: Path, name: str, other: str, is_compressed: bool, settings: dict[str, Any], again: Again
+) -> None:
+    data = text(LINES).encode()
+    data = gzip.compress(data) if is_compressed else data
+    (tmp_path / name).write_bytes(data)
+    reader = Reader(tmp_path / "*", settings)
+    assert reader.read() == LINES
+    # In this order, so that it has another inode.
+    (tmp_path / "other").write_bytes(data)
+    (tmp_path / name).unlink()
+    (tmp_path / "other").rename(tmp_path / other)
+    again(reader)
+    assert reader.read() == LINES
     assert reader.kinds() == ["possible copy"]
 
 

@@ -245,7 +245,9 @@ class _Matching:
     def _may_be_rotated(self, file: TrackedFile, seen: SeenFile) -> bool:
         """Whether a file with a new inode can come from a rotation of this one: compressed, or copied while the
         original stays. A file that is only renamed keeps its inode."""
-        is_recoded = seen.is_compressed != (_COMPRESSED.search(file.path) is not None)
+        # By content and names: whoever delivers files compressed may give them any name.
+        was_named_so, is_named_so = (_COMPRESSED.search(path) is not None for path in (file.path, seen.path))
+        is_recoded = seen.is_compressed and is_named_so and not was_named_so
         is_there = any(
             self._is_inode(location, other)
             for location in file.locations()
