@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -132,6 +133,42 @@ def test_settings_of_url_environment_role_and_database_change_no_value(
     finally:
         database.execute("ALTER ROLE CURRENT_USER RESET ALL")
     assert changed.records == plain.records
+
+
+@pytest.mark.parametrize(
+    ("url_options", "environment", "options"),
+    [
+        ("", "", "-c row_security=off"),
+        ("?options=-c%20geqo%3Doff", "", "-c geqo=off -c row_security=off"),
+        ("", "-c geqo=off", "-c geqo=off -c row_security=off"),
+    ],
+)
+def test_a_pooler_that_keeps_no_settings_refuses_the_session(
+    url_options: str, environment: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PgBouncer does in transaction mode for options that it does not track."""
+    if environment:
+        monkeypatch.setenv("PGOPTIONS", environment)
+    started: list[bytes] = []
+
+    def refuse(listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        with client, client.makefile("rb") as stream:
+            while (packet := stream.read(int.from_bytes(stream.read(4), "big") - 4))[:2] != b"\x00\x03":
+                # A request for encryption.
+                client.sendall(b"N")
+            started.append(packet)
+            text = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter in options: row_security\0\0"
+            client.sendall(b"E" + (len(text) + 4).to_bytes(4, "big") + text)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        refusing = pool.submit(refuse, listener)
+        url = f"postgresql://admin@127.0.0.1:{listener.getsockname()[1]}/shop{url_options}"
+        source = TableSource({name: str(value) for name, value in conninfo_to_dict(url).items()}, "a.b", "id", "rows")
+        with pytest.raises(SourceFailed, match="unsupported startup parameter in options: row_security"):
+            source.origin()
+        refusing.result()
+    assert b"\0options\0%b\0" % options.encode() in started[0]
 
 
 @pytest.mark.parametrize("url_options", ["", "?options=-c%20search_path%3Dpublic", "?options=-c%20row_security%3Don"])

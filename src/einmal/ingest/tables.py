@@ -27,6 +27,7 @@ is not seen. The key must be unique, and column and key must not be NULL.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -84,6 +85,7 @@ _SETTINGS: Final = {
     # Limits the whole transaction.
     "transaction_timeout": "0",
 }
+_OPTION: Final = "-c row_security=off"
 
 
 class TableSource(RecordSource):
@@ -231,8 +233,10 @@ def _connected(
     conninfo: Mapping[str, str], settings: Mapping[str, str], table: str
 ) -> Iterator[psycopg.Connection[Any]]:
     """Raises SourceFailed, SourceRefused, also for the errors of its body."""
+    # A pooler that would let other sessions have these settings, and this one theirs, refuses such options.
+    options = f"{conninfo.get('options', os.environ.get('PGOPTIONS', ''))} {_OPTION}".strip()
     try:
-        with open_connection(conninfo) as connection:
+        with open_connection({**conninfo, "options": options}) as connection:
             set_for_session(connection, settings)
             yield connection
     except psycopg.Error as error:
