@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ import psycopg
 import pytest
 
 from einmal.ingest.postgresql.options import SnapshotMode
+from einmal.ingest.postgresql.session import SourceSession
+from einmal.ingest.postgresql.slot_creation import created_slot
 from einmal.ingest.postgresql.source import PostgresSource
 from einmal.ingest.source import IngestBatch, SourceFailed, SourceNotice, SourceRefused
 from tests.ingest.postgresql.capture import PUBLICATION, SLOT, Captured, options
@@ -145,6 +148,70 @@ def test_a_slot_whose_creation_waits_names_the_process_and_can_be_interrupted(
         other.execute("COMMIT")
     assert Captured(options(server, database)).changes() == []
     assert slot_lsn(client) is not None
+
+
+def test_a_slot_that_another_session_creates_fails_for_now(
+    client: Client, captured: Captured, server: PostgresServer, database: str
+) -> None:
+    client.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+    with server.connect(database) as open_one, server.connect(database) as other, ThreadPoolExecutor(1) as pool:
+        open_one.execute("BEGIN")
+        open_one.execute("INSERT INTO t VALUES (1)")
+        creating = pool.submit(other.execute, create, (SLOT,))
+        try:
+            until(lambda: slot_lsn(client) == (None,), "the slot is being created")
+            with pytest.raises(SourceFailed, match="is being created by another session"):
+                captured.drain()
+            with (
+                closing(SourceSession(captured.options.connecting, "test")) as session,
+                pytest.raises(SourceFailed, match="already exists"),
+            ):
+                session.rows("creating the slot", create, (SLOT,))
+        finally:
+            open_one.execute("COMMIT")
+        creating.result()
+    assert [change.key for change in captured.changes()] == [{"id": 1}]
+
+
+def test_notices_of_a_creation_name_what_it_waits_for_and_become_rarer(
+    client: Client, server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("einmal.ingest.postgresql.slot_creation._NAMED_S", 0.05)
+    connecting = options(server, database).connecting
+    sessions = SourceSession(connecting, "creates"), SourceSession(connecting, "watches")
+    with server.connect(database) as long, ExitStack() as short, closing(sessions[0]):
+        long.execute("BEGIN")
+        long.execute("SELECT pg_current_xact_id()")
+        newer: list[Client] = []
+
+        def begin_another() -> None:
+            newer.append(short.enter_context(server.connect(database)))
+            newer[-1].execute("BEGIN")
+            newer[-1].execute("SELECT pg_current_xact_id()")
+
+        with closing(created_slot(*sessions, SLOT)) as waits:
+            assert next(waits) == f"pid {long.info.backend_pid}"
+            begin_another()
+            pool = short.enter_context(ThreadPoolExecutor(1))
+            following = pool.submit(next, waits, "created")
+            until(lambda: slot_lsn(client) == (None,), "the slot is being created")
+            for _ in range(5):
+                begin_another()
+                newer.pop(0).execute("COMMIT")
+                assert not wait([following], 0.1).done, "nothing new to report"
+            newer.pop().execute("COMMIT")
+            long.execute("COMMIT")
+            assert following.result() in ("created", "a transaction that is ending")
+
+
+def test_a_physical_slot_is_refused(client: Client, captured: Captured) -> None:
+    client.execute("SELECT pg_create_physical_replication_slot(%s)", (SLOT,))
+    try:
+        with pytest.raises(SourceRefused, match="output plugin 'physical'"):
+            captured.drain()
+    finally:
+        client.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
 
 
 def test_a_slot_of_another_plugin_is_refused(client: Client, captured: Captured) -> None:

@@ -35,6 +35,8 @@ REFUSED: Final[Mapping[str, str | None]] = {
     sqlstates.INVALID_AUTHORIZATION: "correct user, password or pg_hba.conf",
     sqlstates.UNKNOWN_DATABASE: "correct the name of the database",
     sqlstates.SYNTAX_OR_ACCESS_RULE: "correct what the server names; it needs PostgreSQL's own functions",
+    # Another session has created the slot meanwhile: the next attempt looks at it.
+    sqlstates.DUPLICATE_OBJECT: None,
     # A table was dropped or altered while the snapshot began.
     sqlstates.UNDEFINED_TABLE: None,
     sqlstates.UNDEFINED_COLUMN: None,

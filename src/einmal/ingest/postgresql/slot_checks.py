@@ -22,7 +22,8 @@ AFRESH: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """As in pg_replication_slots; ``confirmed_lsn``: what commits behind it will be sent."""
+    """As in pg_replication_slots; ``plugin``: "physical" for a slot without one; ``confirmed_lsn``: what commits behind
+    it will be sent."""
 
     plugin: str
     database: str

@@ -13,6 +13,7 @@ from einmal.ingest.source import SourceFailed, SourceRefused
 
 _CREATING: Final = "creating the slot"
 _NAMED_S: Final = 2.0
+"""Until the first transactions are named that it waits for; doubled with each further notice."""
 _CANCEL_S: Final = 0.2
 
 
@@ -23,11 +24,13 @@ def created_slot(session: SourceSession, watching: SourceSession, slot: str) -> 
     """
     with ThreadPoolExecutor(1) as pool:
         creating = pool.submit(_create, session, slot)
-        named = ""
+        named, pause_s = "", _NAMED_S
+        running = _Running(watching)
         try:
-            while not _is_done(creating, _NAMED_S):
-                if (who := _waited_for(watching)) and who != named:
+            while not _is_done(creating, pause_s):
+                if (who := running.waited_for()) and who != named:
                     named = who
+                    pause_s *= 2
                     yield who
             creating.result()
         finally:
@@ -38,12 +41,24 @@ def created_slot(session: SourceSession, watching: SourceSession, slot: str) -> 
             watching.close()
 
 
-def _waited_for(watching: SourceSession) -> str | None:
-    try:
-        return waited_for(watching, newest_transaction(watching))
-    except (SourceFailed, SourceRefused):
-        # The slot can be created without a second connection.
-        return None
+class _Running:
+    """The transactions that were running at a time, until all of them have ended: then at another time."""
+
+    def __init__(self, watching: SourceSession) -> None:
+        self._watching = watching
+        self._newest: int | None = None
+
+    def waited_for(self) -> str | None:
+        try:
+            if self._newest is None:
+                self._newest = newest_transaction(self._watching)
+            who = waited_for(self._watching, self._newest)
+        except (SourceFailed, SourceRefused):
+            # The slot can be created without a second connection.
+            return None
+        if who is None:
+            self._newest = None
+        return who
 
 
 def _is_done(creating: Future[None], timeout_s: float) -> bool:

@@ -34,7 +34,7 @@ from einmal.ingest.postgresql.options import CaptureOptions, SnapshotMode
 from einmal.ingest.postgresql.pgoutput import CommitTransaction, MalformedMessage, decode_message
 from einmal.ingest.postgresql.position import StreamPosition, decode_position
 from einmal.ingest.postgresql.session import SourceSession
-from einmal.ingest.postgresql.slot_checks import AFRESH, ServerState, SlotState, check_slot
+from einmal.ingest.postgresql.slot_checks import AFRESH, PLUGIN, ServerState, SlotState, check_slot
 from einmal.ingest.postgresql.slot_creation import created_slot
 from einmal.ingest.postgresql.snapshot import (
     CatalogKeys,
@@ -72,7 +72,7 @@ _PEEKING: Final = "reading the slot"
 _LOOKING: Final = "looking at the slot"
 _LOOK: Final = """
     SELECT current_database()::text, pg_walfile_name(pg_current_wal_insert_lsn()), pg_current_wal_insert_lsn()::text,
-        pg_current_wal_flush_lsn()::text, s.plugin::text, coalesce(s.database::text, ''),
+        pg_current_wal_flush_lsn()::text, coalesce(s.plugin::text, s.slot_type), coalesce(s.database::text, ''),
         s.confirmed_flush_lsn::text, coalesce(s.wal_status, '')
     FROM (VALUES (1)) AS one LEFT JOIN pg_replication_slots s ON s.slot_name = %s
 """
@@ -301,8 +301,14 @@ class PostgresSource(RecordSource):
             _LOOKING, _LOOK, (self._options.slot,)
         )
         slot = None
+        if plugin == PLUGIN and confirmed is None:
+            raise SourceFailed(
+                f"replication slot {self._options.slot!r} is being created by another session",
+                "wait for it, or end that session: pg_replication_slots has its pid, active_pid",
+            )
         if plugin is not None:
-            slot = SlotState(plugin=plugin, database=of, confirmed_lsn=parse_lsn(confirmed), wal_status=status)
+            confirmed_lsn = Lsn(0) if confirmed is None else parse_lsn(confirmed)
+            slot = SlotState(plugin=plugin, database=of, confirmed_lsn=confirmed_lsn, wal_status=status)
         return ServerState(
             database=database,
             # The name of a log file begins with its timeline, in eight hexadecimal digits.
