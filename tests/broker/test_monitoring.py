@@ -300,6 +300,18 @@ async def test_pages_can_be_read_at_every_moment_from_a_start_to_the_stop(
         assert pages > 5
 
 
+async def test_a_page_that_the_stop_ends_has_nothing_and_is_no_error(tmp_path: Path) -> None:
+    broker = new_node(tmp_path, SMALL)
+    assert broker.monitoring is not None
+    await broker.start()
+    page = asyncio.ensure_future(broker.monitoring.page())
+    # It has begun, and its task has not.
+    await asyncio.sleep(0)
+    await broker.monitoring.stop()
+    assert await page == []
+    await broker.stop()
+
+
 def _reasons(node: Node) -> list[str]:
     assert node.monitoring is not None
     return why_not_ready(node.monitoring._node)

@@ -70,14 +70,15 @@ class Monitoring:
         return HttpAnswer(200, CONTENT_TYPE, await self.page())
 
     async def page(self) -> list[bytes]:
-        """The metrics in Prometheus' text format, in parts."""
+        """The metrics in Prometheus' text format, in parts; none of a page that the stop of the broker has ended."""
         now_ms = self._node.turns.now_ms()
         making = self._making
         if making is None or (making.done() and now_ms - self._made_ms >= _FRESH_MS):
             self._made_ms = now_ms
             making = self._making = asyncio.get_running_loop().create_task(self._make())
         # Others may wait for the same page.
-        return await asyncio.shield(making)
+        await asyncio.wait([making])
+        return [] if making.cancelled() else making.result()
 
     async def _make(self) -> list[bytes]:
         """Make a page, in turns with the node's other work."""
