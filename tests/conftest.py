@@ -131,6 +131,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    # A Spark context, or a command that a test has run in this process, leaves its own.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if item.path != item.session.stash.get(_FILE, None):
         item.session.stash[_FILE] = item.path
         # Objects of earlier files stay: a test that collects garbage looks through what its own file has made.

@@ -17,7 +17,7 @@ from einmal.types import Header
 from einmal.wire.murmur2 import partition_for_key
 from tests.cli.test_without_extras import PROGRAM, WITHOUT
 from tests.interop.einmal_broker import EinmalBroker
-from tests.sinks.postgres.server import PASSWORD, PostgresServer
+from tests.sinks.postgres.server import PASSWORD, PostgresServer, until
 from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
 
@@ -88,6 +88,10 @@ def test_a_table_and_files_are_ingested_and_mirrored(
     with psycopg.connect(server.url, password=PASSWORD, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY)")
         connection.execute(f"INSERT INTO {table} SELECT * FROM generate_series(1, {ROWS})")
+        # An older transaction that is open, of another test, holds them back.
+        oldest = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+        below = f"SELECT bool_and(xmin::text::bigint < {oldest}) FROM {table}"
+        until(lambda: connection.execute(below).fetchone() == (True,), "no older transaction is open")
     (tmp_path / "a.log").write_text("".join(f"line {number}\n" for number in range(ROWS)))
     (tmp_path / "ingest.toml").write_text(
         f'kafka.bootstrap.servers = "{source.bootstrap}"\n'
@@ -120,8 +124,12 @@ def test_a_table_and_files_are_ingested_and_mirrored(
             consumer.assign([TopicPartition(topic, 0)])
             consumer.seek_to_beginning()
             read: list[bytes | None] = []
-            while len(read) < ROWS:
+
+            def is_read(consumer: Consumer = consumer, read: list[bytes | None] = read) -> bool:
                 read += [record.value for record in consumer.poll(1_000)]
+                return len(read) >= ROWS
+
+            until(is_read, f"all of {topic} is there")
         assert len(set(read)) == len(read) == ROWS
 
 
