@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -261,6 +262,22 @@ def _locale_decides(tree: ast.AST) -> Iterator[int]:
         opens = name == "fdopen" or (name == "open" and (bool(modes) or isinstance(node.func, ast.Name)))
         if name in ("read_text", "write_text") or (opens and not is_binary):
             yield node.lineno
+
+
+def test_the_project_contains_text_only() -> None:
+    # Packages and other binaries are used, and not committed: nobody can read what they do.
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=TESTS.parent, capture_output=True, check=True, text=True)
+    paths = [TESTS.parent / name for name in listed.stdout.split("\0") if name]
+    assert len(paths) > 1_000
+    binary = [path.name for path in paths if path.is_file() and not _is_text(path.read_bytes())]
+    assert binary == []
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
 
 
 def test_nothing_that_tests_run_thaws_what_collections_leave_alone() -> None:
