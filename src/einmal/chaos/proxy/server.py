@@ -99,6 +99,7 @@ class KafkaProxy:
         """By direction the partitioned brokers; None: all of them."""
         self._healed = asyncio.Event()
         self._links: dict[asyncio.Task[None], Streams] = {}
+        self._is_closing = False
         self._servers: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
@@ -231,6 +232,8 @@ class KafkaProxy:
         return listener
 
     async def _serve(self, listener: _Listener) -> None:
+        if self._is_closing:
+            return
         server = await asyncio.start_server(
             lambda reader, writer: self._accepted(listener, Streams(reader, writer)),
             sock=listener.socket,
@@ -289,12 +292,12 @@ class KafkaProxy:
             await self._healed.wait()
 
     async def _close(self) -> None:
-        for server in self._servers:
-            server.cancel()
-        # The servers close their ports, and asyncio's own tasks of accepted connections take the first step, without
-        # which they close nothing.
-        for _ in range(2):
-            await asyncio.sleep(0)
+        self._is_closing = True
+        # asyncio's own tasks of accepted connections close nothing unless they took their first step, and they take it
+        # only while the server is open.
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.socket)
+        await asyncio.sleep(0)
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()
