@@ -159,7 +159,7 @@ def parse(kind: type[SettingsT], config: Mapping[str, Any] | None, keywords: Map
     if config is not None and not isinstance(config, Mapping):
         raise _no_mapping(kind, config)
     known = {field.name: field for field in dataclasses.fields(kind)}
-    types = get_type_hints(kind)
+    types = _types(kind)
     values: dict[str, Any] = {}
     for given, value in [*(config or {}).items(), *keywords.items()]:
         if not isinstance(given, str):
@@ -175,6 +175,16 @@ def parse(kind: type[SettingsT], config: Mapping[str, Any] | None, keywords: Map
             raise ConfigError(meaning=f"{dotted(name)} is missing", what_to_do=f"set it: {field.metadata['doc']}")
     settings = kind(**values)
     return _settle(settings)
+
+
+_known_types: Final[dict[type[Any], Mapping[str, Any]]] = {}
+
+
+def _types(kind: type[Any]) -> Mapping[str, Any]:
+    """The type of each setting. To read them from the source's text takes longer than to read the settings."""
+    if kind not in _known_types:
+        _known_types[kind] = get_type_hints(kind)
+    return _known_types[kind]
 
 
 def dotted(name: str) -> str:
@@ -219,7 +229,7 @@ def normalised(kind: type[ClientSettings], given: Mapping[str, str]) -> dict[str
     """Settings in the one form in which they are compared: ``true``, a choice as it is documented, text without blanks
     around it. Secrets and names that are no settings of this kind stay. Raises ConfigError."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    annotations = get_type_hints(kind)
+    annotations = _types(kind)
     texts = dict(given)
     for name, text in given.items():
         if (field := fields.get(name.replace(".", "_"))) is None:
