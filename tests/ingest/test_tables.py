@@ -18,7 +18,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from einmal.ingest import IngestBatch, IngestRecord, SourceFailed, SourceNotice, SourceRefused, table_reader
+from einmal.ingest import IngestBatch, IngestRecord, SourceFailed, SourceNotice, SourceRefused, table_reader, tables
 from einmal.ingest.tables import TableSource
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, running, until
 
@@ -289,6 +289,50 @@ def test_rows_of_prepared_and_of_sub_transactions_are_read_once(server: Postgres
         assert reader.read() == []
         other.execute("COMMIT PREPARED 'p'")
     assert sorted(reader.read()) == [11, 13, 14]
+
+
+def test_a_transaction_that_holds_rows_back_is_reported_once(
+    server: PostgresServer, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_HELD_S", 0.0)
+    reader = TableReader(server)
+    with server.connect() as other, other.transaction():
+        other.execute("SET LOCAL application_name = 'nightly \"report\"'")
+        # In another table, even of another database: what matters is its age.
+        other.execute("SELECT pg_current_xact_id()")
+        assert reader.read() == []
+        assert reader.notices == [], "nothing waits"
+        insert(database, 1)
+        assert [reader.read(), reader.read()] == [[], []]
+        (notice,) = reader.notices
+        assert notice.kind == "held back" and notice.subject == "public.events"
+        assert f'of session {other.info.backend_pid}, user admin (nightly "report"), idle in transaction' in notice.text
+        assert f"pg_terminate_backend({other.info.backend_pid})" in notice.text
+    assert reader.read() == [1]
+    with server.connect() as other:
+        other.execute("BEGIN")
+        insert(other, 2)
+        other.execute("PREPARE TRANSACTION 'it''s'")
+        insert(database, 3)
+        assert [reader.read(), reader.read()] == [[], []]
+        other.execute("ROLLBACK PREPARED 'it''s'")
+    assert len(reader.notices) == 2 and 'prepared as "it\'s" by admin' in reader.notices[-1].text
+    assert reader.read() == [3]
+
+
+def test_a_role_that_may_not_see_other_sessions_gets_the_session_that_holds_rows_back(
+    server: PostgresServer, database: Connection
+) -> None:
+    database.execute("DROP ROLE IF EXISTS reads_only")
+    database.execute(sql.SQL("CREATE ROLE reads_only LOGIN PASSWORD {}").format(PASSWORD))
+    database.execute("GRANT SELECT ON events TO reads_only")
+    reader = TableReader(server, user="reads_only")
+    with server.connect() as other, other.transaction():
+        insert(other, 1)
+        insert(database, 2)
+        assert reader.read() == []
+        assert f"of session {other.info.backend_pid}" in reader.notices[-1].text
+    database.execute("DROP OWNED BY reads_only")
 
 
 def test_each_version_of_a_row_that_is_seen_is_a_record(server: PostgresServer, database: Connection) -> None:

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from einmal.ingest.postgresql.lsn import LOG_END, end_of_records, parse_lsn
 from einmal.ingest.source import Position, SourceFailed, SourceNotice, SourceRefused
+from einmal.ingest.table_holder import OldestTransaction, transaction_of
 from einmal.ingest.table_sql import OrderColumn, literally, name_of, value_of, xmin_between, xmin_from
 
 _BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -277,6 +278,21 @@ class TableReader:
                 yield FoundRows(rows, position.done(ahead), ranges)
                 return
             yield FoundRows(rows, position, ranges)
+
+    def holder(self, position: TablePosition) -> OldestTransaction | None:
+        """The oldest transaction, if rows that are committed wait for its end behind this position."""
+        horizon = self._horizon()
+        if horizon.oldest == horizon.following:
+            return None
+        conditions, parameters = [xmin_between(horizon.oldest, horizon.following)], []
+        for bound in (position.low, position.ahead):
+            if bound is not None:
+                conditions.append(self._compare(">"))
+                parameters.append(bound)
+        query = self._select("true", conditions, parameters, sql.SQL(" LIMIT 1"))
+        if self._connection.execute(*query).fetchone() is None:
+            return None
+        return transaction_of(self._connection, horizon.oldest)
 
     def _batch(self, position: TablePosition) -> tuple[list[TableRow], bool]:
         """The next rows, and whether there are no more."""

@@ -57,6 +57,8 @@ _BATCH_ROWS: Final = 10_000
 _FULL_S: Final = 10.0
 _FULL_RATIO: Final = 20
 """A look at the whole table may take a twentieth of the time."""
+_HELD_S: Final = 10.0
+"""For which a transaction may hold rows back before it is reported, and between two looks for one."""
 _UNRECORDED_MAX: Final = 2**24
 """Transactions by which a horizon may be ahead of the recorded one where there is nothing to record."""
 _HINT_ROLE: Final = "the role needs CONNECT, USAGE of the schema and SELECT on the table"
@@ -118,6 +120,10 @@ class TableSource(RecordSource):
         self._origin = ""
         self._full_at = 0.0
         """When to look at the whole table next, on the monotonic clock."""
+        self._held_at = 0.0
+        """When to look next for a transaction that holds rows back, on the monotonic clock."""
+        self._held_by: int | None = None
+        """The transaction that was reported."""
         self._parts = 0
 
     def origin(self) -> str:
@@ -150,6 +156,7 @@ class TableSource(RecordSource):
                         recorded = batch.position
                         yield self._batch(reader.layout(), batch)
                     current = batch.position
+                yield from self._held_back(reader, current)
                 yield None
 
     def interrupt(self) -> None:
@@ -176,6 +183,20 @@ class TableSource(RecordSource):
         if looks_at_all:
             now = time.monotonic()
             self._full_at = now + max(_FULL_S, (now - begun) * _FULL_RATIO)
+
+    def _held_back(self, reader: TableReader, current: TablePosition) -> Iterator[SourceNotice]:
+        """Report a transaction that holds rows back, once."""
+        now = time.monotonic()
+        if now < self._held_at:
+            return
+        self._held_at = now + _HELD_S
+        holder = reader.holder(current)
+        if holder is None or holder.transaction == self._held_by:
+            return
+        if holder.age_s is None or holder.age_s >= _HELD_S:
+            self._held_by = holder.transaction
+            text = f"{self._table}: rows are committed that are read only once an older transaction has ended: {holder}"
+            yield SourceNotice("held back", self._table, f"{text}; {holder.hint}")
 
     def _batch(self, layout: TableLayout, batch: FoundRows) -> IngestBatch:
         parts = tuple(
