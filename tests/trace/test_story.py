@@ -108,3 +108,9 @@ def test_names_cannot_break_out_of_the_picture() -> None:
     assert not [each for each in tree.iter() if each.tag.endswith("script")]
     assert name.replace("\x1b", "\N{REPLACEMENT CHARACTER}") in "".join(tree.itertext())
     assert name in text.drawn(diagram)
+
+
+def test_what_is_sent_once_an_end_is_answered_belongs_to_the_next_transaction() -> None:
+    first, second = transactions([produced(0, 5), ended(1, took=1.0), produced(1.5, 6), produced(2.0, 8), ended(4)])
+    assert [each.sent_at for each in first.exchanges] == [0, 1, 1.5]
+    assert [each.sent_at for each in second.exchanges] == [2.0, 4]
