@@ -46,6 +46,20 @@ async def test_a_record_in_flight_when_the_producer_is_closed_is_of_unknown_outc
         await future
 
 
+async def test_a_record_whose_flush_was_cancelled_is_in_the_transaction(bootstrap: str, name: NameFactory) -> None:
+    """It waited for its topic's metadata, and the commit knew nothing of it any more."""
+    async with Producer(bootstrap_servers=bootstrap, transactional_id=name("id")) as producer:
+        await producer.init_transactions()
+        producer.begin_transaction()
+        future = producer.send(name("topic"), b"x")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.flush()
+        await producer.commit_transaction()
+        assert future.done()
+        assert (await future).offset == 0
+
+
 async def test_a_record_that_cannot_be_encoded_fails_alone(bootstrap: str, name: NameFactory) -> None:
     topic = name("unencodable")
     async with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer, asyncio.timeout(patient(20)):

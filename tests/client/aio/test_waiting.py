@@ -41,6 +41,18 @@ async def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_g
     assert asked < 100
 
 
+async def test_a_flush_that_is_cancelled_leaves_no_record_without_an_outcome() -> None:
+    async with asyncio.timeout(patient(20)):
+        producer = Producer(bootstrap_servers=NOWHERE)
+        future = producer.send("t", b"v")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await producer.flush()
+        with pytest.raises(NoBrokerReachable):
+            await future
+        await producer.close(flush=False)
+
+
 async def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever() -> None:
     async with asyncio.timeout(patient(20)):
         producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=100)

@@ -125,7 +125,8 @@ class Outbox:
     async def flush(self) -> None:
         """Send everything that waits, and wait until each record sent before this call has its outcome."""
         if routing := self._routing.tasks:
-            await asyncio.gather(*routing, return_exceptions=True)
+            # gather() would cancel them with its caller, and nobody would route their records then.
+            await asyncio.wait(routing)
         if batches := self.core.unsettled():
             flush = Flush(len(batches), asyncio.get_running_loop().create_future())
             for batch in batches:
