@@ -36,6 +36,9 @@ class Twin:
             await asyncio.sleep(0)
             yield number
 
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
     async def close(self) -> None:
         self.is_closed = True
 
@@ -98,6 +101,49 @@ def test_closing_ends_the_thread_and_every_later_call(thread: LoopThread[Twin]) 
 def test_a_call_from_inside_would_wait_for_itself_and_is_refused(thread: LoopThread[Twin]) -> None:
     with pytest.raises(InvalidState, match="wait for itself"):
         thread.call(lambda _: thread.run(lambda twin: twin.double(1)))
+    thread.close()
+
+
+def test_closing_ends_the_calls_of_other_threads(thread: LoopThread[Twin]) -> None:
+    ended: list[BaseException] = []
+    are_waiting = threading.Semaphore(0)
+
+    async def wait(twin: Twin) -> None:
+        are_waiting.release()
+        await twin.wait()
+
+    def call() -> None:
+        try:
+            while True:
+                thread.run(wait)
+        except ClientClosed as error:
+            ended.append(error)
+
+    users = [threading.Thread(target=call, daemon=True) for _ in range(3)]
+    for user in users:
+        user.start()
+    for _ in users:
+        are_waiting.acquire()
+    thread.close()
+    for user in users:
+        user.join(patient(20))
+    assert len(ended) == 3
+
+
+def test_many_threads_may_close_it(thread: LoopThread[Twin]) -> None:
+    assert thread.run(lambda twin: twin.double(1)) == 2
+    users = [threading.Thread(target=thread.close, daemon=True) for _ in range(8)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join(patient(20))
+    assert not any(user.is_alive() for user in users)
+
+
+def test_closing_from_inside_is_refused_and_changes_nothing(thread: LoopThread[Twin]) -> None:
+    with pytest.raises(InvalidState, match="wait for itself"):
+        thread.call(lambda _: thread.close())
+    assert thread.run(lambda twin: twin.double(1)) == 2
     thread.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from einmal.client import Consumer, Producer
-from einmal.client.errors import AbortableError
+from einmal.client.errors import AbortableError, ClientClosed
 from einmal.client.records import RecordMetadata
 from einmal.types import TopicPartition
 from tests.client.conftest import NameFactory
@@ -59,6 +59,34 @@ def test_a_transaction_without_one_of_its_records_is_not_committed(bootstrap: st
         assert ticket.exception(timeout=0) is not None
 
 
+def test_records_that_are_sent_while_the_producer_is_closed_have_an_outcome(bootstrap: str, name: NameFactory) -> None:
+    topic = name("closing")
+    for _ in range(5):
+        producer = Producer(bootstrap_servers=bootstrap)
+        producer.send(topic, b"first").result(timeout=patient(20))
+        futures: list[Future[RecordMetadata]] = []
+        are_sending = threading.Semaphore(0)
+
+        def send(
+            producer: Producer = producer,
+            futures: list[Future[RecordMetadata]] = futures,
+            are_sending: threading.Semaphore = are_sending,
+        ) -> None:
+            with pytest.raises(ClientClosed):
+                while True:
+                    futures.append(producer.send(topic, bytes(2_000)))
+                    are_sending.release()
+
+        senders = [threading.Thread(target=send, daemon=True) for _ in range(2)]
+        for sender in senders:
+            sender.start()
+        are_sending.acquire()
+        producer.close(flush=False)
+        for sender in senders:
+            sender.join(patient(20))
+        assert all(future.done() for future in futures)
+
+
 @pytest.mark.parametrize("ending", ["", "raise SystemExit", "raise RuntimeError"])
 def test_a_program_that_ends_without_closing_its_producer_logs_how_many_records_are_lost(ending: str) -> None:
     program = f"""
@@ -82,7 +110,7 @@ def test_after_a_fork_parent_and_child_send_their_own_records_once(
     with Producer(bootstrap_servers=bootstrap) as producer:
         producer.send(at.topic, b"first", partition=0).result()
         may_go_on = threading.Event()
-        producer._thread.loop.call_soon_threadsafe(may_go_on.wait)
+        producer._thread.wake(may_go_on.wait)
         queued = producer.send(at.topic, b"parent", partition=0)
         # As other threads may hold them at that moment.
         locks = (producer._lock, producer._thread._lock)

@@ -2,23 +2,28 @@
 
 One thread and one event loop per client, made at the first call and once per process: after a fork the child gets its
 own, because threads and connections do not survive it. Calls may come from any thread. When the interpreter ends, the
-thread has stopped already: a generator that is closed then must not wait for it.
+thread has stopped already: a generator that is closed then must not wait for it. Calls that are under way in other
+threads when the client is closed end with ClientClosed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from einmal.client.errors import ClientClosed, InvalidState
 
 T = TypeVar("T")
+
+_CANCELLING_S: Final = 5.0
+"""How long calls of other threads may take to end when the client is closed; then they are left behind."""
 
 
 class Closable(Protocol):
@@ -34,17 +39,21 @@ class LoopThread(Generic[ClientT]):
     def __init__(self, make: Callable[[], ClientT], name: str) -> None:
         self._make = make
         self._name = name
-        self._lock = threading.Lock()
+        # A signal handler may close the client inside a call of its own thread.
+        self._lock = threading.RLock()
         self._process_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: ClientT | None = None
         self._is_closed = False
+        self._calls: set[Future[Any]] = set()
+        """The calls that are under way."""
         _ALL.add(self)
 
     def forked(self) -> None:
         """Inside the child of a fork: a thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._calls = set()
 
     @property
     def client(self) -> ClientT:
@@ -57,13 +66,18 @@ class LoopThread(Generic[ClientT]):
         return self._client
 
     @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
     def _has_ended(self) -> bool:
         return self._is_closed or sys.is_finalizing()
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        assert self._loop is not None, "the client is made first"
-        return self._loop
+    def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function inside the thread soon, without waiting for it; none is called once the client is closed."""
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(function, *arguments)
 
     def _start(self) -> None:
         with self._lock:
@@ -86,12 +100,26 @@ class LoopThread(Generic[ClientT]):
     def run(self, start: Callable[[ClientT], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine of the client to its end. Interrupted, it is cancelled."""
         client = self.client
+        self._refuse_own_thread()
+        outcome: Future[T] = Future()
+        self._calls.add(outcome)
+        try:
+            if (loop := self._loop) is None:
+                raise ClientClosed()
+            return run_in(loop, lambda: start(client), outcome)
+        except (CancelledError, RuntimeError) as error:
+            if self._has_ended and outcome.cancelled():
+                raise ClientClosed() from error
+            raise
+        finally:
+            self._calls.discard(outcome)
+
+    def _refuse_own_thread(self) -> None:
         if threading.current_thread() is self._thread:
             raise InvalidState(
                 meaning="a blocking call inside the client's own thread would wait for itself",
                 what_to_do="make it from another thread",
             )
-        return run_in(self.loop, lambda: start(client))
 
     def call(self, function: Callable[[ClientT], T]) -> T:
         """Run a plain function of the client inside its thread."""
@@ -118,9 +146,12 @@ class LoopThread(Generic[ClientT]):
         """Close the client and end its thread. In a process that never used it there is nothing to do."""
         if self._has_ended:
             return
+        self._refuse_own_thread()
         try:
             if self._client is not None and self._process_id == os.getpid():
-                self.run(end or (lambda client: client.close()))
+                # Another thread may be closing it, too.
+                with contextlib.suppress(ClientClosed):
+                    self.run(end or (lambda client: client.close()))
         finally:
             self._is_closed = True
             self._end_thread()
@@ -128,14 +159,23 @@ class LoopThread(Generic[ClientT]):
     def _end_thread(self) -> None:
         if self._process_id != os.getpid():
             return
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
         if loop is None:
             return
-        if thread is not None and thread.ident is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-        loop.close()
+        try:
+            if thread is not None and thread.ident is not None:
+                try:
+                    run_in(loop, _end_calls)
+                finally:
+                    loop.call_soon_threadsafe(loop.stop)
+                    thread.join()
+            loop.close()
+        finally:
+            # Nobody begins these any more.
+            for call in list(self._calls):
+                call.cancel()
 
 
 _ALL: Final[weakref.WeakSet[LoopThread[Any]]] = weakref.WeakSet()
@@ -150,13 +190,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def run_in(loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine in a loop of another thread to its end. Interrupted, it is cancelled.
+async def _end_calls() -> None:
+    """Inside the thread: cancel what other threads wait for."""
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    for call in calls:
+        call.cancel()
+    if calls:
+        await asyncio.wait(calls, timeout=_CANCELLING_S)
+
+
+def run_in(
+    loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, Any, T]], outcome: Future[T] | None = None
+) -> T:
+    """Run a coroutine in a loop of another thread to its end. Interrupted, it is cancelled; so it is by cancelling
+    ``outcome``, a new future.
 
     The coroutine is made in the loop's thread, where no signal is raised: between making it and handing it over, a
     KeyboardInterrupt would leave it behind, neither run nor cancelled.
     """
-    outcome: Future[T] = Future()
+    outcome = Future() if outcome is None else outcome
     try:
         loop.call_soon_threadsafe(_begin, start, outcome)
         return outcome.result()

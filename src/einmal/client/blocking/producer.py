@@ -22,7 +22,7 @@ from einmal.client.aio import producer as aio
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.cores.producer_batch import check_size, record_size
-from einmal.client.errors import AbortableError, BufferExhausted, KafkaError
+from einmal.client.errors import AbortableError, BufferExhausted, ClientClosed, KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.prepared_txn_state import PreparedTxnState
 from einmal.client.records import (
@@ -78,6 +78,8 @@ class Producer:
         self._queued_bytes = 0
         self._lock = threading.Lock()
         self._is_woken = False
+        self._has_ended = False
+        """Nobody takes records from the queue any more."""
 
     def send(
         self,
@@ -104,11 +106,13 @@ class Producer:
         future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
+            if self._has_ended:
+                raise ClientClosed()
             self._queue.append((future, topic, value_bytes, key_bytes, fixed_headers, partition, timestamp, size))
             self._queued_bytes += size
             must_wake, self._is_woken = not self._is_woken, True
         if must_wake:
-            self._thread.loop.call_soon_threadsafe(self._woken, producer)
+            self._thread.wake(self._woken, producer)
         return future
 
     def _woken(self, producer: aio.Producer) -> None:
@@ -117,7 +121,7 @@ class Producer:
         At most one turn per millisecond: waking the thread for each record would cost more than sending it.
         """
         if self._hand_over(producer):
-            self._thread.loop.call_later(_TURN_S, self._woken, producer)
+            asyncio.get_running_loop().call_later(_TURN_S, self._woken, producer)
 
     def _hand_over(self, producer: aio.Producer) -> bool:
         """Inside the thread: everything queued goes to the asyncio producer, in order. False: there was nothing."""
@@ -239,7 +243,19 @@ class Producer:
             await producer.close(flush=flush)
 
         atexit.unregister(self._at_exit)
-        self._thread.close(end)
+        try:
+            self._thread.close(end)
+        finally:
+            if self._thread.is_closed:
+                self._fail_queued()
+
+    def _fail_queued(self) -> None:
+        """The thread has ended: other threads may have queued records since."""
+        with self._lock:
+            queued, self._queue = self._queue, deque()
+            self._has_ended = True
+        for ticket, *_ in queued:
+            ticket.set_exception(ClientClosed())
 
 
 def _close_at_exit(producer: weakref.ref[Producer]) -> None:
