@@ -85,8 +85,10 @@ class Consumer:
 
         try:
             return self._thread.run(poll)
-        except (KeyboardInterrupt, SystemExit):
-            # Their positions have moved, and closing may commit them.
+        except KafkaError:
+            raise
+        except BaseException:
+            # A signal handler has raised it. Their positions have moved, and closing may commit them.
             self._thread.call(lambda consumer: consumer.give_back(polled))
             raise
 
