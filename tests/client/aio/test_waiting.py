@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from einmal.client.aio import Consumer, Producer
-from einmal.client.errors import NoBrokerReachable, RecordTooLarge, RetriableError
+from einmal.client.errors import ClientClosed, NoBrokerReachable, RecordTooLarge, RetriableError
 from einmal.types import TopicPartition
+from einmal.wire.record_batch import NewRecord
 from tests.suite.patience import patient
 
 NOWHERE = "127.0.0.1:1"
+PATIENT = 60_000
 
 
 async def test_a_producer_without_time_to_block_pauses_between_its_attempts_to_get_an_identity() -> None:
@@ -60,6 +62,49 @@ async def test_a_record_larger_than_the_buffer_does_not_wait_for_room_for_ever()
         with pytest.raises(RecordTooLarge, match=r"Raise buffer\.memory"):
             producer.send("t", bytes(1_000))
         await producer.close(flush=False)
+
+
+async def test_closing_a_producer_ends_the_calls_that_wait() -> None:
+    async with asyncio.timeout(patient(20)):
+        producer = Producer(bootstrap_servers=NOWHERE, buffer_memory=1_000, bootstrap_timeout_ms=PATIENT)
+        sent = asyncio.get_running_loop().create_future()
+        now_ms = producer._clock.now().monotonic_ms
+        producer._outbox._append(TopicPartition("t", 0), NewRecord(None, b"v", 1, ()), 900, sent, now_ms)
+        waiting = [asyncio.create_task(producer.room(200)), asyncio.create_task(producer.flush())]
+        await asyncio.sleep(0)
+        await producer.close(flush=False)
+        await asyncio.gather(*waiting)
+        with pytest.raises(ClientClosed):
+            await sent
+        await producer.flush()
+        await producer.room(200)
+        assert producer.buffered_bytes == 0
+
+
+async def test_closing_a_consumer_ends_the_calls_that_wait() -> None:
+    async with asyncio.timeout(patient(20)):
+        consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g", bootstrap_timeout_ms=PATIENT)
+        at = TopicPartition("t", 0)
+        consumer.assign([at])
+        waiting = [asyncio.create_task(consumer.poll(PATIENT)), asyncio.create_task(consumer.position(at))]
+        iterating = asyncio.create_task(anext(aiter(consumer), None))
+        await asyncio.sleep(0)
+        await consumer.close()
+        for each in waiting:
+            with pytest.raises(ClientClosed):
+                await each
+        assert await iterating is None
+
+
+async def test_closing_a_consumer_ends_the_poll_that_joins_the_group() -> None:
+    async with asyncio.timeout(patient(20)):
+        consumer = Consumer(bootstrap_servers=NOWHERE, group_id="g", bootstrap_timeout_ms=PATIENT)
+        consumer.subscribe(["t"])
+        polling = asyncio.create_task(consumer.poll(PATIENT))
+        await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(ClientClosed):
+            await polling
 
 
 async def test_a_position_that_cannot_be_found_ends_at_the_deadline() -> None:

@@ -158,12 +158,14 @@ class Consumer:
         Raises the error of a fetch (OffsetOutOfRange, NoOffset, NotAuthorized, CorruptData), the one that ended the
         membership, or a broker's rejection of the credentials. The consumer can be polled again.
         """
-        self._check_open()
         check_timeout(timeout_ms)
-        self._core.take_back()
         most = self.settings.max_poll_records if max_records is None else max_records
+        self._check_open()
+        self._core.take_back()
         deadline = self._cluster.deadline(timeout_ms)
         while True:
+            # Another task may have closed it meanwhile.
+            self._check_open()
             self._cluster.refresh_when_old()
             if self._rebalancing is not None:
                 self._rebalancing.polled()
@@ -188,7 +190,12 @@ class Consumer:
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         while not self._is_closed:
-            for record in self.one_by_one(await self.poll()):
+            try:
+                records = await self.poll()
+            except ClientClosed:
+                # Another task has closed it.
+                return
+            for record in self.one_by_one(records):
                 yield record
 
     def one_by_one(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
@@ -218,6 +225,7 @@ class Consumer:
         partition = TopicPartition(*topic_partition)
         deadline = self._cluster.deadline()
         while (position := self._core.position(partition)) is None:
+            self._check_open()
             self._positions.look_up()
             if (error := self._core.lookup_errors.pop(partition, None)) is not None:
                 raise error

@@ -156,8 +156,12 @@ class ProducerCore:
         return [batch for topic_partition in self._busy for batch in self._partitions[topic_partition].batches]
 
     def left_at_close(self) -> list[BatchOutcome]:
-        """The outcome of every unsettled batch when the producer is closed now."""
-        return [BatchOutcome(batch, error=batch.closing_error()) for batch in self.unsettled()]
+        """Settle every batch: the producer is closed now."""
+        outcomes = []
+        for batch in self.unsettled():
+            outcomes.append(BatchOutcome(batch, error=batch.closing_error()))
+            self._remove(batch)
+        return outcomes
 
     def flying(self) -> list[ProducerBatch]:
         """Every batch that is in flight."""

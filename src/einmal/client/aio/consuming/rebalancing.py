@@ -16,7 +16,7 @@ from einmal.client.aio.network.changes import Changes
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.config import ConsumerSettings
 from einmal.client.cores.consumer_core import ConsumerCore
-from einmal.client.errors import CommitFailed, KafkaError
+from einmal.client.errors import ClientClosed, CommitFailed, KafkaError
 from einmal.client.records import GroupMetadata
 from einmal.types import TopicPartition
 
@@ -83,6 +83,8 @@ class Rebalancing:
                 await self._changes.wait(min(left, max(1, self._settings.max_poll_interval_ms // 2)))
                 self.polled()
             joining, self._joining = self._joining, None
+            if joining.cancelled():
+                raise ClientClosed()
             if joining.exception() is not None:
                 core.must_join = True
             await self._take_over(joining.result())

@@ -230,6 +230,7 @@ class Outbox:
         for topic in self._router.topics:
             self._fail_unrouted(topic, ClientClosed())
         self._report(self.core.left_at_close())
+        self._changes.announce()
         self._unwritten.log()
 
 
