@@ -178,6 +178,12 @@ def check_timeout(timeout_ms: int) -> None:
         raise LocalError(meaning=f"poll() waits whole milliseconds, not {timeout_ms!r}", what_to_do=what_to_do)
 
 
+def check_max_records(max_records: int) -> None:
+    """Raises LocalError for anything but a whole number from 1 on: with 0 nothing would ever be returned."""
+    if not isinstance(max_records, int) or max_records < 1:
+        raise LocalError(meaning=f"poll() returns at most a whole number of records from 1 on, not {max_records!r}")
+
+
 def bytes_of(value: bytes | str | None, what: str) -> bytes | None:
     """``str`` is taken as UTF-8. Raises LocalError for anything that is not bytes or str."""
     if value is None or isinstance(value, bytes):

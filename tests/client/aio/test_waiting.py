@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from einmal.client.aio import Consumer, Producer
-from einmal.client.errors import ClientClosed, NoBrokerReachable, RecordTooLarge, RetriableError
+from einmal.client.errors import ClientClosed, LocalError, NoBrokerReachable, RecordTooLarge, RetriableError
 from einmal.types import TopicPartition
 from einmal.wire.record_batch import NewRecord
 from tests.suite.patience import patient
@@ -105,6 +105,26 @@ async def test_closing_a_consumer_ends_the_poll_that_joins_the_group() -> None:
         await consumer.close()
         with pytest.raises(ClientClosed):
             await polling
+
+
+async def test_polls_that_do_not_wait_let_the_event_loop_turn() -> None:
+    async with asyncio.timeout(patient(20)):
+        consumer = Consumer(bootstrap_servers=NOWHERE, bootstrap_timeout_ms=PATIENT)
+        consumer.assign([("t", 0)])
+        has_turned = asyncio.Event()
+        turning = asyncio.get_running_loop().call_later(0.01, has_turned.set)
+        while not has_turned.is_set():
+            assert await consumer.poll(0) == []
+        turning.cancel()
+        await consumer.close()
+
+
+async def test_a_poll_for_no_records_is_refused() -> None:
+    consumer = Consumer(bootstrap_servers=NOWHERE)
+    for most in (0, -1, 1.0):
+        with pytest.raises(LocalError, match="from 1 on"):
+            await consumer.poll(0, max_records=most)  # type: ignore[arg-type]
+    await consumer.close()
 
 
 async def test_a_position_that_cannot_be_found_ends_at_the_deadline() -> None:

@@ -7,6 +7,7 @@ and ``group_core``.
 
 from __future__ import annotations
 
+import asyncio
 import random as random_module
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -31,6 +32,7 @@ from einmal.client.records import (
     LogEnds,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    check_max_records,
     check_timeout,
     check_topic,
     partition_of,
@@ -160,6 +162,7 @@ class Consumer:
         """
         check_timeout(timeout_ms)
         most = self.settings.max_poll_records if max_records is None else max_records
+        check_max_records(most)
         self._check_open()
         self._core.take_back()
         deadline = self._cluster.deadline(timeout_ms)
@@ -180,6 +183,8 @@ class Consumer:
             _raise_if_hopeless(self._cluster)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
+                # Fetches run between the calls of a loop that never waits, as that of poll(0).
+                await asyncio.sleep(0)
                 return []
             if not self._core.fetches.has_fetched:
                 await self._changes.wait(min(left, self._fetcher.pause_ms()))
