@@ -274,6 +274,14 @@ def test_a_schema_of_more_columns_than_memory_is_refused() -> None:
         JsonDecoder(json.dumps(schema))
 
 
+def test_a_number_that_is_no_double_may_be_beside_escaped_text() -> None:
+    raw = b'{"id": 1, "name": "\\u00e4", "any": 1.2345678901234567891}'
+    value, _ = DECODER.decode(raw)
+    assert (value["name"], value["any"]) == ("ä", "1.2345678901234567891")
+    with pytest.raises(InvalidText):
+        DECODER.decode(raw.replace(b"00e4", b"d83d"))
+
+
 def decimals(value: Any) -> Any:
     return json.loads(value, parse_float=decimal.Decimal, parse_int=decimal.Decimal)
 

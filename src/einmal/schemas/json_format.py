@@ -124,8 +124,8 @@ def parsed(raw: bytes, limits: Limits) -> Any:
         exact = _exact if _INEXACT.search(raw) else None
         value = json.loads(text, parse_constant=_no_constant, parse_float=exact)
         if b"\\u" in raw:
-            # An escape can be half of a surrogate pair, which no UTF-8 has.
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+            # An escape can be half of a surrogate pair, which no UTF-8 has. Decimals are none of the encoder's types.
+            json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except OutOfRange:
         raise
     except UnicodeEncodeError as error:
