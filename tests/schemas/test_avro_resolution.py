@@ -132,6 +132,24 @@ def test_a_field_that_is_not_declared_is_rescued_although_its_logical_type_does_
     assert through(written, old, value) == ({"id": 1}, {"$.t": -1, "$.n": [b"\x7f\x7f", None]})
 
 
+def test_a_written_field_is_the_value_of_one_declared_field_by_name_before_alias() -> None:
+    def record(*fields: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "record", "name": "R", "fields": [{"type": "int"} | field for field in fields]}
+
+    old, by_alias = record({"name": "a"}), {"name": "b", "aliases": ["a"]}
+    added = by_alias | {"default": 7}
+    assert through(old, record({"name": "a"}, added), {"a": 2}) == {"a": 2, "b": 7}
+    assert through(old, record(added, {"name": "a"}), {"a": 2}) == {"a": 2, "b": 7}
+    assert through(old, record({"name": "a"}, by_alias), {"a": 2}) is UnusableSchema
+    assert through(old, record(by_alias, added | {"name": "c"}), {"a": 2}) == {"b": 2, "c": 7}
+    assert through(
+        record({"name": "a"}, {"name": "z"}), record(by_alias | {"aliases": ["q", "z", "a"]}), {"a": 2, "z": 3}
+    ) == (
+        {"b": 3},
+        {"$.a": 2},
+    )
+
+
 def test_an_added_field_without_a_default_is_a_bad_row() -> None:
     old: dict[str, Any] = {"type": "record", "name": "Old", "fields": []}
     new = old | {"fields": [{"name": "z", "type": "long"}]}

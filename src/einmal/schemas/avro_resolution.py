@@ -243,12 +243,15 @@ def _short(name: str) -> str:
 
 
 def _fields(writer: Node, reader: Node) -> list[tuple[Node, Node | None]]:
-    """The declared fields, each with the one that was written, by name, else by alias."""
+    """The declared fields, each with the one that was written, by name, else by alias: what was written is a value of
+    one declared field, and a name comes before the alias of another field."""
     written = {field["name"]: field for field in writer["fields"]}
-    return [
-        (field, next((written[name] for name in (field["name"], *field.get("aliases", ())) if name in written), None))
-        for field in reader["fields"]
-    ]
+    pairs = {field["name"]: written.pop(field["name"], None) for field in reader["fields"]}
+    for field in reader["fields"]:
+        if pairs[field["name"]] is None:
+            alias = next((name for name in field.get("aliases", ()) if name in written), None)
+            pairs[field["name"]] = None if alias is None else written.pop(alias)
+    return [(field, pairs[field["name"]]) for field in reader["fields"]]
 
 
 def _of_record(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
