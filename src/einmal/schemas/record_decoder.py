@@ -24,6 +24,8 @@ from einmal.schemas.registry import RegisteredSchema, SchemaRegistry
 from einmal.schemas.settings import DISCARD_ROW, EVOLVE, FREEZE, LoadedField
 from einmal.schemas.wire_format import message_indexes, unframed
 
+ROOT: Final = "$"
+"""How paths of the formats begin."""
 _KINDS: Final = {"json": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
 _WRITERS_MAX: Final = 1_000
 _FIELDS_MAX: Final = 100
@@ -54,7 +56,7 @@ class DecodedRow(NamedTuple):
 
 
 class RecordDecoder:
-    """``part``: "key" or "value", for messages. Raises SchemaError."""
+    """``root``: what the paths of unknown fields begin with. Raises SchemaError."""
 
     def __init__(
         self,
@@ -62,7 +64,9 @@ class RecordDecoder:
         contract: str,
         registry: SchemaRegistry | None = None,
         limits: Limits | None = None,
+        root: str = ROOT,
     ) -> None:
+        self._root = root
         self._format = loaded.format
         self._contract = contract
         self._registry = registry
@@ -88,7 +92,8 @@ class RecordDecoder:
         decoded = self._decoder.decode(raw) if self._registry is None else self._framed(raw, seen)
         if not decoded.unknown:
             return DecodedRow(decoded.value, None)
-        return self._drifted(decoded, seen)
+        unknown = {self._root + path.removeprefix(ROOT): value for path, value in decoded.unknown.items()}
+        return self._drifted(Decoded(decoded.value, unknown), seen)
 
     def _drifted(self, decoded: Decoded, seen: SeenSchemas) -> DecodedRow:
         seen.note_drift(decoded.unknown)

@@ -8,7 +8,7 @@ tasks report the ids that they found, and digests of the schemas.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ from einmal.pipeline.dead_letters import (
     rows_of,
 )
 from einmal.schemas.errors import BadRow, OutOfRange, SchemaDrift
-from einmal.schemas.record_decoder import DecodedRow, RecordDecoder, SeenSchemas
+from einmal.schemas.record_decoder import ROOT, DecodedRow, RecordDecoder, SeenSchemas
 from einmal.schemas.registry import SchemaRegistry
 from einmal.schemas.settings import LoadedField
 from einmal.sinks.kafka.vectors import present
@@ -102,7 +102,10 @@ def _decoders(
 ) -> Mapping[str, RecordDecoder]:
     """Kept by a worker from task to task, with the schemas that they have fetched."""
     client = None if registry is None else SchemaRegistry(dict(registry))
-    return {field: RecordDecoder(loaded, contract, client) for field, loaded in fields}
+    return {
+        field: RecordDecoder(loaded, contract, client, root=ROOT if field == "value" or len(fields) == 1 else field)
+        for field, loaded in fields
+    }
 
 
 class RowCodec:
@@ -176,14 +179,15 @@ class RowCodec:
             for field, rows in decoded.items()
         }
         if self._decoding.rescues:
-            rescued = [
-                next(filter(None, texts), None)
-                for texts in zip(
-                    *([row.rescued for row in rows] for rows in reversed(list(decoded.values()))), strict=True
-                )
-            ]
-            arrays[RESCUED] = pyarrow.array(rescued, pyarrow.string())
+            texts = zip(*([row.rescued for row in rows] for rows in decoded.values()), strict=True)
+            arrays[RESCUED] = pyarrow.array(map(_joined, texts), pyarrow.string())
         return arrays
+
+
+def _joined(texts: Iterable[str | None]) -> str | None:
+    """One JSON object of those of the key and the value, whose paths differ."""
+    members = [text[1:-1] for text in texts if text is not None]
+    return "{" + ",".join(members) + "}" if members else None
 
 
 # --- good rows --------------------------------------------------------------------------------------------------
