@@ -1,7 +1,8 @@
 """A JSON Schema from samples, as a proposal: what all samples have in common. Pure.
 
 The schema is of draft 2020-12, without ``additionalProperties``. A property that every sample has is required. Values
-of several types have the list of these types, except integers and other numbers, which are numbers.
+of several types have the list of these types, except integers and other numbers, which are numbers. Where an integer
+has more than 64 bits no type is proposed: the column then has JSON, and all digits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from einmal.schemas.columns import moment_of
 from einmal.schemas.decoder import Limits
 from einmal.schemas.errors import BadRow
 from einmal.schemas.json_format import parsed
@@ -19,6 +21,7 @@ from einmal.schemas.json_format import parsed
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _PROPERTIES_MAX: Final = 500
 """An object with more is a map: its keys are data."""
+_LONG: Final = 2**63
 
 
 @dataclass(slots=True)
@@ -32,6 +35,10 @@ class Shape:
     items: Shape | None = None
     times: int = 0
     strings: int = 0
+    has_longer: bool = False
+    """An integer has more bits than a column of integers."""
+    others: Shape | None = None
+    """The values of properties beyond the first ones."""
 
     def add(self, value: Any) -> None:
         match value:
@@ -41,6 +48,7 @@ class Shape:
                 self.kinds.add("boolean")
             case int():
                 self.kinds.add("integer")
+                self.has_longer |= not -_LONG <= value < _LONG
             case float() | decimal.Decimal():
                 self.kinds.add("number")
             case str():
@@ -64,10 +72,12 @@ class Shape:
                 self.counts[name] = self.counts.get(name, 0) + 1
             else:
                 self.counts[name] = 0
+                self.others = self.others or Shape()
+                self.others.add(property_value)
 
     def schema(self) -> dict[str, Any]:
         kinds = self.kinds - {"integer"} if "number" in self.kinds else self.kinds
-        if not kinds:
+        if not kinds or self.has_longer:
             return {}
         result: dict[str, Any] = {"type": next(iter(kinds)) if len(kinds) == 1 else sorted(kinds)}
         if "object" in kinds:
@@ -81,8 +91,11 @@ class Shape:
     def _object_schema(self) -> dict[str, Any]:
         if len(self.counts) > _PROPERTIES_MAX:
             values = Shape()
-            for shape in self.properties.values():
+            for shape in (*self.properties.values(), self.others or Shape()):
                 values.kinds |= shape.kinds
+                values.times += shape.times
+                values.strings += shape.strings
+                values.has_longer |= shape.has_longer
             return {"additionalProperties": values.schema()}
         required = sorted(name for name, count in self.counts.items() if count == self.objects)
         properties = {name: self.properties[name].schema() for name in sorted(self.properties)}
@@ -113,8 +126,9 @@ def proposed(samples: Iterable[bytes]) -> Proposal:
 
 
 def _is_time(text: str) -> bool:
-    """RFC 3339, with an offset."""
+    """RFC 3339, with an offset, and a timestamp of Spark's."""
     try:
-        return "T" in text and datetime.datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
+        moment = moment_of(text)
+        return "T" in text and moment.tzinfo is not None and bool(moment.astimezone(datetime.UTC))
+    except (ValueError, OverflowError):
         return False
