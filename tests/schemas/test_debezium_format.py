@@ -88,6 +88,9 @@ def test_what_is_no_row_to_load_has_a_reason(raw: bytes, reason: type[BadRow]) -
         ("smallint", -32_768, -32_768),
         ("int", 7, 7),
         ("float", 0.5, 0.5),
+        ("float", 3.4028235e38, 3.4028234663852886e38),
+        ("float", 1e-45, 1.401298464324817e-45),
+        ("float", "NaN", "nan"),
         ("double", "-Infinity", float("-inf")),
         ("decimal(38,10)", "-1.0000000000000", Decimal("-1.0000000000")),
         ("decimal(3,0)", 7, Decimal(7)),
@@ -101,7 +104,7 @@ def test_what_is_no_row_to_load_has_a_reason(raw: bytes, reason: type[BadRow]) -
 )
 def test_values_are_those_that_postgresql_prints(kind: str, written: object, value: object) -> None:
     decoded: Any = DebeziumDecoder(f"v {kind}").decode(changed("c", {"v": written})).value["v"]
-    assert (type(decoded), decoded) == (type(value), value)
+    assert (type(decoded), decoded) == (type(value), value) or str(decoded) == value
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,9 @@ def test_values_are_those_that_postgresql_prints(kind: str, written: object, val
         ("smallint", 32_768),
         ("smallint", True),
         ("double", "inf"),
+        ("float", 1e39),
+        ("float", 10**400),
+        ("float", -1e-46),
         ("binary", "A"),
         ("date", "infinity"),
         ("timestamp", "2026-01-02 03:04:05"),

@@ -14,6 +14,7 @@ import base64
 import datetime
 import decimal
 import re
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 """Debezium's text for a value that the server has not sent."""
 _UNAVAILABLE: Final = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode())
 _INT16: Final = 2**15
+_SINGLE: Final = struct.Struct("<f")
 _DECIMAL: Final = re.compile(r"-?\d+(\.\d+)?")
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 
@@ -154,6 +156,15 @@ def _floating(value: Any) -> float:
     return float(value)
 
 
+def _single(value: Any) -> float:
+    """A number that four bytes have, rounded: Arrow would make infinity of one that is too large."""
+    number = _floating(value)
+    single: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    if single == 0 != number:
+        raise OverflowError
+    return single
+
+
 def _binary(value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError(value)
@@ -185,7 +196,7 @@ _TYPES: Final[Mapping[str, ColumnType]] = {
     "smallint": scalar("smallint", _smallint),
     "int": INT,
     "bigint": BIGINT,
-    "float": scalar("float", _floating),
+    "float": scalar("float", _single),
     "double": scalar("double", _floating),
     "string": STRING,
     "binary": scalar("binary", _binary),
