@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import socket
 import threading
@@ -10,17 +11,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
 from einmal.schemas.errors import RegistryUnavailable, SchemaNotFound, UnknownSchemaId, UnusableSchema
 from einmal.schemas.record_decoder import RecordDecoder, SeenSchemas
-from einmal.schemas.registry import SchemaRegistry
+from einmal.schemas.registry import RegisteredSchema, SchemaRegistry
 from einmal.schemas.settings import LoadedField
 from einmal.schemas.wire_format import framed
 from einmal.security import https
 from einmal.testing.registry_server import RegistryServer
 
+FORMATS = ("JSON", "PROTOBUF")
 AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
 
 
@@ -61,6 +64,55 @@ def test_schemas_that_a_schema_refers_to_come_first(server: RegistryServer) -> N
     reference = {"name": "Inner", "subject": "inner", "version": 1}
     schema_id = server.schemas.register("outer", {"schema": outer, "references": [reference]})["id"]
     assert client(server.url).schema(schema_id).references == {"Inner": inner}
+
+
+@contextmanager
+def answering(answers: dict[str, Any]) -> Iterator[str]:
+    """The address of a server that has these answers by path, and no other schema."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.get(self.path)
+            body = json.dumps(answer or {"error_code": 40402, "message": "Version not found."}).encode()
+            self.send_response(200 if answer else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_schema_that_refers_to_a_deleted_subject_is_one() -> None:
+    refers = {"schema": '"Inner"', "references": [{"name": "Inner", "subject": "inner", "version": 1}]}
+    with answering({"/schemas/ids/1": refers, "/subjects/inner/versions/1?deleted=true": {"schema": AVRO}}) as url:
+        assert client(url).schema(1).references == {"Inner": AVRO}
+
+
+def test_what_a_schema_of_another_format_refers_to_is_not_asked_for() -> None:
+    refers = {"schema": "{}", "references": [{"name": "x", "subject": "gone", "version": 1}]}
+    with answering({f"/schemas/ids/{at}": refers | {"schemaType": kind} for at, kind in enumerate(FORMATS)}) as url:
+        for at, kind in enumerate(FORMATS):
+            assert client(url).schema(at) == RegisteredSchema(at, kind, "{}", {})
+
+
+@pytest.mark.parametrize("references", [5, "x", {"name": "x"}, [5], [{"name": "x", "subject": "x", "version": None}]])
+def test_references_that_are_none_are_no_answer(references: Any) -> None:
+    with (
+        answering({"/schemas/ids/1": {"schema": AVRO, "references": references}}) as url,
+        pytest.raises(RegistryUnavailable),
+    ):
+        client(url).schema(1)
 
 
 def test_schemas_that_refer_to_each_other_are_asked_for_once(server: RegistryServer) -> None:
@@ -176,6 +228,7 @@ def test_a_wrong_password_is_no_bad_row_and_is_not_retried_or_shown() -> None:
     with RegistryServer(user_info="user:password") as server:
         server.schemas.register("payments-value", {"schema": AVRO})
         assert client(server.url, user_info="user:password").schema(1).text == AVRO
+        assert client(server.url.replace("//", "//user:pass%77ord@")).schema(1).text == AVRO
         with pytest.raises(RegistryUnavailable) as raised:
             client(server.url, pauses, "user:wrong").schema(1)
     assert "401" in str(raised.value) and "wrong" not in str(raised.value)

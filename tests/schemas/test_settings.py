@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from einmal.schemas.settings import FieldSettings, SettingError, decode_settings, load_field
+from einmal.schemas.decoder import Limits
+from einmal.schemas.record_decoder import decoder_of
+from einmal.schemas.registry import RegisteredSchema
+from einmal.schemas.settings import FieldSettings, LoadedField, SettingError, decode_settings, load_field
 
 JSON = {"value.format": "json", "value.schema": "{}"}
+INNER = '{"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "long"}]}'
 LETTERS = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "dlq"}
 
 
@@ -46,6 +50,10 @@ def test_the_defaults_stop_at_a_bad_row_and_keep_unknown_fields() -> None:
         (JSON | {"errors.deadletterqueue.limit": "101%"}, "a share of them"),
         (JSON | {"basic.auth.user.info": "a:b"}, r"without schema\.registry\.url"),
         (JSON | {"schema.registry.url": "ftp://x"}, "http or https"),
+        (JSON | {"schema.registry.url": "http://"}, "http or https"),
+        (JSON | {"schema.registry.url": "http://x:70000"}, "http or https"),
+        (JSON | {"schema.registry.url": "http://x:8o81"}, "http or https"),
+        (JSON | {"schema.registry.url": "http://x,http://[::1"}, "http or https"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(given: dict[str, str], message: str) -> None:
@@ -91,3 +99,13 @@ def test_a_schema_is_a_file_or_the_text_itself(tmp_path: Path) -> None:
     assert load("debezium-json", "id INT") == "id INT"
     with pytest.raises(SettingError, match="cannot be read"):
         load("json", str(tmp_path / "missing"))
+
+
+def test_the_latest_schema_is_of_the_declared_format_and_comes_with_those_it_refers_to() -> None:
+    def load(kind: str, registered: str) -> LoadedField:
+        found = RegisteredSchema(1, registered, '"Inner"', {"Inner": INNER})
+        return load_field(FieldSettings(kind, None, None), lambda name: Path(name).read_bytes(), lambda: found)
+
+    assert decoder_of(load("avro", "AVRO"), Limits()).ddl == "struct<`x`:bigint>"
+    with pytest.raises(SettingError, match="latest schema is JSON, and format avro is declared"):
+        load("avro", "JSON")

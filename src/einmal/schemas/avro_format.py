@@ -7,7 +7,7 @@ arrays whose items take no bytes, of which a record of ten bytes could have bill
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -68,14 +68,14 @@ class _Named(dict[str, Any]):
 class AvroSchema:
     """A parsed Avro schema that is safe to decode with."""
 
-    def __init__(self, text: str, named: Mapping[str, str] | None = None, *, declared: bool = True) -> None:
+    def __init__(self, text: str, named: Iterable[str] = (), *, declared: bool = True) -> None:
         """``named``: the texts of the schemas that it refers to, in order; ``declared``: its types are columns',
         and not only what records were written with. Raises SchemaError."""
         import fastavro
 
         known: dict[str, Any] = {}
         try:
-            for named_text in (named or {}).values():
+            for named_text in named:
                 fastavro.parse_schema(_json(named_text), named_schemas=known)
             self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
             self.column = _column(self.parsed, _Named(known, declared=declared), ())

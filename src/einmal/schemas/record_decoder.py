@@ -20,13 +20,12 @@ from einmal.schemas.errors import (
 )
 from einmal.schemas.json_format import JsonDecoder
 from einmal.schemas.protobuf_format import ProtobufDecoder, descriptor_bytes
-from einmal.schemas.registry import RegisteredSchema, SchemaRegistry
+from einmal.schemas.registry import KINDS, RegisteredSchema, SchemaRegistry
 from einmal.schemas.settings import DISCARD_ROW, EVOLVE, FREEZE, LoadedField
 from einmal.schemas.wire_format import message_indexes, unframed
 
 ROOT: Final = "$"
 """How paths of the formats begin."""
-_KINDS: Final = {"json": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
 _WRITERS_MAX: Final = 1_000
 _FIELDS_MAX: Final = 100
 _NAME_MAX: Final = 200
@@ -144,12 +143,12 @@ class RecordDecoder:
         return writer
 
     def _usable(self, registered: RegisteredSchema) -> AvroSchema | None | str:
-        if registered.kind != _KINDS[self._format]:
-            return f"it is {registered.kind}, not {_KINDS[self._format]}"
+        if registered.kind != KINDS[self._format]:
+            return f"it is {registered.kind}, not {KINDS[self._format]}"
         if self._format != "avro":
             return None
         try:
-            return AvroSchema(registered.text, registered.references, declared=False)
+            return AvroSchema(registered.text, registered.references.values(), declared=False)
         except SchemaError as error:
             return str(error).partition("\n")[0]
 
@@ -160,7 +159,7 @@ def decoder_of(loaded: LoadedField, limits: Limits) -> Decoder:
         case "json":
             return JsonDecoder(loaded.schema, limits)
         case "avro":
-            return AvroDecoder(AvroSchema(loaded.schema), limits)
+            return AvroDecoder(AvroSchema(loaded.schema, loaded.references), limits)
         case "debezium-json":
             return DebeziumDecoder(loaded.schema, limits)
         case _:

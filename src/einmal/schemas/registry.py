@@ -31,6 +31,8 @@ TRUSTSTORE: Final = "schema.registry.ssl.truststore.location"
 KEYSTORE: Final = "schema.registry.ssl.keystore.location"
 SETTINGS: Final = (URL, USER_INFO, TRUSTSTORE, KEYSTORE)
 
+KINDS: Final = {"json": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
+"""The registry's names of formats."""
 _ANSWER_MAX: Final = 1024 * 1024
 """Bytes of a schema: Confluent's registry keeps them in records of at most as many."""
 _SCHEMAS_MAX: Final = 1_000
@@ -48,7 +50,8 @@ AnyT = TypeVar("AnyT")
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """``kind``: AVRO, JSON or PROTOBUF. ``references``: texts of the schemas it refers to, by name, in order."""
+    """``kind``: AVRO, JSON or PROTOBUF. ``references``: of an Avro schema, the texts of the schemas it refers to, by
+    name, in order. The other formats are read by the declared schema alone."""
 
     schema_id: int
     kind: str
@@ -96,12 +99,15 @@ class SchemaRegistry:
 
     def _registered(self, schema_id: int, answer: Mapping[str, Any]) -> RegisteredSchema:
         references: dict[str, str] = {}
-        self._refer(answer, references, set())
-        return RegisteredSchema(schema_id, str(answer.get("schemaType") or "AVRO"), _text(answer), references)
+        kind = str(answer.get("schemaType") or "AVRO")
+        if kind == "AVRO":
+            self._refer(answer, references, set())
+        return RegisteredSchema(schema_id, kind, _text(answer), references)
 
     def _refer(self, answer: Mapping[str, Any], references: dict[str, str], asked: set[str]) -> None:
         """Collect what an answer refers to, depth first. ``asked``: names, so that a circle of them ends."""
-        for reference in answer.get("references") or ():
+        given = answer.get("references") or []
+        for reference in given if isinstance(given, list) else [given]:
             try:
                 name, subject, version = str(reference["name"]), str(reference["subject"]), int(reference["version"])
             except (TypeError, KeyError, ValueError) as error:
@@ -111,7 +117,9 @@ class SchemaRegistry:
             asked.add(name)
             if len(asked) > _REFERENCES_MAX:
                 raise SchemaNotFound(f"a schema refers to more than {_REFERENCES_MAX} others")
-            referred = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}")
+            # Records of a schema outlive a subject that it refers to, which can be deleted, but for good.
+            path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}?deleted=true"
+            referred = self._get(path)
             self._refer(referred, references, asked)
             references[name] = _text(referred)
 
@@ -143,11 +151,12 @@ class SchemaRegistry:
             ) from error
 
     def _ask(self, url: str, path: str) -> Mapping[str, Any]:
+        plain_url, own_user_info = _parted(url)
         request = urllib.request.Request(
-            url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+            plain_url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
         )
-        if USER_INFO in self.settings:
-            token = base64.b64encode(self.settings[USER_INFO].encode()).decode()
+        if user_info := self.settings.get(USER_INFO) or own_user_info:
+            token = base64.b64encode(user_info.encode()).decode()
             request.add_header("Authorization", f"Basic {token}")
         body = https.send(request, _ANSWER_MAX + 1, self._tls() if url.startswith("https:") else None)
         if len(body) > _ANSWER_MAX:
@@ -187,6 +196,13 @@ def _text(answer: Mapping[str, Any]) -> str:
     if not isinstance(text, str):
         raise RegistryUnavailable("an answer without a schema is no schema registry's")
     return text
+
+
+def _parted(url: str) -> tuple[str, str]:
+    """A URL without the user and the password that it can contain, and these."""
+    parts = urllib.parse.urlsplit(url)
+    user_info, _, host = parts.netloc.rpartition("@")
+    return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(user_info)
 
 
 def _shown(url: str) -> str:

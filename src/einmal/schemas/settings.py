@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from einmal.misspelt import nearest_name
 from einmal.schemas import registry
@@ -173,9 +174,17 @@ def _registry(given: Mapping[str, str]) -> Mapping[str, str]:
     if settings and registry.URL not in settings:
         raise SettingError(f"{next(iter(settings))} is set without {registry.URL}")
     for url in settings.get(registry.URL, "").split(",") if settings else ():
-        if not url.strip().startswith(("http://", "https://")):
+        if not _is_url(url.strip()):
             raise SettingError(f"{registry.URL} is an http or https URL, or several with commas between them")
     return RedactedDict(settings)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
@@ -197,18 +206,27 @@ def _limit(text: str | None) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class LoadedField:
-    """A field with the text of its schema, as tasks get it; descriptors of Protobuf are in base 64."""
+    """A field with the text of its schema, as tasks get it; descriptors of Protobuf are in base 64. ``references``: the
+    texts of the Avro schemas that it refers to, in order."""
 
     format: str
     schema: str
     message: str | None = None
+    references: tuple[str, ...] = ()
 
 
-def load_field(settings: FieldSettings, read: Callable[[str], bytes], latest: Callable[[], str] | None) -> LoadedField:
+def load_field(
+    settings: FieldSettings, read: Callable[[str], bytes], latest: Callable[[], registry.RegisteredSchema] | None
+) -> LoadedField:
     """``read`` reads a file; ``latest`` asks the registry. Raises SettingError, and what both raise."""
     if settings.schema is None:
         assert latest is not None
-        return LoadedField(settings.format, latest(), settings.message)
+        registered = latest()
+        if registered.kind != registry.KINDS[settings.format]:
+            raise SettingError(
+                f"the registry's latest schema is {registered.kind}, and format {settings.format} is declared"
+            )
+        return LoadedField(settings.format, registered.text, settings.message, tuple(registered.references.values()))
     if settings.format == DEBEZIUM:
         # A list of columns is short, and has no file.
         return LoadedField(settings.format, settings.schema)

@@ -24,7 +24,7 @@ from einmal.pipeline.errors import PipelineRefused
 from einmal.schemas.decoder import Limits
 from einmal.schemas.errors import RegistryUnavailable, SchemaError, SchemaNotFound
 from einmal.schemas.record_decoder import decoder_of
-from einmal.schemas.registry import SchemaRegistry
+from einmal.schemas.registry import RegisteredSchema, SchemaRegistry
 from einmal.schemas.settings import (
     EVOLVE,
     DecodeSettings,
@@ -154,13 +154,13 @@ def _source_options(frame: DataFrame) -> dict[str, str] | None:
 def _loaded(field: str, settings: FieldSettings, registry: SchemaRegistry | None, topics: list[str]) -> LoadedField:
     """Raises OptionError, PipelineRefused."""
 
-    def latest() -> str:
+    def latest() -> RegisteredSchema:
         assert registry is not None
         if len(topics) != 1:
             raise SettingError(
                 f"{field}.schema is missing, and the registry has a subject for each of {len(topics)} topics"
             )
-        return registry.latest(f"{topics[0]}-{field}").text
+        return registry.latest(f"{topics[0]}-{field}")
 
     try:
         return load_field(settings, lambda path: Path(path).read_bytes(), latest)
