@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
+from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +92,75 @@ def test_a_key_that_was_written_with_more_bits_is_a_bad_row() -> None:
     wide, narrow = (file_set(M=[("m", 1, f"map {kind} string")]) for kind in ("int64", "int32"))
     with pytest.raises(OutOfRange):
         ProtobufDecoder(narrow).decode(message_class(wide, "test.M")(m={2**40 + 7: "x"}).SerializeToString())
+
+
+SWITCH = descriptor_pb2.EnumDescriptorProto(
+    name="Switch",
+    value=[{"name": "OFF", "number": 0}, {"name": "ON", "number": 1}, {"name": "BROKEN", "number": -1}],
+)
+
+
+def with_enum(files: bytes) -> bytes:
+    """The same files, in which the type of fields named ``switch`` is an enum."""
+    found = descriptor_pb2.FileDescriptorSet.FromString(files)
+    [file] = found.file
+    file.enum_type.add().CopyFrom(SWITCH)
+    for message in [each for outer in file.message_type for each in (outer, *outer.nested_type)]:
+        for field in message.field:
+            if field.name == "switch" or (field.name == "value" and message.name == "SwitchesEntry"):
+                field.type, field.type_name = 14, ".test.Switch"
+    return bytes(found.SerializeToString())
+
+
+@pytest.mark.parametrize("kind", ["int64", "repeated int64"])
+@pytest.mark.parametrize("syntax", ["proto2", "proto3"])
+@pytest.mark.parametrize("is_enum", [True, False])
+def test_booleans_and_enums_are_what_was_written(syntax: str, kind: str, is_enum: bool) -> None:
+    wide = message_class(file_set(syntax, M=[("switch", 1, kind)]), "test.M")
+    files = file_set(syntax, M=[("switch", 1, kind.replace("int64", "bool"))])
+    decoder = ProtobufDecoder(with_enum(files) if is_enum else files)
+
+    def decoded(number: int) -> Any:
+        message = wide(switch=[number] if kind.startswith("repeated") else number)
+        try:
+            value, unknown = decoder.decode(message.SerializeToString())
+        except OutOfRange:
+            return OutOfRange
+        [switch] = (value["switch"] or [None]) if kind.startswith("repeated") else [value["switch"]]
+        return unknown or switch
+
+    assert [decoded(number) for number in (0, 1)] == (["OFF", "ON"] if is_enum else [False, True])
+    if not is_enum:
+        assert [decoded(number) for number in (2, -1, 2**32, 2**32 + 1)] == [OutOfRange] * 4
+    elif syntax == "proto3":
+        assert [decoded(number) for number in (-1, 2, 2**32 - 1, 2**32 + 1)] == ["BROKEN", "2", OutOfRange, OutOfRange]
+    else:
+        assert [decoded(number) for number in (-1, 2)] == ["BROKEN", {"$.1": 2}]
+
+
+def test_enums_and_booleans_of_maps_are_what_was_written() -> None:
+    wide = message_class(file_set(M=[("switches", 1, "map int64 int64")]), "test.M")
+    decoder = ProtobufDecoder(with_enum(file_set(M=[("switches", 1, "map bool int64")])))
+    assert decoder.decode(wide(switches={1: -1}).SerializeToString()).value == {"switches": [("true", "BROKEN")]}
+    for entry in ({2: 0}, {0: 2**32}):
+        with pytest.raises(OutOfRange):
+            decoder.decode(wide(switches=entry).SerializeToString())
+
+
+def test_what_a_timestamp_has_beside_its_fields_is_drift() -> None:
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        file_set(M=[("at", 1, "string"), ("all", 2, "repeated string")])
+    )
+    timestamp_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    files.file[0].dependency.append(files.file[1].name)
+    for field in files.file[0].message_type[0].field:
+        field.type, field.type_name = 11, ".google.protobuf.Timestamp"
+    files.file.reverse()
+    decoder = ProtobufDecoder(files.SerializeToString())
+    value, unknown = decoder.decode(b"\x0a\x02\x08\x01" + b"\x0a\x03\x1a\x01x" + b"\x12\x00\x12\x03\x1a\x01y")
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    assert value == {"at": epoch + datetime.timedelta(seconds=1), "all": [epoch, epoch]}
+    assert unknown == {"$.at.3": b"x", "$.all[].3": {"1": b"y"}}
 
 
 @pytest.mark.parametrize("kind", ["string", "repeated string", "map string int32", "map int32 string"])

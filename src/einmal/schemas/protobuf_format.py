@@ -6,6 +6,7 @@ that is not set has its default, as everywhere in proto3.
 Fields that the declared message does not have are among a message's values under their number, so that drift is found
 where values are converted, at each depth; so are extensions, declared or not. Numbers are read with 64 bits and then
 compared with the declared type: the library would drop the upper bits of a number that was written with a wider one.
+So are booleans and enums, but for closed enums, whose unknown symbols the library makes unknown fields.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from einmal.schemas.columns import (
     TIMESTAMP,
     UNSIGNED_INT,
     ColumnType,
+    Convert,
     Unknown,
     array,
     decimal_column,
@@ -50,8 +52,9 @@ _NAMES: Final = {
     "SINT64": BIGINT,
     "SFIXED64": BIGINT,
 }
-_WIDER: Final = {"INT32": "INT64", "SINT32": "SINT64", "UINT32": "INT64"}
+_WIDER: Final = {"INT32": "INT64", "SINT32": "SINT64", "UINT32": "INT64", "BOOL": "INT64", "ENUM": "INT64"}
 """Types of the same encoding. A number that no INT64 is, is no UINT32 either."""
+_BOOLEANS: Final = (False, True)
 _UINT64: Final = ("UINT64", "FIXED64")
 
 
@@ -71,7 +74,7 @@ class ProtobufDecoder:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
             for file in files:
                 pool.Add(file)
-                wide_pool.Add(_widened(file))
+                wide_pool.Add(_widened(file, pool))
             name = message or _only_message(files)
             descriptor = pool.FindMessageTypeByName(name)
         except KeyError as error:
@@ -88,6 +91,7 @@ class ProtobufDecoder:
         self._class = message_factory.GetMessageClass(wide_pool.FindMessageTypeByName(name))
         self.indexes = _indexes(descriptor)
         """Where the message is in its file: the message indexes of the wire format."""
+        self._descriptor = descriptor
         self._column = _message_column(descriptor, (), VisitedTypes("Protobuf message"))
         self._convert = self._column.at("$")
 
@@ -111,7 +115,7 @@ class ProtobufDecoder:
             raise MalformedValue("not Protobuf of the declared message") from error
         unknown = Unknown()
         try:
-            plain = _plain(message)
+            plain = _plain(message, self._descriptor)
         except UnicodeDecodeError as error:
             # The text is a key of a map.
             raise InvalidText("text that is not UTF-8") from error
@@ -126,8 +130,9 @@ def descriptor_bytes(text: str) -> bytes:
         raise SchemaError("not base 64") from error
 
 
-def _widened(file: Any) -> Any:
-    """The same file with integers of 64 bits, and without extensions: without columns they are unknown fields."""
+def _widened(file: Any, pool: Any) -> Any:
+    """The same file with integers of 64 bits, and without extensions: without columns they are unknown fields.
+    ``pool``: has its types as they are declared."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
     wide = type(file).FromString(file.SerializeToString())
@@ -139,9 +144,16 @@ def _widened(file: Any) -> Any:
         del message.extension[:]
         for field in message.field:
             name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_")
-            if name in _WIDER:
+            if name in _WIDER and not (name == "ENUM" and _is_closed(field, pool)):
                 field.type = FieldDescriptorProto.Type.Value(f"TYPE_{_WIDER[name]}")
+                # No default is read: where there is one, a field that is not set has no value.
+                field.ClearField("type_name")
+                field.ClearField("default_value")
     return wide
+
+
+def _is_closed(field: Any, pool: Any) -> bool:
+    return bool(pool.FindEnumTypeByName(field.type_name.removeprefix(".")).is_closed)
 
 
 def _only_message(files: Any) -> str:
@@ -172,6 +184,24 @@ def _message_column(descriptor: Any, above: tuple[str, ...], visited: VisitedTyp
     return struct({field.name: _field_column(field, inner, visited) for field in descriptor.fields})
 
 
+def _timestamp_at(path: str) -> Convert:
+    """From a moment, and the unknown fields of its message."""
+    convert = TIMESTAMP.at(path)
+
+    def converted(value: Any, unknown: Unknown) -> Any:
+        if value is None:
+            return None
+        moment, others = value
+        for number, other in others.items():
+            unknown.add(f"{path}.{number}", other)
+        return convert(moment, unknown)
+
+    return converted
+
+
+_TIMESTAMP_COLUMN: Final = ColumnType(TIMESTAMP.ddl, _timestamp_at)
+
+
 def _field_column(field: Any, above: tuple[str, ...], visited: VisitedTypes) -> ColumnType:
     if _is_map(field):
         entry = field.message_type.fields_by_name
@@ -186,7 +216,7 @@ def _single_column(field: Any, above: tuple[str, ...], visited: VisitedTypes) ->
     kind = _kind(field)
     if kind in ("MESSAGE", "GROUP"):
         if field.message_type.full_name == _TIMESTAMP:
-            return TIMESTAMP
+            return _TIMESTAMP_COLUMN
         return _message_column(field.message_type, above, visited)
     return decimal_column(20, 0) if kind in _UINT64 else _NAMES[kind]
 
@@ -201,14 +231,15 @@ def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def _plain(message: Any) -> dict[str, Any]:
-    """The message's fields as values that columns convert; the unknown ones by number.
+def _plain(message: Any, declared: Any) -> dict[str, Any]:
+    """The message's fields as values that columns convert; the unknown ones by number. ``declared``: its descriptor,
+    with the types as they are declared.
 
     Raises BadRow, UnicodeDecodeError.
     """
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    known_fields = {field.name: _plain_field(message, field) for field in message.DESCRIPTOR.fields}
+    known_fields = {field.name: _plain_field(message, field) for field in declared.fields}
     return known_fields | _unknown_fields(UnknownFieldSet(message))
 
 
@@ -246,22 +277,31 @@ def _plain_value(value: Any, field: Any) -> Any:
     import datetime
     import decimal
 
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
     kind = _kind(field)
     if kind in ("MESSAGE", "GROUP"):
         if field.message_type.full_name != _TIMESTAMP:
-            return _plain(value)
+            return _plain(value, field.message_type)
         try:
             if value.nanos % 1_000:
                 raise OutOfRange(f"$.{field.name}: a timestamp with nanoseconds, which no column has")
-            return value.ToDatetime(datetime.UTC)
+            moment = value.ToDatetime(datetime.UTC)
         except OutOfRange:
             raise
         except (ValueError, OverflowError) as error:
             raise OutOfRange(f"$.{field.name}: no timestamp") from error
+        return moment, _unknown_fields(UnknownFieldSet(value))
     if kind == "STRING" and isinstance(value, bytes):
         # The library checks texts of proto2 when they are read, and has bytes for those that are none.
         raise InvalidText(f"$.{field.name}: text that is not UTF-8")
+    if kind == "BOOL":
+        if not 0 <= value <= 1:
+            raise OutOfRange(f"$.{field.name}: a number that is no boolean")
+        return _BOOLEANS[value]
     if kind == "ENUM":
+        if not -(2**31) <= value < 2**31:
+            raise OutOfRange(f"$.{field.name}: a number that no enum has")
         named = field.enum_type.values_by_number.get(value)
         return str(value) if named is None else named.name
     return decimal.Decimal(value) if kind in _UINT64 else value
