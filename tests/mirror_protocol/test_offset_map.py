@@ -52,3 +52,11 @@ def test_dropped_runs_change_no_later_translation(records: list[tuple[int, int]]
     assert found.translate(offset) == (last if following is None else following)
     shorter = found.dropped(kept)
     assert shorter.translate(offset) == found.translate(offset) or (offset < kept and shorter.translate(offset) is None)
+
+
+@given(gaps(), st.integers(0, 45))
+def test_a_reader_resumes_alike_wherever_no_record_lies_between(records: list[tuple[int, int]], offset: int) -> None:
+    found = mapped(*((source, target, 1) for source, target in records))
+    passed = sum(source < offset for source, _ in records)
+    for there in range(100):
+        assert found.resumes_at(there, offset) == (sum(target < there for _, target in records) == passed)

@@ -332,6 +332,26 @@ def test_committed_records_behind_an_open_transaction_are_no_success(
     assert fail_over_now(clusters, flow) == []
 
 
+def test_a_group_is_ready_only_where_it_would_resume_as_at_the_source(clusters: Clusters) -> None:
+    flow, place = flow_of("resumed"), TopicPartition("resumed", 0)
+    create(clusters.source, "resumed")
+    write(clusters.source, "resumed", "a", "b")
+    commit(clusters.source, "at the end", {place: 2})
+    run_to_the_end(mirror(clusters, flow))
+    write(clusters.source, "resumed", "c", "d")
+    run_to_the_end(mirror(clusters, flow))
+    # Its offset at the target is that of the marker before c.
+    assert fail_over_now(clusters, flow, "at the end") == []
+    write(clusters.source, "resumed", "e", "f")
+    commit(clusters.source, "at the end", {place: 6})
+    run_to_the_end(mirror(clusters, flow))
+    write(clusters.source, "resumed", "g", "h")
+    commit(clusters.source, "at the end", {place: 8})
+    # The end of the copy is not where the group stands.
+    (group,) = status(clusters, flow).groups
+    assert group.state is FailoverState.BEHIND
+
+
 def test_a_flow_without_a_topic_is_no_success(clusters: Clusters) -> None:
     flow = flow_of("no-such-topic")
     with pytest.raises(MirrorIncomplete, match="no topic"):

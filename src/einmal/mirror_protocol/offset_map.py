@@ -72,6 +72,18 @@ class OffsetMap:
         # In the gap behind a run, the next one has the first record; behind the last there is none yet.
         return self.runs[index + 1].target if index + 1 < len(self.runs) else run.target_end
 
+    def resumes_at(self, target: int, offset: int) -> bool:
+        """Whether a reader at ``target`` has the same records before it as one of the source at ``offset``. Between two
+        runs of the target lie markers: an offset that was translated at the end of one is as good as the start of the
+        next. The caller ensures that everything below ``offset`` is copied, and that ``target`` was translated."""
+        translated = self.translate(offset)
+        if translated is None:
+            return False
+        first, last = sorted((translated, target))
+        return first == last or not any(
+            run.records and run.target < last and run.target_end > first for run in self.runs
+        )
+
     def truncated(self, offset: int) -> OffsetMap:
         """The source was truncated to ``offset``: what it has from there on will be behind all that was copied."""
         kept = (run._replace(records=min(run.records, offset - run.source)) for run in self.runs if run.source < offset)

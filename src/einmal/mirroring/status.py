@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from einmal.mirror_protocol.effects import MapKey, SavedMap, SourceTopic
 from einmal.mirror_protocol.flow import Flow
@@ -146,7 +147,13 @@ def _groups(
     active = active_groups(target.cluster, names)
     at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
     statuses = [
-        _group(flow, group, key, saved, committed if source is not None else None, at_target, is_active=group in active)
+        _group(
+            group,
+            _Copied(key.partition, _copy(flow, key.partition), recorded.offsets.get(key.partition, UNKNOWN), saved),
+            committed if source is not None else None,
+            at_target,
+            is_active=group in active,
+        )
         for key, saved in sorted(maps.items())
         for group in sorted(names)
         if group in saved.groups or key.partition in committed.get(group, {})
@@ -166,24 +173,35 @@ def _is_current(flow: Flow, recorded: RecordedPosition, key: MapKey) -> bool:
     )
 
 
+class _Copied(NamedTuple):
+    """``position``: everything of the source partition below it is copied."""
+
+    partition: TopicPartition
+    copy: TopicPartition
+    position: int
+    saved: SavedMap
+
+    def is_translated(self, here: int, there: int) -> bool:
+        """Whether a group at the source's offset ``here`` resumes at its offset ``there`` with the same record."""
+        return here <= self.position and bool(self.saved.runs) and OffsetMap(self.saved.runs).resumes_at(there, here)
+
+
 def _group(
-    flow: Flow,
     group: str,
-    key: MapKey,
-    saved: SavedMap,
+    copied: _Copied,
     committed: Mapping[str, Mapping[TopicPartition, int]] | None,
     at_target: Mapping[str, Mapping[TopicPartition, int]],
     *,
     is_active: bool,
 ) -> GroupStatus:
-    known = saved.groups.get(group)
-    there = at_target.get(group, {}).get(_copy(flow, key.partition))
-    here = None if committed is None else committed.get(group, {}).get(key.partition)
+    known = copied.saved.groups.get(group)
+    there = at_target.get(group, {}).get(copied.copy)
+    here = None if committed is None else committed.get(group, {}).get(copied.partition)
     if is_active or (there is not None and (known is None or there != known.target)):
         state = FailoverState.MOVED
     elif committed is None:
         state = FailoverState.UNKNOWN
-    elif here is None or (known is not None and there is not None and _is_translated(saved, here, there)):
+    elif here is None or (known is not None and there is not None and copied.is_translated(here, there)):
         state = FailoverState.READY
     else:
         state = FailoverState.BEHIND
@@ -191,9 +209,5 @@ def _group(
     if committed is None and known is not None and known.source != UNKNOWN:
         source_offset = known.source
     return GroupStatus(
-        group=group, partition=key.partition, source_offset=source_offset, target_offset=there, state=state
+        group=group, partition=copied.partition, source_offset=source_offset, target_offset=there, state=state
     )
-
-
-def _is_translated(saved: SavedMap, here: int, there: int) -> bool:
-    return bool(saved.runs) and OffsetMap(saved.runs).translate(here) == there
