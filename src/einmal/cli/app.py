@@ -8,6 +8,7 @@ Exit status: 0 done, 1 failed (with ``error:`` and ``hint:`` on stderr), 2 wrong
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections import UserDict
 from collections.abc import Mapping
@@ -191,11 +192,23 @@ def start(
     )
 
 
+def _open_closed_streams() -> None:
+    """Make the null device of each standard stream that was closed by whoever has started the program.
+
+    Its number would be that of the next socket or file, into which messages would then be written.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is taken; a child process has it, too.
+            opened = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            os.set_inheritable(opened, True)
+            setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", closefd=False))
+
+
 def _flush_stdout() -> None:
     """At the interpreter's own end a failure would be a traceback. Raises OutputFailed."""
-    if sys.stdout is None:
-        # It was closed by whoever has started the program.
-        return
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -204,6 +217,7 @@ def _flush_stdout() -> None:
 
 
 def main() -> None:
+    _open_closed_streams()
     # A terminal or a pipe that is not UTF-8 gets escapes instead of ending the command; so do names that are not, and
     # names that would command a terminal.
     if isinstance(sys.stdout, io.TextIOWrapper):
