@@ -35,6 +35,11 @@ BY_OFFSET = "einmal txn abort --topic t --partition 0 --start-offset 5"
         (Open(AT, WRITER, []), Cause.HANGING, BY_OFFSET),
         # A marker in this partition alone is refused while its coordinator manages another transaction of it.
         (Open(AT, WRITER, [ELSEWHERE]), Cause.HANGING, BY_ID),
+        # An abort tears what a database may have committed, and cannot change what a coordinator has decided.
+        (Open(AT, WRITER, [replace(TWO_PHASE, partitions=("other-0",))]), Cause.HANGING, None),
+        (Open(AT, WRITER, [replace(PREPARED, partitions=("other-0",))]), Cause.HANGING, "einmal txn describe 'its id'"),
+        # A name that begins as an option does.
+        (Open(AT, WRITER, [replace(OWNER, transactional_id="-x")]), Cause.ALIVE, "einmal txn abort -- -x"),
         (Open(AT, WRITER, [REFUSED]), Cause.UNKNOWN, "einmal txn doctor"),
         (Open(AT, WRITER, [], "a coordinator is missing"), Cause.UNKNOWN, "einmal txn doctor"),
         (Open(AT, None, []), Cause.SETTLING, "einmal topic describe t"),

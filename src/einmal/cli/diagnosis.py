@@ -51,8 +51,14 @@ def _paragraph(held: HeldPartition, now: int, options: str) -> list[str]:
         lines.append(f"           {printable(held.unknown['waiting_groups'])}")
     lines.append(f"  way out  {held.way_out.advice}")
     if held.way_out.command is not None:
-        lines.append(f"           {held.way_out.command}{options}")
+        lines.append(f"           {_with_options(held.way_out.command, options)}")
     return lines
+
+
+def _with_options(command: str, options: str) -> str:
+    """The options before the arguments, which may begin with ``--``."""
+    program, group, verb, *arguments = command.split(" ", 3)
+    return " ".join([f"{program} {group} {verb}{options}", *arguments])
 
 
 def _holds(held: HeldPartition, now: int) -> str:

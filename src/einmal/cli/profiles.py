@@ -42,6 +42,11 @@ def choose(name: str | None) -> None:
     _Choice.profile = name
 
 
+def given_profile() -> str | None:
+    """The name that the option of this command has."""
+    return _Choice.profile
+
+
 @dataclass(slots=True)
 class Profiles:
     """The content of the file. ``current``: the profile in use."""

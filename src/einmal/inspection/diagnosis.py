@@ -157,10 +157,10 @@ def cause_of(open_transaction: Open) -> Cause:
 def way_out(open_transaction: Open, cause: Cause) -> WayOut:
     """Advise safely: nothing here tears a transaction that its coordinator still manages."""
     owner, producer = owner_of(open_transaction), open_transaction.producer
-    by_id = None if owner is None else f"einmal txn abort {shlex.quote(owner.transactional_id)}"
+    by_id = None if owner is None else f"einmal txn abort {_argument(owner.transactional_id)}"
     if cause is Cause.HANGING and producer is not None:
         if owner is not None and owner.is_open:
-            return WayOut("end what its producer has open elsewhere, then ask again", by_id)
+            return _elsewhere(owner)
         at = (
             f"--topic {shlex.quote(open_transaction.partition.topic)} "
             f"--partition {open_transaction.partition.partition}"
@@ -175,7 +175,7 @@ def way_out(open_transaction: Open, cause: Cause) -> WayOut:
         return WayOut("start its program, which completes it: an abort tears what the database may have committed")
     if cause is Cause.ENDING and owner is not None:
         advice = "wait: its coordinator repeats the marker until the partition's leader takes it; look whether it does"
-        return WayOut(advice, f"einmal txn describe {shlex.quote(owner.transactional_id)}")
+        return WayOut(advice, f"einmal txn describe {_argument(owner.transactional_id)}")
     if cause is Cause.OVERDUE or (cause is Cause.ALIVE and by_id is not None):
         return WayOut("abort it", by_id)
     if cause is Cause.SETTLING:
@@ -188,8 +188,25 @@ def way_out(open_transaction: Open, cause: Cause) -> WayOut:
     )
 
 
+def _elsewhere(owner: TransactionView) -> WayOut:
+    """Its producer has another transaction open, in other partitions: a marker in this one waits for that one's end."""
+    if owner.state in _ENDING:
+        advice = "wait until its coordinator has ended what its producer has open elsewhere, then ask again"
+        return WayOut(advice, f"einmal txn describe {_argument(owner.transactional_id)}")
+    if owner.is_two_phase:
+        # An abort would tear what the database may have committed.
+        return WayOut("start its program, which completes what it has open elsewhere, then ask again")
+    advice = "end what its producer has open elsewhere, then ask again"
+    return WayOut(advice, f"einmal txn abort {_argument(owner.transactional_id)}")
+
+
 def _describe(open_transaction: Open) -> str:
-    return f"einmal topic describe {shlex.quote(open_transaction.partition.topic)}"
+    return f"einmal topic describe {_argument(open_transaction.partition.topic)}"
+
+
+def _argument(name: str) -> str:
+    """A name as the last argument of a command: one that begins like an option is none."""
+    return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)
 
 
 def verdict(held: Sequence[HeldPartition], overdue: Sequence[str], unseen: Mapping[str, str]) -> str:

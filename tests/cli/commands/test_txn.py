@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from einmal.client import Producer
 from einmal.client.errors import KafkaError, ProducerFenced
@@ -68,6 +69,28 @@ def test_an_abort_asks_first(cli: Cli, open_transaction: tuple[Producer, str]) -
     asked = cli("txn", "abort", f"id-of-{topic}", stdin="n\n", status=1)
     assert "Fence the producer" in asked.errors[0]
     producer.commit_transaction()
+
+
+def test_an_abort_that_was_agreed_to_ends_no_later_transaction(
+    cli: Cli, open_transaction: tuple[Producer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user answers late: the producer has come back meanwhile, and has another transaction open."""
+    producer, topic = open_transaction
+    questions = []
+
+    def answer(question: str, **_options: object) -> bool:
+        questions.append(question)
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.send(topic, "y").result()
+        return True
+
+    monkeypatch.setattr(typer, "confirm", answer)
+    refused = cli("txn", "abort", f"id-of-{topic}", status=1)
+    assert "abort its transaction, open for " in questions[0]
+    assert "has changed since you were asked: Ongoing" in refused.errors[0]
+    producer.commit_transaction()
+    assert len(cli("topic", "consume", topic, "-o", "start:end").lines) == 2
 
 
 def test_a_transaction_of_a_two_phase_commit_is_shown_and_aborted_only_with_a_warning(tmp_path: Path, cli: Cli) -> None:
@@ -132,7 +155,7 @@ def test_a_transaction_that_its_coordinator_manages_is_not_torn_by_a_marker(
     producer, topic = open_transaction
     refused = cli("txn", "abort", "--topic", topic, "--start-offset", "0", "--yes", status=1)
     assert f"'id-of-{topic}'" in refused.errors[0]
-    assert refused.errors[1] == f"hint: abort it everywhere: einmal txn abort id-of-{topic}"
+    assert f"einmal txn doctor --topic {topic}" in refused.errors[1]
     producer.commit_transaction()
 
 

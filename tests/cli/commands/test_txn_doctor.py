@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 
+from einmal.cli.commands.txn import _same_cluster
+from einmal.cli.profiles import choose
 from einmal.client import Producer
 from einmal.client.blocking.admin import AdminCalls
 from einmal.client.errors import error_for
@@ -43,9 +46,9 @@ def topic(node: Node, cli: Cli) -> str:
     return name
 
 
-def dead_producer(node: Node, topic: str, timeout_ms: int = 60_000) -> str:
+def dead_producer(node: Node, topic: str, timeout_ms: int = 60_000, name: str | None = None) -> str:
     """A producer that has written two records in a transaction, and ends without a word to its coordinator."""
-    name = f"id-of-{topic}"
+    name = name or f"id-of-{topic}"
     broker = Broker(node.host, node.port)
     with TransactionDriver(broker, name, topic, TV1, timeout_ms=timeout_ms) as driver, driver.writer() as writer:
         identity = driver.init_at_last()
@@ -165,6 +168,28 @@ def test_several_open_transactions_of_a_partition_are_all_named_in_their_order(n
         follow(cli, held["way_out"]["command"])
     at_last(lambda: cli("topic", "describe", topic, "--format", "json").document["partitions"][0], is_read_to_the_end)
     assert name not in str(cli("txn", "doctor", "--topic", topic).lines)
+
+
+def test_a_printed_command_finds_the_same_cluster_and_a_name_that_looks_like_an_option(node: Node) -> None:
+    """Without -X and --profile it would abort what has the same name in another cluster."""
+    nowhere, topic = Cli("127.0.0.1:1"), unique("-held")
+    create_topic(Broker(node.host, node.port), topic, 1)
+    name = dead_producer(node, topic, name=topic)
+    where = ["-X", f"bootstrap.servers={node.bootstrap}"]
+    lines = nowhere("txn", "doctor", "--topic", topic, *where, status=1).lines
+    (command,) = (line.strip() for line in lines if "einmal txn abort" in line)
+    assert command == f"einmal txn abort -X bootstrap.servers={node.bootstrap} -- {name}"
+    program, *arguments = shlex.split(command)
+    assert nowhere(*arguments[:2], "--yes", *arguments[2:]).lines[1].split() == [name, "aborted"]
+
+
+def test_the_options_of_a_printed_command_have_no_secrets() -> None:
+    choose("production")
+    try:
+        options = _same_cluster("a:1", ["bootstrap.servers=a:2", "sasl.password=canary"], Path("c d"))
+    finally:
+        choose(None)
+    assert options == " --brokers a:1 --command-config 'c d' --profile production -X bootstrap.servers=a:2"
 
 
 def test_one_transaction_is_shown_with_its_records(node: Node, cli: Cli, topic: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +27,10 @@ from einmal.cli.diagnosis import HIDDEN, print_diagnosis
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import print_rows, print_sections, printable
+from einmal.cli.profiles import given_profile
 
 if TYPE_CHECKING:
+    from einmal.client.descriptions import TransactionDescription
     from einmal.client.errors import KafkaError
 
 txn = typer.Typer(
@@ -67,15 +69,24 @@ def doctor(
     if output is Format.JSON:
         print(json.dumps(document(diagnosis)))
     else:
-        print_diagnosis(diagnosis, _same_cluster(brokers, command_config))
+        print_diagnosis(diagnosis, _same_cluster(brokers, settings, command_config))
     if not diagnosis.is_quiet:
         raise typer.Exit(1)
 
 
-def _same_cluster(brokers: str | None, command_config: Path | None) -> str:
-    """The options with which a command that is printed finds the same cluster."""
-    options = {"--brokers": brokers, "--command-config": command_config}
-    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in options.items() if value)
+def _same_cluster(brokers: str | None, settings: Sequence[str] | None, command_config: Path | None) -> str:
+    """The options with which a command that is printed finds the same cluster, without secrets."""
+    from einmal.security.redaction import redacted_command
+
+    options: list[tuple[str, object]] = []
+    if brokers:
+        options.append(("--brokers", brokers))
+    if command_config is not None:
+        options.append(("--command-config", command_config))
+    if (profile := given_profile()) is not None:
+        options.append(("--profile", profile))
+    options += [("-X", setting) for setting in settings or () if redacted_command(["-X", setting])[1] == setting]
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in options)
 
 
 @txn.command()
@@ -346,15 +357,41 @@ def _abort_through_coordinator(config: dict[str, str], transactional_id: str, ye
         with Admin(config) as admin:
             # Taking over an id that nobody has would make it.
             transaction = admin.describe_transactions([transactional_id])[transactional_id]
-        if transaction.is_two_phase and transaction.state == "Ongoing":
-            prepared = f"{transaction.producer_id}:{transaction.producer_epoch}"
-            print(f"warning: {transactional_id!r} takes part in a two-phase commit", file=sys.stderr)
-            print(f"hint: if its database has committed {prepared}, this tears it: start its program", file=sys.stderr)
-            print("hint: instead, which completes it (docs/two-phase-commit.md)", file=sys.stderr)
-        _confirm(f"Fence the producer of {transactional_id!r} and abort its open transaction?", yes)
+            if transaction.is_two_phase and transaction.state == "Ongoing":
+                prepared = f"{transaction.producer_id}:{transaction.producer_epoch}"
+                print(f"warning: {transactional_id!r} takes part in a two-phase commit", file=sys.stderr)
+                print(
+                    f"hint: if its database has committed {prepared}, this tears it: start its program", file=sys.stderr
+                )
+                print("hint: instead, which completes it (docs/two-phase-commit.md)", file=sys.stderr)
+            _confirm(_question(transaction), yes)
+            if not yes:
+                _refuse_another(transaction, admin.describe_transactions([transactional_id])[transactional_id])
         with TransactionDriver({**config, "transactional.id": transactional_id}) as driver:
             driver.init_producer_id()
     return "aborted" if transaction.state == "Ongoing" else "fenced"
+
+
+def _question(transaction: TransactionDescription) -> str:
+    """Has the age, by which one sees whether it is the transaction that was meant: its producer may have come back."""
+    fence = f"ence the producer of {transaction.transactional_id!r}"
+    if not transaction.is_open:
+        return f"No transaction is open ({transaction.state}). F{fence}?"
+    seconds = max(0, now_ms() - transaction.start_time) / 1000
+    return f"F{fence} and abort its transaction, open for {seconds:,.0f} s?"
+
+
+def _refuse_another(asked: TransactionDescription, now: TransactionDescription) -> None:
+    """End the command where the transaction is not the one that the user was asked about."""
+    seen, present = (
+        (one.producer_id, one.producer_epoch, one.state, one.start_time if one.is_open else None)
+        for one in (asked, now)
+    )
+    if seen != present:
+        state = f"{now.state}, producer id {now.producer_id}, epoch {now.producer_epoch}"
+        print(f"error: {asked.transactional_id!r} has changed since you were asked: {state}", file=sys.stderr)
+        print("hint: nothing was done; repeat the command if that is to be ended, too", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _abort_in_partition(config: dict[str, str], topic: str, partition: int, start_offset: int) -> None:
@@ -378,7 +415,8 @@ def _abort_in_partition(config: dict[str, str], topic: str, partition: int, star
             name = managed[0].transactional_id
             what = f"the transaction of {at} that begins at {start_offset} does not hang"
             print(f"error: {what}: its coordinator manages it, as {name!r}; a marker would tear it", file=sys.stderr)
-            print(f"hint: abort it everywhere: einmal txn abort {shlex.quote(name)}", file=sys.stderr)
+            doctor = f"einmal txn doctor --topic {shlex.quote(topic)}"
+            print(f"hint: what ends it everywhere: {doctor}, with the same options", file=sys.stderr)
             raise typer.Exit(1)
         admin.abort_transaction(
             at, producer.producer_id, producer.producer_epoch, coordinator_epoch=producer.coordinator_epoch
