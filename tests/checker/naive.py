@@ -21,6 +21,7 @@ def naive_anomalies(history: History) -> list[Anomaly]:
         _duplicates,
         _inconsistent_offsets,
         _aborted_reads,
+        _garbage_reads,
         _lost_and_unseen,
         _intermediate_reads,
         _torn_transactions,
@@ -113,6 +114,13 @@ def _aborted_reads(index: NaiveIndex) -> Iterator[Anomaly]:
             yield Anomaly("G1a", f"{value} of a failed write was read from {key}", (value,))
         elif op.aborted_later:
             yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}", (value,))
+
+
+def _garbage_reads(index: NaiveIndex) -> Iterator[Anomaly]:
+    for key, value in index.visible:
+        if (key, value) not in index.writers:
+            at = ", ".join(map(str, index.offsets_of[key, value]))
+            yield Anomaly("garbage-read", f"{value} was read from {key} at {at}, and nobody sent it there", (value,))
 
 
 def _lost_and_unseen(index: NaiveIndex) -> Iterator[Anomaly]:

@@ -44,6 +44,9 @@ class _Log:
             del found[self.source.randrange(len(found))]
         if len(found) > 1 and self.is_wrong():
             self.source.shuffle(found)
+        if found and self.is_wrong():
+            offset, value = found[0]
+            found[0] = (offset, f"{value} damaged")
         return tuple(found)
 
 

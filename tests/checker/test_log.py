@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from einmal.checker.history import History, Op, OpOutcome, Poll, Send
+from einmal.checker.index import ValueSentTwice
 from einmal.checker.log import find_anomalies
 from einmal.types import TopicPartition
 
@@ -86,6 +87,8 @@ GUILTY = {
         member(Poll(X, ((0, "a"),)), Poll(X, ((2, "c"),))),
         read(X, (1, "b")),
     ],
+    "garbage-read": [sent(_A), read(X, (0, "a"), (1, "b"))],
+    "garbage-read, in another key": [sent(_A), read(X, (0, "a")), read(Y, (0, "a"))],
     "unseen": [sent(_A), sent(_B), read(X, (0, "a"))],
     "unseen, of a writer that was told no offset": [sent(Send(X, "a")), sent(_B), read(X, (1, "b"))],
     "torn-transaction": [
@@ -193,5 +196,18 @@ def test_nothing_is_unseen_or_torn_before_the_end_is_read() -> None:
 
 
 def test_the_report_has_the_same_order_each_time() -> None:
-    ops = [op for history in GUILTY.values() for op in history]
-    assert find_anomalies(History(ops, True)) == find_anomalies(History(list(ops), True))
+    for ops in GUILTY.values():
+        assert find_anomalies(History(ops, True)) == find_anomalies(History(list(ops), True))
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [sent(_A), sent(Send(X, "a"), outcome=OpOutcome.INFO), sent(_B), read(X, (1, "b"))],
+        [transaction(_A, outcome=OpOutcome.FAIL), transaction(_A), read(X, (0, "a"))],
+        [transaction(_A, Send(X, "a", 1)), read(X, (0, "a"), (1, "a"))],
+    ],
+)
+def test_a_value_that_is_sent_twice_is_no_evidence(ops: list[Op]) -> None:
+    with pytest.raises(ValueSentTwice, match="send 'a' to x-0"):
+        find_anomalies(History(ops, True))

@@ -16,6 +16,7 @@ _KINDS = (
     "lost-write",
     "unseen",
     "G1a",
+    "garbage-read",
     "G1b",
     "phantom-commit",
     "torn-transaction",

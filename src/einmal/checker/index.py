@@ -31,6 +31,10 @@ IN_TRANSACTION: Final = 16
 _COMMITTED: Final = VISIBLE | WRITE_OK
 
 
+class ValueSentTwice(ValueError):
+    """Two sends of one value to one partition: a reader may have got either."""
+
+
 class KeyIndex:
     """Values and versions of one key. Each value has a number, by which the arrays hold what is known of it."""
 
@@ -74,7 +78,13 @@ class KeyIndex:
         return number
 
     def sent(self, op_id: int, op: Op, send: Send) -> None:
+        """Raises ValueSentTwice."""
         number = self.number(send.value)
+        if self.writers[number] != _NONE:
+            raise ValueSentTwice(
+                f"operations {self.writers[number]} and {op_id}, counted from 0, send {send.value!r} to {send.key}; "
+                "each value is sent once to a partition, because a reader may have got either"
+            )
         flags = self.flags[number] & VISIBLE
         if op.outcome is OpOutcome.OK:
             flags |= WRITE_OK
@@ -155,6 +165,7 @@ class Index:
     """
 
     def __init__(self, history: History) -> None:
+        """Raises ValueSentTwice."""
         self.history = history
         self.keys: dict[Key, KeyIndex] = {}
         self.began = array("d")

@@ -1,8 +1,9 @@
 """Finds what a log with transactions must never show: a history in, anomalies out.
 
-The classes are after the definitions of Jepsen's Kafka checker, and three are our own: G1b (a reader passed a
-transaction and saw a part of it), torn-transaction (a part of it is committed) and phantom-commit (what was
-acknowledged as aborted is visible). Cycles are in ``cycles``, what is no anomaly but worth knowing in ``report``.
+The classes are after the definitions of Jepsen's Kafka checker, and four are our own: G1b (a reader passed a
+transaction and saw a part of it), torn-transaction (a part of it is committed), phantom-commit (what was acknowledged
+as aborted is visible) and garbage-read (a value that nobody sent, after Elle's garbage reads). Cycles are in
+``cycles``, what is no anomaly but worth knowing in ``report``.
 
 A history is read twice, from its first operation to its last, whatever its length: for the index, and for the checks of
 operations. Only where there is a sign of a cycle, the operations around it are read once more, as a graph.
@@ -23,9 +24,15 @@ _OpCheck = Callable[[int, Op], Iterator[Anomaly]]
 
 
 def find_anomalies(history: History) -> list[Anomaly]:
-    """Return the anomalies that must never be, in an order that depends on the history only."""
+    """Return the anomalies that must never be, in an order that depends on the history only. Raises ValueSentTwice."""
     index = Index(history)
-    anomalies = [*_duplicates(index), *_inconsistent_offsets(index), *_aborted_reads(index), *_lost_and_unseen(index)]
+    anomalies = [
+        *_duplicates(index),
+        *_inconsistent_offsets(index),
+        *_aborted_reads(index),
+        *_garbage_reads(index),
+        *_lost_and_unseen(index),
+    ]
     checks: list[tuple[_OpCheck, list[Anomaly]]] = [
         (_IntermediateReads(index).check, []),
         (_TornTransactions(index).check, []),
@@ -82,6 +89,14 @@ def _aborted_reads(index: Index) -> Iterator[Anomaly]:
             yield Anomaly("G1a", f"{value} of a failed write was read from {key}", (value,))
         elif flags & ABORTED_LATER:
             yield Anomaly("phantom-commit", f"{value} was acknowledged as aborted, and was read from {key}", (value,))
+
+
+def _garbage_reads(index: Index) -> Iterator[Anomaly]:
+    """A value that was sent to another partition is one, too."""
+    for key, key_index, value, number in index.values():
+        if key_index.flags[number] & VISIBLE and key_index.writers[number] < 0:
+            at = ", ".join(map(str, key_index.all_offsets(number)))
+            yield Anomaly("garbage-read", f"{value} was read from {key} at {at}, and nobody sent it there", (value,))
 
 
 def _lost_and_unseen(index: Index) -> Iterator[Anomaly]:

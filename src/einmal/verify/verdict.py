@@ -24,8 +24,8 @@ class RunVerdict(Enum):
 
 DEFINITION: Final = (
     "Exactly-once processing holds if, for every reader with isolation.level=read_committed, each acknowledged write "
-    "is there once, nothing that was aborted is there, each transaction is there whole or not at all, and the order "
-    "within a partition is kept."
+    "is there once, nothing that was aborted or never written is there, each transaction is there whole or not at all, "
+    "and the order within a partition is kept."
 )
 PIPELINE_DEFINITION: Final = (
     "A pipeline processes exactly once if, for a reader with isolation.level=read_committed, the output holds what the "
@@ -49,6 +49,7 @@ _DEFINITIONS: Final[Mapping[str, str]] = {
     "lost-write": "An acknowledged write is not there, although later ones are.",
     "unseen": "An acknowledged write is not there at the end.",
     "G1a": "Aborted read: a committed reader sees a write that failed or was aborted.",
+    "garbage-read": "A committed reader gets a value that nobody wrote to the partition.",
     "G1b": "Intermediate read: a committed reader passes a transaction and sees a part of it only.",
     "torn-transaction": "A part of a transaction is committed, another part is not.",
     "phantom-commit": "A transaction whose abort was acknowledged is visible.",
