@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from einmal.checker.history import History, Op, OpOutcome, Poll, Send
 from einmal.checker.log import find_anomalies
 from einmal.types import TopicPartition
+from einmal.verify.histories.check import check_history
 from einmal.verify.histories.edn import EdnValue, EdnWrong, Keyword, parse, write
 from einmal.verify.histories.files import HistoryUnreadable, read_history, write_edn, write_json
+from einmal.verify.verdict import RunVerdict
 from tests.checker.random_histories import random_history
 from tests.cli.running import invoke
 
@@ -168,7 +171,8 @@ def test_operations_of_jepsen_are_in_the_order_of_their_invocations(tmp_path: Pa
 
 def test_json_lines_keep_everything(tmp_path: Path) -> None:
     for seed in range(30):
-        history = random_history(seed)
+        whole = random_history(seed)
+        history = replace(whole, ops=tuple(sorted(whole.ops, key=lambda op: op.began)))
         path = tmp_path / f"{seed}.jsonl"
         write_json(history, path)
         again = read_history(path)
@@ -240,6 +244,7 @@ def test_edn_is_written_as_it_is_read() -> None:
     assert parse(text) == value
 
 
+_EDN: Final = "{:type :ok, :f :send, :process 1, :index 4, :value [[:send 1 [0 2]]]}\n"
 _JSONL: Final = '{{"einmal_history": 1}}\n{}\n'
 
 
@@ -271,6 +276,17 @@ def test_numbers_of_other_programs_are_values(tmp_path: Path) -> None:
         ("history.jsonl", _op(actions=[["send", "x", 0, "a", -1]]), "an offset is a whole number, not -1"),
         ("history.jsonl", _op(actions=[["send", 7, 0, "a", 1]]), "a topic is text, not 7"),
         ("history.jsonl", _op(actions=[["poll", "x", 0, [[1, ["a"]]]]]), "a value is text or a whole number"),
+        ("history.jsonl", _op(read_commited=False), "'read_commited'; did you mean 'read_committed'?"),
+        ("history.jsonl", _op(transactional="false"), "'transactional' cannot be 'false'"),
+        ("history.jsonl", _op(actions=[["send", "x", 0, "a", 2**63]]), "an offset is a whole number"),
+        ("history.jsonl", _op(began=2.0), "not a span of time"),
+        ("history.jsonl", _op(ended=float("inf")), "not a span of time"),
+        ("history.jsonl", _op(began=float("nan")), "not a span of time"),
+        ("history.jsonl", _op(ended=10**400), ":2: not an operation"),
+        ("history.jsonl", _JSONL.format("[" * 100_000), ":2: not an operation"),
+        ("history.jsonl", _op(began=0.5) + _op().splitlines()[1], ":3: not an operation: it began at 0.0, before"),
+        ("history.jsonl", _op() + _op().splitlines()[1], "operations 0 and 1, counted from 0, send 'a' to x-0"),
+        ("history.edn", _EDN + _EDN, ":index 4 comes after 4"),
         ("history.edn", "{:type :ok, :f :poll, :process 1, :value [[:poll {1 [[-1 2]]}]]}", "Jepsen"),
         ("history.edn", "{:type :ok", ":1: not an operation"),
         ("history.edn", "{:type :ok, :f :txn, :process 1, :value [[:append 1 2]]}", "Jepsen"),
@@ -280,7 +296,7 @@ def test_a_file_that_is_no_history_is_named_with_the_line(name: str, text: str, 
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(HistoryUnreadable) as refused:
-        find_anomalies(read_history(path))
+        check_history(path)
     assert str(path) in str(refused.value) and named in str(refused.value)
     result = invoke(["verify", "--history", str(path)])
     assert result.exit_code == 2 and f"error: {path}" in result.output
@@ -297,6 +313,22 @@ def test_the_command_checks_a_history_without_a_cluster(tmp_path: Path) -> None:
     assert result.exit_code == 1
     (found,) = json.loads(result.output)["workloads"][0]["anomalies"]
     assert (found["kind"], len(found["operations"])) == ("G1a", 2)
+
+
+def test_a_file_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "green.edn"
+    path.write_text(GREEN)
+    opened = []
+    open_path = Path.open
+
+    def noted(self: Path, *arguments: Any, **named: Any) -> Any:
+        opened.append(self)
+        return open_path(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", noted)
+    checked = check_history(path)
+    assert checked.verdict is RunVerdict.HOLDS and checked.workload.acknowledged and checked.workload.read
+    assert opened == [path, path]
 
 
 def test_a_history_without_its_end_is_no_verdict(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from einmal.checker.history import Anomaly, History, OpOutcome
+from einmal.checker.history import Anomaly, History, Op, OpOutcome
 from einmal.checker.witnesses import Witnesses
 from einmal.evidence.environment import RunEnvironment
 from einmal.verify.verdict import RunVerdict, definition
@@ -43,6 +43,28 @@ class ShownAnomaly:
     operations: tuple[str, ...]
 
 
+class OpCounts:
+    """Counts the operations of a history that pass: those that write by their outcome, and ``read`` records.
+
+    ``began``: of the first operation, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[OpOutcome] = Counter()
+        self.read = 0
+        self.began = 0.0
+
+    def counted(self, ops: Iterable[Op]) -> Iterator[Op]:
+        """The same operations."""
+        for number, op in enumerate(ops):
+            if not number:
+                self.began = op.began
+            if op.sends:
+                self.outcomes[op.outcome] += 1
+            self.read += sum(len(poll.records) for poll in op.polls)
+            yield op
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEvidence:
     """Operations that write, by their outcome. ``read``: records that readers got."""
@@ -66,21 +88,19 @@ class WorkloadEvidence:
         *,
         mistake: str = "",
         client_errors: Mapping[str, int] | None = None,
+        counts: OpCounts | None = None,
     ) -> WorkloadEvidence:
-        """Count what is in the history."""
-        counts: Counter[OpOutcome] = Counter()
-        read = 0
-        for op in history.ops:
-            if op.sends:
-                counts[op.outcome] += 1
-            read += sum(len(poll.records) for poll in op.polls)
+        """``counts``: of the history; None: it is iterated for them."""
+        if counts is None:
+            counts = OpCounts()
+            deque(counts.counted(history.ops), maxlen=0)
         return cls(
             name=name,
             mistake=mistake,
-            acknowledged=counts[OpOutcome.OK],
-            failed=counts[OpOutcome.FAIL],
-            unknown=counts[OpOutcome.INFO],
-            read=read,
+            acknowledged=counts.outcomes[OpOutcome.OK],
+            failed=counts.outcomes[OpOutcome.FAIL],
+            unknown=counts.outcomes[OpOutcome.INFO],
+            read=counts.read,
             anomalies=tuple(anomalies),
             history=history,
             client_errors=dict(client_errors or {}),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from einmal.checker.history import Op
+from einmal.checker.index import ValueSentTwice
 from einmal.checker.log import find_anomalies
-from einmal.verify.evidence import WorkloadEvidence
-from einmal.verify.histories.files import read_history
+from einmal.verify.evidence import OpCounts, WorkloadEvidence
+from einmal.verify.histories.files import HistoryUnreadable, read_history
 from einmal.verify.verdict import DEFINITION, RunVerdict, decide
 
 
@@ -34,13 +36,28 @@ class CheckedHistory:
 
 def check_history(path: Path) -> CheckedHistory:
     """Raises HistoryUnreadable."""
-    history = read_history(path)
-    workload = WorkloadEvidence.of(path.name, history, find_anomalies(history))
+    file = read_history(path)
+    counts = OpCounts()
+    history = replace(file, ops=_CountedOps(file.ops, counts))
+    try:
+        anomalies = find_anomalies(history)
+    except ValueSentTwice as error:
+        raise HistoryUnreadable(f"{path}: {error}") from error
+    workload = WorkloadEvidence.of(path.name, file, anomalies, counts=counts)
     gaps = [] if workload.acknowledged else ["nothing was acknowledged"]
-    if not history.is_read_to_the_end:
+    if not file.is_read_to_the_end:
         gaps.append("the history was not read to its end")
     verdict, sentence = decide(workload.anomalies, gaps)
-    first: Op | None = next(iter(history.ops), None)
-    return CheckedHistory(
-        workload=workload, verdict=verdict, sentence=sentence, began=0.0 if first is None else first.began
-    )
+    return CheckedHistory(workload=workload, verdict=verdict, sentence=sentence, began=counts.began)
+
+
+class _CountedOps:
+    """``ops``, which ``counts`` gets the first time that they are iterated: a file is long."""
+
+    def __init__(self, ops: Iterable[Op], counts: OpCounts) -> None:
+        self._ops = ops
+        self._counts: OpCounts | None = counts
+
+    def __iter__(self) -> Iterator[Op]:
+        counts, self._counts = self._counts, None
+        return iter(self._ops) if counts is None else counts.counted(self._ops)

@@ -10,25 +10,30 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from einmal.checker.history import History, Key, Op, OpOutcome, Poll, Send
+from einmal.misspelt import nearest_name
 from einmal.types import TopicPartition
 from einmal.verify.histories import edn, jepsen
 
 _Decoded = TypeVar("_Decoded")
 _VERSION: Final = 1
 _FLAG: Final = bool | None
+_FLAGS: Final = ("transactional", "starts_anew", "aborted_later", "subscribed", "rebalanced")
 _KINDS: Final = {
     "process": int,
+    "outcome": str,
     "began": int | float,
     "ended": int | float | None,
     "actions": list,
     "cause": str | None,
     "read_committed": _FLAG,
+    **dict.fromkeys(_FLAGS, _FLAG),
 }
-_FLAGS: Final = ("transactional", "starts_anew", "aborted_later", "subscribed", "rebalanced")
+_OFFSET_MAX: Final = 2**63 - 1
 
 
 class HistoryUnreadable(Exception):
@@ -71,7 +76,7 @@ def _decoded(path: Path, decode: Callable[[str], _Decoded], first: int = 1) -> I
                     continue
                 try:
                     decoded = decode(line)
-                except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                     raise HistoryUnreadable(f"{path}:{number}: not an operation: {error}") from error
                 yield decoded
     except UnicodeDecodeError as error:
@@ -103,8 +108,23 @@ class _JsonOps:
     path: Path
 
     def __iter__(self) -> Iterator[Op]:
-        keys: dict[tuple[str, int], Key] = {}
-        return _decoded(self.path, lambda line: _op(json.loads(line), keys), first=2)
+        return _decoded(self.path, _OpDecoder(), first=2)
+
+
+class _OpDecoder:
+    """Decodes one line after the other."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, int], Key] = {}
+        self._began = -inf
+
+    def __call__(self, line: str) -> Op:
+        op = _op(json.loads(line), self._keys)
+        if op.began < self._began:
+            # A reader's order is that of its operations.
+            raise ValueError(f"it began at {op.began}, before the one above it: operations are in order of 'began'")
+        self._began = op.began
+        return op
 
 
 def _fields(op: Op) -> dict[str, Any]:
@@ -126,18 +146,26 @@ def _fields(op: Op) -> dict[str, Any]:
 
 
 def _op(fields: Mapping[str, Any], keys: dict[tuple[str, int], Key]) -> Op:
+    if not fields.keys() <= _KINDS.keys():
+        # A flag that is misspelt would change the verdict.
+        unknown = next(name for name in fields if name not in _KINDS)
+        nearest = nearest_name(unknown, _KINDS)
+        raise ValueError(f"unknown field {unknown!r}" + ("" if nearest is None else f"; did you mean {nearest!r}?"))
     flags = {name: True for name in _FLAGS if fields.get(name)}
     for name, kinds in _KINDS.items():
         if not isinstance(fields.get(name), kinds) or (kinds is not _FLAG and isinstance(fields.get(name), bool)):
             raise ValueError(f"{name!r} cannot be {fields.get(name)!r}")
+    began, ended = float(fields["began"]), fields.get("ended")
+    if not (isfinite(began) and (ended is None or began <= ended < inf)):
+        raise ValueError(f"'began' {began} and 'ended' {ended} are not a span of time")
     return Op(
         process=fields["process"],
         actions=tuple([_action(action, keys) for action in fields["actions"]]),
         outcome=OpOutcome(fields["outcome"]),
-        read_committed=fields.get("read_committed", True),
-        began=fields["began"],
-        ended=fields.get("ended"),
-        cause=fields.get("cause", ""),
+        read_committed=fields.get("read_committed") is not False,
+        began=began,
+        ended=None if ended is None else float(ended),
+        cause=fields.get("cause") or "",
         **flags,
     )
 
@@ -159,7 +187,7 @@ def _action(fields: list[Any], keys: dict[tuple[str, int], Key]) -> Send | Poll:
 
 
 def _offset(offset: object) -> int:
-    if type(offset) is not int or offset < 0:
+    if type(offset) is not int or not 0 <= offset <= _OFFSET_MAX:
         raise ValueError(f"an offset is a whole number, not {offset!r}")
     return offset
 

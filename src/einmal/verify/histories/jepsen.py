@@ -140,7 +140,13 @@ class _Reader:
         self._processes: dict[int, _Process] = defaultdict(_Process)
 
     def ops(self, history: Iterable[Event]) -> Iterator[Op]:
+        last = -1
         for number, event in enumerate(history):
+            index = event.get("index")
+            if isinstance(index, int):
+                if index <= last:
+                    raise NotAnOperation(f":index {index} comes after {last}; events are in order, each once")
+                last = index
             process = event.get("process")
             if isinstance(process, int):
                 self._add(event, process, number)
