@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from einmal.client import Admin
 from einmal.verify.evidence import Evidence
 from einmal.verify.pipeline.mapping import OutputMapping, identity, query
-from einmal.verify.pipeline.run import PipelineOptions
+from einmal.verify.pipeline.run import PipelineOptions, PipelineRun
 from einmal.verify.run import VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
 from tests.cli.running import invoke
@@ -128,6 +129,14 @@ async def test_a_pipeline_that_was_never_killed_shows_nothing(tmp_path: Path) ->
     evidence = await verified(own("right"), tmp_path, query(_DOUBLED), seconds=0.1)
     assert evidence.verdict is RunVerdict.UNKNOWN, evidence.sentence
     assert "it was never killed" in evidence.sentence
+
+
+async def test_a_command_that_has_ended_by_itself_is_not_killed(tmp_path: Path) -> None:
+    options = PipelineOptions(command="exit 0", input="a", output="b", mapping=identity(), log=tmp_path / "log")
+    run = PipelineRun(options, {"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", random.Random(1))
+    notes: list[str] = []
+    await run.inject(random.Random(1), notes.append)
+    assert notes == []
 
 
 _LEAVES_OPEN = """

@@ -158,6 +158,9 @@ class PipelineRun:
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """Kill the pipeline, and let it be started again."""
+        if not self._command.is_running:
+            # It has ended by itself: that is no kill.
+            return
         note("kill -9 of the pipeline")
         self._is_wanted = False
         self._command.kill()
