@@ -159,7 +159,8 @@ def test_a_record_of_the_wrong_types_is_refused_where_it_is_sent(arguments: dict
     ("use", "expected"),
     [
         (lambda consumer: consumer.seek(T0, 2**63), "an offset is a whole number"),
-        (lambda consumer: consumer.seek(T0, -1), "cannot seek to offset -1"),
+        (lambda consumer: consumer.seek(T0, -1), "an offset is a whole number from 0 on"),
+        (lambda consumer: consumer.commit({T0: -1}), "an offset is a whole number from 0 on"),
         (lambda consumer: consumer.seek(T0, "5"), "an offset is a whole number"),
         (lambda consumer: consumer.seek(T0, client.OffsetAndMetadata(0, 2**31)), "a leader epoch is a whole number"),
         (lambda consumer: consumer.commit({T0: 2**63}), "an offset is a whole number"),

@@ -90,9 +90,9 @@ def positions_of(
 def position_of(offset: OffsetAndMetadata | int) -> OffsetAndMetadata:
     """A position as callers write it. Raises LocalError for an offset or an epoch that no log can have."""
     at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-    if not isinstance(at, OffsetAndMetadata) or not isinstance(at.offset, int) or at.offset >= 2**63:
+    if not isinstance(at, OffsetAndMetadata) or not isinstance(at.offset, int) or not 0 <= at.offset < 2**63:
         raise LocalError(
-            meaning=f"an offset is a whole number below 2**63, not {offset!r}",
+            meaning=f"an offset is a whole number from 0 on and below 2**63, not {offset!r}",
             what_to_do="write the offset of the next record as an int, or an OffsetAndMetadata",
         )
     if not isinstance(at.leader_epoch, int) or not -1 <= at.leader_epoch < 2**31:

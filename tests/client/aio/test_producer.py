@@ -9,7 +9,7 @@ import pytest
 from einmal.client.aio import Producer
 from einmal.client.errors import LocalError, RequestRefused, UnknownOutcome
 from einmal.client.records import RecordMetadata
-from einmal.types import Header
+from einmal.types import Header, TopicPartition
 from einmal.wire.record_batch import NewRecord
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
@@ -44,6 +44,18 @@ async def test_a_record_in_flight_when_the_producer_is_closed_is_of_unknown_outc
     await producer.close(flush=False)
     with pytest.raises(UnknownOutcome):
         await future
+
+
+async def test_a_negative_offset_is_refused_and_leaves_the_transaction_as_it_is(
+    bootstrap: str, name: NameFactory
+) -> None:
+    topic = name("topic")
+    async with Producer(bootstrap_servers=bootstrap, transactional_id=name("id")) as producer:
+        async with producer.transaction() as transaction:
+            future = transaction.send(topic, b"x")
+            with pytest.raises(LocalError, match="from 0 on"):
+                await transaction.send_offsets({TopicPartition(topic, 0): -1}, name("group"))
+        assert (await future).offset == 0
 
 
 async def test_a_record_whose_flush_was_cancelled_is_in_the_transaction(bootstrap: str, name: NameFactory) -> None:
