@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from einmal.client.aio import Producer
-from einmal.client.errors import LocalError, RequestRefused, UnknownOutcome
+from einmal.client.errors import LocalError, RequestRefused, UnknownOutcome, UnknownTopic
 from einmal.client.records import RecordMetadata
 from einmal.types import Header, TopicPartition
 from einmal.wire.record_batch import NewRecord
@@ -44,6 +44,16 @@ async def test_a_record_in_flight_when_the_producer_is_closed_is_of_unknown_outc
     await producer.close(flush=False)
     with pytest.raises(UnknownOutcome):
         await future
+
+
+async def test_a_partition_that_does_not_exist_fails_no_record_for_another(bootstrap: str, name: NameFactory) -> None:
+    topic = name("partitions")
+    async with Producer(bootstrap_servers=bootstrap, max_block_ms=300) as producer:
+        await producer.send(topic, b"first", partition=0)
+        missing, behind = producer.send(topic, b"x", partition=99), producer.send(topic, b"y", partition=0)
+        with pytest.raises(UnknownTopic):
+            await missing
+        assert (await behind).offset == 1
 
 
 async def test_a_negative_offset_is_refused_and_leaves_the_transaction_as_it_is(

@@ -68,6 +68,18 @@ def test_a_record_for_a_partition_that_is_missing_holds_up_those_behind_it() -> 
     assert routed(router, topic_of(3)) == [(TopicPartition("t", 2), b"b"), (TopicPartition("t", 0), b"c")]
 
 
+def test_only_records_for_missing_partitions_are_given_up() -> None:
+    router = router_of()
+    for value, partition in ((b"a", 2), (b"b", 0), (b"c", 3), (b"d", None)):
+        router.wait("t", record(value, partition))
+    assert [each.ticket for each in router.drop_missing("t", topic_of(2))] == [b"a", b"c"]
+    assert router.waiting_bytes == 20
+    assert [value for _, value in routed(router, topic_of(2))] == [b"b", b"d"]
+    router.wait("t", record(b"e", 2))
+    assert [each.ticket for each in router.drop_missing("t", topic_of(2))] == [b"e"]
+    assert not router.is_waiting("t")
+
+
 def test_a_waiting_record_without_a_partition_is_partitioned_by_its_key() -> None:
     router = router_of()
     router.wait("t", record(b"a", key=b"key"))

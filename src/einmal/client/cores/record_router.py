@@ -77,6 +77,16 @@ class RecordRouter:
     def is_waiting(self, topic: str) -> bool:
         return topic in self._waiting
 
+    def drop_missing(self, topic: str, known: TopicMetadata) -> list[UnroutedRecord]:
+        """Give up what waits for partitions that the topic does not have."""
+        missing = []
+        for unrouted in self.drop(topic):
+            if unrouted.partition is None or unrouted.partition in known.partitions:
+                self.wait(topic, unrouted)
+            else:
+                missing.append(unrouted)
+        return missing
+
     def drop(self, topic: str) -> list[UnroutedRecord]:
         """Give up what waits for a topic."""
         dropped = list(self._waiting.pop(topic, ()))

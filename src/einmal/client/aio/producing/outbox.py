@@ -22,7 +22,7 @@ from einmal.client.config import ProducerSettings
 from einmal.client.cores.producer_core import Appended, BatchOutcome, ProduceLimits, ProducerCore
 from einmal.client.cores.record_router import RecordRouter, UnroutedRecord
 from einmal.client.cores.transaction_core import TransactionCore, produce_versions
-from einmal.client.errors import ClientClosed, KafkaError, TransactionAborted, error_for
+from einmal.client.errors import ClientClosed, KafkaError, TransactionAborted, UnknownTopic, error_for
 from einmal.types import ErrorCode, ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from einmal.wire.api.init_producer_id import API as INIT_PRODUCER_ID
 from einmal.wire.api.init_producer_id import InitProducerIdRequest
@@ -102,6 +102,14 @@ class Outbox:
                 if missing is not None:
                     await cluster.leader(TopicPartition(topic, missing), deadline=deadline)
                     known = cluster.metadata.topics[topic]
+            except UnknownTopic as error:
+                known_now = cluster.metadata.topics.get(topic)
+                if known_now is None or not known_now.is_usable:
+                    self._give_up(topic, router.drop(topic), error)
+                    return
+                # Only a partition is missing: the records behind those for it have another one.
+                self._give_up(topic, router.drop_missing(topic, known_now), error)
+                continue
             except KafkaError as error:
                 self._fail_unrouted(topic, error)
                 return
@@ -109,7 +117,9 @@ class Outbox:
                 self._append(topic_partition, unrouted.record, unrouted.size, unrouted.ticket, cluster.now_ms())
 
     def _fail_unrouted(self, topic: str, error: KafkaError) -> None:
-        dropped = self._router.drop(topic)
+        self._give_up(topic, self._router.drop(topic), error)
+
+    def _give_up(self, topic: str, dropped: list[UnroutedRecord], error: KafkaError) -> None:
         for unrouted in dropped:
             fail(unrouted.ticket, error)
         self.not_written(topic, len(dropped), error)
