@@ -146,6 +146,39 @@ def test_a_decimal_without_digits_is_bytes(digits: dict[str, Any]) -> None:
     assert AvroDecoder(schema).decode(b"\x02a").value == b"a"
 
 
+@pytest.mark.parametrize(
+    "digits",
+    [{"precision": 20}, {"precision": 3, "scale": 4}, {"precision": -1}, {"precision": "3"}, {"precision": True}]
+    + [{"precision": 10**6, "scale": 10**6}, {"precision": 3, "scale": -1}],
+)
+def test_a_decimal_that_can_be_none_is_its_bytes(digits: dict[str, Any]) -> None:
+    kind = {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal"} | digits
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
+    empty = AvroSchema('{"type": "record", "name": "R", "fields": []}')
+    schema = AvroSchema(text)
+    assert schema.column.ddl == "struct<`n`:binary>"
+    assert AvroDecoder(schema).decode(b"ab", AvroSchema(text, declared=False)).value == {"n": b"ab"}
+    assert AvroDecoder(empty).decode(b"ab", AvroSchema(text, declared=False)).unknown == {"$.n": b"ab"}
+
+
+def test_wrong_defaults_of_a_schema_that_records_were_written_with_are_not_read() -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}
+    fields = [{"name": "id", "type": "long", "default": None}, {"name": "e", "type": enum, "default": 7}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    declared = AvroSchema('{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}')
+    decoded = AvroDecoder(declared).decode(b"\x0e\x00", AvroSchema(text, declared=False))
+    assert decoded == ({"id": 7}, {"$.e": "A"})
+    with pytest.raises(SchemaError, match="Default value"):
+        AvroSchema(text)
+
+
+def test_a_record_with_two_fields_of_one_name_is_refused() -> None:
+    fields = [{"name": "a", "type": "int"}, {"name": "a", "type": "string"}]
+    for declared in (True, False):
+        with pytest.raises(SchemaError, match="'R' has two fields of one name"):
+            AvroSchema(json.dumps({"type": "record", "name": "R", "fields": fields}), declared=declared)
+
+
 def test_a_scale_of_null_is_none() -> None:
     kind = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": None}
     assert AvroDecoder(AvroSchema(json.dumps(kind))).decode(b"\x02\x07").value == Decimal(7)

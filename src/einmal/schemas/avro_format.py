@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from einmal.schemas.avro_binary import Read, read_all
-from einmal.schemas.avro_resolution import NO_DECIMAL, decimal_digits, expanded, resolution
+from einmal.schemas.avro_resolution import DIGITS_MAX, NO_DECIMAL, decimal_digits, expanded, resolution
 from einmal.schemas.columns import (
     BIGINT,
     BINARY,
@@ -76,8 +76,8 @@ class AvroSchema:
         known: dict[str, Any] = {}
         try:
             for named_text in named:
-                fastavro.parse_schema(_json(named_text), named_schemas=known)
-            self.parsed: Any = fastavro.parse_schema(_json(text), named_schemas=known)
+                fastavro.parse_schema(_lenient(_json(named_text), declared), named_schemas=known)
+            self.parsed: Any = fastavro.parse_schema(_lenient(_json(text), declared), named_schemas=known)
             self.column = _column(self.parsed, _Named(known, declared=declared), ())
             self.node = expanded(self.parsed, known)
         except SchemaError:
@@ -117,6 +117,32 @@ def _json(text: str) -> Any:
     except ValueError:
         # The name of a primitive type may stand alone.
         return text
+
+
+def _lenient(schema: Any, declared: bool) -> Any:
+    """A schema without what fastavro refuses and Avro does not: by the specification a decimal that can be none is its
+    bytes, and the defaults of a schema that is not the declared one are never read."""
+    if isinstance(schema, list):
+        return [_lenient(branch, declared) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    dropped = {"logicalType"} if schema.get("logicalType") == "decimal" and not _can_be_decimal(schema) else set()
+    dropped |= set() if declared else {"default"}
+    inner = ("type", "items", "values", "fields")
+    return {
+        name: _lenient(value, declared) if name in inner else value
+        for name, value in schema.items()
+        if name not in dropped
+    }
+
+
+def _can_be_decimal(schema: Mapping[str, Any]) -> bool:
+    precision, scale = decimal_digits(schema)
+    if (precision, scale) == NO_DECIMAL or schema.get("type") != "fixed":
+        return (precision, scale) != NO_DECIMAL
+    size = schema.get("size")
+    # A larger size is large enough for every precision.
+    return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * min(size, DIGITS_MAX) - 1)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------

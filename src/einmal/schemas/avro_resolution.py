@@ -71,6 +71,8 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FIRST_DAY: Final = _EPOCH.date()
 _DAY: Final = 24 * 60 * 60 * 1_000_000
 NO_DECIMAL: Final = (0, 0)
+DIGITS_MAX: Final = 10_000
+"""Precision of a decimal that a record was written with."""
 _EXACT: Final = 2**53
 _BOUNDS: Final = {"int": 2**31, "long": 2**63}
 _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -118,6 +120,9 @@ def _check_names(schema: Mapping[str, Any]) -> None:
             names = what.get(kind, [])
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise SchemaError(f"the {kind} of an Avro type are no names")
+    fields = [field["name"] for field in schema.get("fields", ())]
+    if len(set(fields)) < len(fields):
+        raise SchemaError(f"the Avro record {schema['name']!r} has two fields of one name")
 
 
 def _tells(union: Node) -> bool:
@@ -467,7 +472,8 @@ def _logical(node: Node) -> str:
 def decimal_digits(node: Node) -> tuple[int, int]:
     """Precision and scale; NO_DECIMAL where a schema has none, or none that can be: the value is then bytes."""
     precision, scale = node.get("precision"), node.get("scale") or 0
-    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+    # A boolean is an int, too.
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= DIGITS_MAX:
         return NO_DECIMAL
     return precision, scale
 
