@@ -65,6 +65,12 @@ def test_a_topic_that_was_made_again_does_not_shrink() -> None:
     assert topic.offsets_per_s == 0
 
 
+def test_another_cluster_at_the_address_has_no_rate_yet() -> None:
+    before = replace(view(1_000, partition("t", 0, 10)), cluster_id="former")
+    (topic,) = valid(activity(view(2_000, partition("t", 0, 500)), LAGS, before)).topics
+    assert (topic.offsets_per_s, topic.unknown) == (None, {"offsets_per_s": "a rate needs two looks"})
+
+
 def test_groups_have_their_lag_or_the_reason_why_not() -> None:
     (group,) = valid(activity(view(1), LAGS, None)).groups or ()
     assert (group.members, group.unread, group.behind, group.is_upper_bound) == (0, 3, 1, True)

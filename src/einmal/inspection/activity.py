@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ from einmal.inspection.cluster import look
 from einmal.inspection.lag import GroupLag, lag_of
 from einmal.inspection.model import ClusterView, GroupView, PartitionView, TransactionView
 from einmal.inspection.reading import partition_of, reason
+from einmal.types import TopicPartition
 
 if TYPE_CHECKING:
     from einmal.client.blocking.admin import AdminCalls
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 COUNTED_EACH_LOOK: Final = 2_000
 """How many offsets of a partition are read at each look to count a group's lag: a dashboard must not be a load."""
 _NO_TIME: Final = "a rate needs two looks"
+_NOT_THERE: Final = "there is no such partition, or it may not be described"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,23 @@ class Activity:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
-def watch(admin: AdminCalls, reader: RangeReader, before: ClusterView | None, now: int) -> tuple[Activity, ClusterView]:
-    """Look once more, ``now`` in ms since 1970; rates are those since ``before``, which is the view that the last call
-    returned. ``reader``: one that reads uncommitted records. Raises KafkaError."""
-    view = look(admin, now)
+def watch(
+    admin: AdminCalls, reader: RangeReader, before: ClusterView | None, clock: Callable[[], int]
+) -> tuple[Activity, ClusterView]:
+    """Look once more; rates are those since ``before``, which is the view that the last call returned. ``reader``: one
+    that reads uncommitted records. ``clock``: ms since 1970. Raises KafkaError."""
+    view = look(admin, clock)
+    partitions = {TopicPartition(partition.topic, partition.partition): partition for partition in view.partitions}
+
+    def without_offsets(at: TopicPartition) -> str | None:
+        partition = partitions.get(at)
+        return _NOT_THERE if partition is None else partition.unknown.get("high_watermark")
+
     lags: dict[str, GroupLag | str] = {}
     for group in view.groups or ():
         try:
             assigned = [partition_of(name) for member in group.members or () for name in member.partitions]
-            lags[group.group_id] = lag_of(admin, reader, group.group_id, assigned, COUNTED_EACH_LOOK)
+            lags[group.group_id] = lag_of(admin, reader, group.group_id, assigned, COUNTED_EACH_LOOK, without_offsets)
         except KafkaError as error:
             lags[group.group_id] = reason(error)
     return activity(view, lags, before), view
@@ -85,6 +95,9 @@ def watch(admin: AdminCalls, reader: RangeReader, before: ClusterView | None, no
 
 def activity(view: ClusterView, lags: Mapping[str, GroupLag | str], before: ClusterView | None) -> Activity:
     """``lags``: of each group, or why it is not known."""
+    if before is not None and before.cluster_id != view.cluster_id:
+        # Another cluster answers at the address: nothing has grown from one to the other.
+        before = None
     leaders = [partition.leader for partition in view.partitions]
     topics: dict[str, list[PartitionView]] = {}
     for partition in view.partitions:

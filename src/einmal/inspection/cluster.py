@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from einmal.client.errors import KafkaError
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from einmal.client.descriptions import GroupListing, MemberDescription
 
 
-def look(admin: AdminCalls, now: int) -> ClusterView:
-    """Read everything. ``now`` in ms since 1970. Raises KafkaError where not even metadata is to be had."""
+def look(admin: AdminCalls, clock: Callable[[], int]) -> ClusterView:
+    """Read everything. ``clock``: ms since 1970. Raises KafkaError where not even metadata is to be had."""
     described = admin.describe_cluster()
     unknown: dict[str, str] = {}
     partitions = partitions_of(admin)
+    # Where a leader is waited for, this is much later than the question.
+    now = clock()
     bounds = {TopicPartition(partition.topic, partition.partition): partition for partition in partitions}
     return ClusterView(
         now,
@@ -38,7 +40,7 @@ def look(admin: AdminCalls, now: int) -> ClusterView:
         described.transaction_version,
         tuple(BrokerView(broker.node_id, broker.host, broker.port, broker.rack) for broker in described.brokers),
         partitions,
-        _transactions(admin, now, unknown),
+        _transactions(admin, clock, unknown),
         _groups(admin, bounds, unknown),
         unknown=unknown,
     )
@@ -53,8 +55,9 @@ def partitions_of(admin: AdminCalls, topics: Iterable[str] | None = None) -> tup
         for index, partition in topic.partitions.items()
     }
     bounds, no_bounds = bounds_of(admin, metadata)
-    log_ends, no_log_ends = log_ends_of(admin, metadata)
-    producers, no_producers = producers_of(admin, metadata)
+    # What has no bounds now has no leader that answers: each further question would wait for one again.
+    log_ends, no_log_ends = log_ends_of(admin, bounds)
+    producers, no_producers = producers_of(admin, bounds)
     return tuple(
         _partition(
             at,
@@ -62,7 +65,7 @@ def partitions_of(admin: AdminCalls, topics: Iterable[str] | None = None) -> tup
             bounds.get(at),
             producers.get(at),
             log_ends.get(at),
-            _unknown(at, no_bounds, no_log_ends, no_producers),
+            _unknown(at, no_bounds, no_bounds | no_log_ends, no_bounds | no_producers),
         )
         for at, partition in metadata.items()
     )
@@ -109,9 +112,11 @@ def _partition(
     )
 
 
-def _transactions(admin: AdminCalls, now: int, unknown: dict[str, str]) -> tuple[TransactionView, ...] | None:
+def _transactions(
+    admin: AdminCalls, clock: Callable[[], int], unknown: dict[str, str]
+) -> tuple[TransactionView, ...] | None:
     try:
-        return transactions_of(admin, admin.list_transactions(), now)
+        return transactions_of(admin, admin.list_transactions(), clock())
     except KafkaError as error:
         unknown["transactions"] = reason(error)
         return None

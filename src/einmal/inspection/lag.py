@@ -5,7 +5,7 @@ What others report as lag counts offsets, and stays above zero where the last of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,15 +58,19 @@ def lag_of(
     group_id: str,
     assigned: Iterable[TopicPartition] = (),
     most: int = COUNTED_OFFSETS_MAX,
+    seen: Callable[[TopicPartition], str | None] = lambda _at: None,
 ) -> GroupLag:
     """Count what each partition has for the group that it has an offset of, or that is ``assigned`` to a member.
 
-    ``reader``: one that reads uncommitted records. ``most``: offsets of a partition that are read. Raises KafkaError
-    where the group cannot be asked.
+    ``reader``: one that reads uncommitted records. ``most``: offsets of a partition that are read. ``seen``: why a
+    partition had no offsets just now, so that its leader is not waited for again. Raises KafkaError where the group
+    cannot be asked.
     """
     committed = admin.list_group_offsets(group_id, require_stable=False)
     unread = sorted({*assigned} - committed.keys())
-    bounds, unknown = bounds_of(admin, [*committed, *unread])
+    without = {at: why for at in (*committed, *unread) if (why := seen(at)) is not None}
+    bounds, unknown = bounds_of(admin, [at for at in (*committed, *unread) if at not in without])
+    unknown |= without
     partitions = [_uncommitted(at, bounds.get(at), unknown.get(at)) for at in unread]
     for at in sorted(committed):
         offset = committed[at].offset

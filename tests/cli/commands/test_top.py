@@ -10,19 +10,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers
 
+from einmal.cli.clients import inspecting, now_ms
 from einmal.cli.commands.top import lines
 from einmal.cli.printing.formats import Format
 from einmal.client import Consumer, Producer
-from einmal.inspection.activity import Activity, BrokerActivity, GroupActivity, TopicActivity
+from einmal.inspection.activity import Activity, BrokerActivity, GroupActivity, TopicActivity, watch
 from einmal.inspection.document import schema
 from einmal.inspection.model import TransactionView
 from tests.cli.running import Cli
+from tests.interop.einmal_broker import EinmalBroker
 from tests.suite.patience import patient
 from tests.suite.shared import shared, unique
 
@@ -63,6 +66,70 @@ def test_each_look_is_a_document_as_its_schema_has_it_and_tables_as_text(cli: Cl
     assert {"BROKERS", "TOPICS", "GROUPS", "OPEN TRANSACTIONS"} <= set(text.splitlines())
     assert text.count(name) >= 3
     assert "\x1b" not in text
+
+
+@contextmanager
+def looking(bootstrap: str, number: int, delay: float = 0.1) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "einmal", "top", "-d", str(delay), "-n", str(number), "--format", "json"]
+    environment = {**os.environ, "KAFKA_BROKERS": bootstrap}
+    settings = ["-X", "default.api.timeout.ms=1000", "-X", "bootstrap.timeout.ms=1000"]
+    with subprocess.Popen(
+        [*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_broker_that_restarts_does_not_end_it(tmp_path: Path) -> None:
+    broker = EinmalBroker(tmp_path)
+    broker.start()
+    try:
+        with looking(broker.bootstrap, 1_000_000) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            first = json.loads(process.stdout.readline())
+            broker.kill()
+            warning = process.stderr.readline()
+            broker.start()
+            after = next(each for each in map(json.loads, process.stdout) if each["time"] > first["time"] + 1_000)
+    finally:
+        broker.stop()
+    assert warning.startswith("warning: no answer since 20")
+    assert (after["cluster_id"], len(after["brokers"])) == (first["cluster_id"], 1)
+
+
+def test_a_cluster_that_is_lost_has_status_1_after_the_last_look(tmp_path: Path) -> None:
+    broker = EinmalBroker(tmp_path)
+    broker.start()
+    try:
+        with looking(broker.bootstrap, 10, delay=0.5) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.readline()
+            broker.kill()
+            errors = process.stderr.read()
+            assert process.wait() == 1
+    finally:
+        broker.stop()
+    assert errors.startswith("warning: no answer since 20")
+    assert "\nerror: " in errors
+
+
+def test_the_time_of_a_look_is_when_its_offsets_were_read(cli: Cli) -> None:
+    """With that of the question a rate would be many times too high after a look that waited for a leader."""
+    name = unique("timed")
+    cli("topic", "create", name, "-p", "1")
+    with inspecting({"bootstrap.servers": cli.bootstrap}) as (admin, reader):
+
+        def clock() -> int:
+            cli("topic", "produce", name, stdin="later\n")
+            return now_ms()
+
+        _, view = watch(admin, reader, None, clock)
+    (partition,) = (each for each in view.partitions if each.topic == name)
+    assert partition.high_watermark == 0
 
 
 rows = integers(0, 60)

@@ -38,7 +38,7 @@ def info(
     config = config_of(brokers, settings, command_config)
     with failures_reported(), Admin(config) as admin:
         if output is Format.JSON:
-            view = look(admin, now_ms())
+            view = look(admin, now_ms)
             with closing(KafkaCluster({name: str(value) for name, value in config.items()})) as commits:
                 print(json.dumps(document(with_pipelines(view, commits))))
             return

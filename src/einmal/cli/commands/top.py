@@ -18,7 +18,7 @@ import typer
 
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, inspecting, now_ms
 from einmal.cli.printing.formats import Format, Output
-from einmal.cli.printing.output import table, undisguised
+from einmal.cli.printing.output import printable, table, undisguised
 
 if TYPE_CHECKING:
     from einmal.inspection.activity import Activity, GroupActivity
@@ -48,8 +48,9 @@ def top(
 
     On a terminal it fills the screen, where each table gets its share, and q or Ctrl-C ends it; elsewhere there are
     whole tables for each look, or with --format json a line. A rate counts offsets: records and markers. Text leaves
-    out internal topics; wide has them.
+    out internal topics; wide has them. A cluster that does not answer any more is asked again.
     """
+    from einmal.client.errors import FatalError, KafkaError, LocalError
     from einmal.inspection.activity import watch
 
     config = config_of(brokers, settings, command_config)
@@ -57,13 +58,21 @@ def top(
     with failures_reported(), inspecting(config) as (admin, reader), _display(output) as (show, may_go_on):
         for looks in count(1):
             began = time.monotonic()
-            activity, before = watch(admin, reader, before, now_ms())
-            show(activity)
+            try:
+                activity, before = watch(admin, reader, before, now_ms)
+            except KafkaError as error:
+                # A cluster that was there comes back: brokers restart.
+                if before is None or looks == number or isinstance(error, FatalError | LocalError):
+                    raise
+                show(f"no answer since {_time(before.time)}, asked again: {printable(str(error))}")
+            else:
+                show(activity)
             if looks == number or not may_go_on(max(0.0, began + delay - time.monotonic())):
                 return
 
 
-Show = Callable[["Activity"], None]
+Show = Callable[["Activity | str"], None]
+"""Shows a look, or the sentence why there is none."""
 MayGoOn = Callable[[float], bool]
 """Waits for so many seconds; False: the user has ended it."""
 
@@ -71,7 +80,7 @@ MayGoOn = Callable[[float], bool]
 @contextmanager
 def _display(output: Format) -> Iterator[tuple[Show, MayGoOn]]:
     if output is Format.JSON or not sys.stdout.isatty():
-        yield (_print_json if output is Format.JSON else lambda activity: _print_text(activity, output)), _slept
+        yield (lambda seen: _print(seen, output)), _slept
         return
     from rich.console import Console
     from rich.live import Live
@@ -79,10 +88,13 @@ def _display(output: Format) -> Iterator[tuple[Show, MayGoOn]]:
 
     console = Console(file=undisguised(sys.stdout))
     with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as may_go_on:
+        shown: list[str] = []
 
-        def show(activity: Activity) -> None:
-            text = "\n".join(lines(activity, output, console.height))
-            live.update(Text(text, no_wrap=True, overflow="crop"), refresh=True)
+        def show(seen: Activity | str) -> None:
+            nonlocal shown
+            # What was seen last stays, below the sentence.
+            shown = [seen, *shown[1:]] if isinstance(seen, str) else lines(seen, output, console.height)
+            live.update(Text("\n".join(shown), no_wrap=True, overflow="crop"), refresh=True)
 
         yield show, may_go_on
 
@@ -149,14 +161,19 @@ def _waited_for_key(seconds: float) -> bool:
     return True
 
 
-def _print_json(activity: Activity) -> None:
+def _print(seen: Activity | str, output: Format) -> None:
     from einmal.inspection.document import document
 
-    print(json.dumps(document(activity)), flush=True)
+    if isinstance(seen, str):
+        print(f"warning: {seen}", file=sys.stderr, flush=True)
+    elif output is Format.JSON:
+        print(json.dumps(document(seen)), flush=True)
+    else:
+        print("\n".join([*lines(seen, output), ""]), flush=True)
 
 
-def _print_text(activity: Activity, output: Format) -> None:
-    print("\n".join([*lines(activity, output), ""]), flush=True)
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
 
 
 def lines(activity: Activity, output: Format, height: int | None = None) -> list[str]:
@@ -164,7 +181,6 @@ def lines(activity: Activity, output: Format, height: int | None = None) -> list
 
     height: None: whole; a table that is too long for its share ends with the number of rows that are left out.
     """
-    at = datetime.fromtimestamp(activity.time / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
     sections: dict[str, list[dict[str, Any]] | None] = {
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "controller": broker.is_controller}
@@ -183,7 +199,7 @@ def lines(activity: Activity, output: Format, height: int | None = None) -> list
         table(rows, _COLUMNS[name]) if rows is not None else [f"- ({activity.unknown.get(name.replace(' ', '_'))})"]
         for name, rows in sections.items()
     ]
-    result = [f"cluster {activity.cluster_id}, {at}"]
+    result = [f"cluster {activity.cluster_id}, {_time(activity.time)}"]
     if height is not None:
         # Each table has a name and an empty line above it.
         tables = _fitted(tables, height - len(result) - 2 * len(tables))
