@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from einmal.trace import svg, text
@@ -78,6 +79,41 @@ def test_a_refused_end_is_no_outcome() -> None:
     diagram = last(produced(0, 5), ended(1, error="PRODUCER_FENCED"))
     assert diagram.outcome == "unknown"
     assert labels(diagram, Tone.WRONG) == ["PRODUCER_FENCED · 1.0 ms"]
+
+
+def test_a_zombie_ends_no_transaction_of_its_successor_and_begins_none() -> None:
+    def living(exchange: Exchange) -> Exchange:
+        return replace(exchange, producer_epoch=1)
+
+    late = asked("Produce", 5, parts=(ExchangePart("t", 0, error="INVALID_PRODUCER_EPOCH"),))
+    exchanges = [
+        living(asked("InitProducerId", 0)),
+        living(produced(1, 5)),
+        ended(2, error="PRODUCER_FENCED"),
+        living(produced(3, 6)),
+        living(ended(4)),
+        late,
+    ]
+    (traced,) = transactions(exchanges)
+    assert (traced.outcome, traced.producer_epoch, traced.asked_at) == (LearntOutcome.COMMITTED, 1, 4)
+    (partition,) = traced.written().values()
+    assert (partition.first_offset, partition.last_offset) == (5, 6)
+    assert labels(story(traced, exchanges), Tone.WRONG) == [
+        "PRODUCER_FENCED · 1.0 ms",
+        "INVALID_PRODUCER_EPOCH · 1.0 ms",
+    ]
+    (still_open,) = transactions(exchanges[:4])
+    assert still_open.outcome is LearntOutcome.NOT_ENDED
+
+
+def test_a_transaction_whose_writes_are_all_refused_is_not_open() -> None:
+    diagram = last(asked("Produce", 0, parts=(ExchangePart("t", 0, error="INVALID_PRODUCER_EPOCH"),)))
+    assert diagram.verdict == "Transaction of id: not begun. Each of its writes was refused."
+
+
+def test_the_last_transaction_is_not_one_that_the_next_instance_has_ended() -> None:
+    diagram = last(produced(0, 5), asked("InitProducerId", 1), produced(2, 8), ended(3))
+    assert diagram.outcome == "committed"
 
 
 def test_leaders_have_a_lane_each_and_offsets_of_groups_their_coordinator() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from einmal.trace.exchanges import WRITES, Exchange
+
+_FENCED: Final = frozenset(("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"))
 
 
 class LearntOutcome(StrEnum):
@@ -46,7 +49,7 @@ class Traced:
     @property
     def end(self) -> Exchange | None:
         """The EndTxn that had an answer without an error; else the last that was asked."""
-        asked = [exchange for exchange in self.exchanges if exchange.api == "EndTxn"]
+        asked = [exchange for exchange in _without_zombies(self.exchanges) if exchange.api == "EndTxn"]
         done = [exchange for exchange in asked if exchange.is_done]
         return done[0] if done else asked[-1] if asked else None
 
@@ -66,17 +69,23 @@ class Traced:
         """
         if self.end is None or not self.end.is_done:
             return None
-        return min(exchange.sent_at for exchange in self.exchanges if exchange.api == "EndTxn")
+        return min(exchange.sent_at for exchange in _without_zombies(self.exchanges) if exchange.api == "EndTxn")
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it has not begun: each write was answered, and none was taken."""
+        writes = [exchange for exchange in self.exchanges if exchange.api in WRITES]
+        return bool(writes) and not any(write.is_done or write.answered_at is None for write in writes)
 
     @property
     def producer_id(self) -> int | None:
-        known = [exchange.producer_id for exchange in self.exchanges if exchange.producer_id is not None]
-        return known[-1] if known else None
+        known = [exchange.producer_id for exchange in _without_zombies(self.exchanges)]
+        return next((producer_id for producer_id in reversed(known) if producer_id is not None), None)
 
     @property
     def producer_epoch(self) -> int | None:
-        known = [exchange.producer_epoch for exchange in self.exchanges if exchange.producer_epoch is not None]
-        return known[-1] if known else None
+        known = [exchange.producer_epoch for exchange in _without_zombies(self.exchanges)]
+        return next((epoch for epoch in reversed(known) if epoch is not None), None)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -121,7 +130,7 @@ def _joined(one: WrittenPart, other: WrittenPart) -> WrittenPart:
 
 
 def transactions(exchanges: Sequence[Exchange]) -> list[Traced]:
-    """In the order in which they ended; those without an EndTxn come last.
+    """In the order in which they ended; those that nobody was seen to end come last.
 
     ``exchanges``: in the order of their requests.
     """
@@ -139,7 +148,28 @@ def transactions(exchanges: Sequence[Exchange]) -> list[Traced]:
         known.append(exchange)
     rest = [Traced(name, tuple(known)) for name, known in current.items() if _is_transaction(known)]
     return sorted(
-        [*finished, *rest], key=lambda traced: (traced.outcome is LearntOutcome.NOT_ENDED, traced.exchanges[-1].sent_at)
+        [*finished, *rest], key=lambda traced: (_seems_open(traced), (traced.end or traced.exchanges[-1]).sent_at)
+    )
+
+
+def _seems_open(traced: Traced) -> bool:
+    return traced.outcome is LearntOutcome.NOT_ENDED and traced.successor is None and not traced.is_refused
+
+
+def _without_zombies(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    return [exchange for exchange in exchanges if not _is_zombies(exchange, exchanges)]
+
+
+def _is_zombies(exchange: Exchange, others: Sequence[Exchange]) -> bool:
+    """Whether an earlier instance of the transactional id has sent it, and was refused as such: that ends nothing."""
+    errors = {exchange.error, *(partition.error for partition in exchange.parts)}
+    if exchange.producer_epoch is None or not errors & _FENCED:
+        return False
+    return any(
+        other.is_done
+        and other.producer_epoch is not None
+        and (other.producer_id != exchange.producer_id or other.producer_epoch > exchange.producer_epoch)
+        for other in others
     )
 
 
@@ -151,7 +181,9 @@ def _begins(known: Sequence[Exchange], exchange: Exchange) -> bool:
     """Whether a request belongs to the next transaction. A repeated EndTxn does not, nor what was sent beside one."""
     if exchange.api == "InitProducerId":
         return True
-    ends = [other for other in known if other.api == "EndTxn"]
+    if _is_zombies(exchange, known):
+        return False
+    ends = [other for other in _without_zombies(known) if other.api == "EndTxn"]
     if exchange.api == "EndTxn" or not ends:
         return False
     return any(other.answered_at is not None and other.answered_at <= exchange.sent_at for other in ends)

@@ -28,6 +28,8 @@ def verdict(traced: Traced, known: Sequence[LearningMoment]) -> str:
     match traced.outcome:
         case LearntOutcome.NOT_ENDED if traced.successor is not None:
             return f"Transaction of {name}: not ended by its producer, but by the next one with this id."
+        case LearntOutcome.NOT_ENDED if traced.is_refused:
+            return f"Transaction of {name}: not begun. Each of its writes was refused."
         case LearntOutcome.NOT_ENDED if seen:
             return f"Transaction of {name}: ended without an EndTxn through the proxy, as readers show."
         case LearntOutcome.NOT_ENDED:
