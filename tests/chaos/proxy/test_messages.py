@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,16 +72,30 @@ def test_an_answer_of_an_unknown_api_is_not_looked_at() -> None:
         _ = asked.message
 
 
-def test_versions_that_would_show_addresses_are_not_offered() -> None:
-    asked = filled_request(18, 3)
-    schema = response_type(18, 3)
+@pytest.mark.parametrize("version", [0, 3, 4, 5])
+def test_versions_that_are_not_known_are_not_offered(version: int) -> None:
+    """Version 5 of ApiVersions is Apache Kafka 4.4's; its answer is that of version 4."""
+    schema = response_type(18, min(version, 4))
+    asked = RequestFrame(struct.pack(">hhih", 18, version, 7, -1) + b"not looked at", 1, 1)
     offered = filled(schema)
-    key = offered.api_keys[0]
-    kept = tuple(dataclasses.replace(key, api_key=each, max_version=99) for each in (3, 26))
-    answer = AnswerFrame(asked, encode_answer(asked.header, dataclasses.replace(offered, api_keys=kept)))
+    key = dataclasses.replace(offered.api_keys[0], min_version=0)
+    offers = [(3, 0, 99), (28, 0, 6), (28, 0, 1), (26, 98, 99), (999, 0, 99)]
+    keys = tuple(
+        dataclasses.replace(key, api_key=api, min_version=oldest, max_version=newest) for api, oldest, newest in offers
+    )
+    answer = AnswerFrame(asked, encode_answer(asked.header, dataclasses.replace(offered, api_keys=keys)))
     changed = AnswerFrame(asked, behind_proxy(answer, route)).message
-    newest = max(version for _, version in versions(3))
-    assert [(each.api_key, each.max_version) for each in changed.api_keys] == [(3, newest), (26, 99)]
+    newest = [max(version for _, version in versions(api)) for api in (3, 28)]
+    assert [each.max_version for each in changed.api_keys] == [*newest, 1, 99, 99]
+
+
+def test_a_refused_version_of_api_versions_passes_unchanged() -> None:
+    asked = filled_request(18, 4)
+    older = response_type(18, 0)(
+        error_code=ErrorCode.unsupported_version, api_keys=filled(response_type(18, 0)).api_keys
+    )
+    answer = AnswerFrame(asked, encode_answer(asked.header, older))
+    assert behind_proxy(answer, route) is answer.frame
 
 
 @pytest.mark.parametrize(("key", "version"), versions())

@@ -1,8 +1,9 @@
 """Answers that name brokers, changed so that a client behind the proxy stays behind it.
 
 Metadata, FindCoordinator and DescribeCluster name brokers; answers of Produce, Fetch, ShareFetch and ShareAcknowledge
-may name the new leader (KIP-951). DescribeTopicPartitions names ids only. ApiVersions is changed, too: a version of
-such an API whose schema is not known here is not offered, because its addresses would pass unchanged.
+may name the new leader (KIP-951). DescribeTopicPartitions names ids only. ApiVersions is changed, too: a version
+whose schema is not known here is not offered, because its addresses would pass unchanged, and rules that look into a
+request would not apply to it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _API_VERSIONS: Final = 18
 _NAMING: Final = frozenset((0, 1, 3, 10, 60, 78, 79))
 """Produce, Fetch, Metadata, FindCoordinator, DescribeCluster, ShareFetch, ShareAcknowledge."""
 _VERSIONS_MAX: Final = 100
+_NO_ERROR: Final = b"\0\0"
 
 
 def behind_proxy(answer: AnswerFrame, route: Route) -> bytes:
@@ -49,10 +51,13 @@ def encode_answer(header: Any, message: Any) -> bytes:
 
 
 def _with_known_versions(answer: AnswerFrame) -> bytes:
+    if answer.frame[answer.position : answer.position + len(_NO_ERROR)] != _NO_ERROR:
+        # UNSUPPORTED_VERSION has the form of version 0, and the client asks again.
+        return answer.frame
     message = answer.message
     keys = tuple(
-        dataclasses.replace(key, max_version=min(key.max_version, _newest(key.api_key)))
-        if key.api_key in _NAMING
+        dataclasses.replace(key, max_version=newest)
+        if (newest := _newest(key.api_key)) is not None and key.min_version <= newest < key.max_version
         else key
         for key in message.api_keys
     )
@@ -62,14 +67,15 @@ def _with_known_versions(answer: AnswerFrame) -> bytes:
 
 
 @cache
-def _newest(api_key: int) -> int:
+def _newest(api_key: int) -> int | None:
+    """None for an API that is not known."""
     for version in range(_VERSIONS_MAX, -1, -1):
         try:
             response_type(api_key, version)
         except UnknownVersion:
             continue
         return version
-    raise AssertionError(f"no version of API {api_key}")
+    return None
 
 
 @cache

@@ -23,6 +23,8 @@ from einmal.wire.messages import (
 )
 
 _CORRELATION_ID: Final = struct.Struct(">i")
+_SAME_ANSWER: Final = {(18, 5): (18, 4)}
+"""Versions that kio does not know, and those with the same answer: KIP-1242 changes only the request of ApiVersions."""
 
 
 class RequestFrame:
@@ -81,13 +83,19 @@ class AnswerFrame:
     @cached_property
     def message(self) -> Any:
         """The answer as kio's object of the request's version. Raises WireError."""
-        schema = response_type(self.request.header.api_key, self.request.header.api_version)
+        schema = response_type(*_schema_of_answer(self.request.header))
         return _decode(schema, self.frame, self.position)
 
 
 def correlation_id(answer: bytes) -> int | None:
     """The correlation id of an answer; None for a frame that is too short."""
     return _CORRELATION_ID.unpack_from(answer)[0] if len(answer) >= _CORRELATION_ID.size else None
+
+
+def _schema_of_answer(header: RequestHeader) -> tuple[int, int]:
+    """API key and version."""
+    asked = header.api_key, header.api_version
+    return _SAME_ANSWER.get(asked, asked)
 
 
 def _never(_api_key: int, _version: int) -> bool:
