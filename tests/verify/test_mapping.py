@@ -18,6 +18,7 @@ from einmal.verify.pipeline.mapping import (
     projection,
     query,
 )
+from einmal.verify.verdict import definition
 
 _RECORDS = [InputRecord(n % 2, n, f"key-{n}", f'{{"id":{n},"amount":{10 * n}}}') for n in range(3)]
 _OUT = TopicPartition("out", 0)
@@ -171,3 +172,32 @@ def test_it_counts_once_where_several_records_become_one_value(count: int, kinds
     same = query("SELECT 'changed' FROM input")
     comparison = OutputComparison(located, InputRecords(_RECORDS[:1], first=[(_RECORDS[1], _RECORDS[2])]), same)
     assert [each.kind for each in comparison.anomalies([(_OUT, at, "changed") for at in range(count)])] == kinds
+
+
+_VERSIONS = [
+    InputRecord(0, at, row, f'{{"id":{row},"amount":{amount}}}')
+    for at, (row, amount) in enumerate([("7", 1), ("8", 2), ("7", 3)])
+]
+_FIRST, _OF_ANOTHER, _SECOND = [record.value for record in _VERSIONS]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_reordered"),
+    [
+        ([(_OUT, 0, _FIRST), (_OUT, 1, _OF_ANOTHER), (_OUT, 2, _SECOND)], False),
+        ([(_OUT, 0, _OF_ANOTHER), (_OUT, 1, _FIRST), (_OUT, 2, _SECOND)], False),
+        ([(_OUT, 0, _SECOND), (_OUT, 1, _OF_ANOTHER), (_OUT, 2, _FIRST)], True),
+        ([(_OUT, 5, _FIRST), (_OUT, 1, _OF_ANOTHER), (TopicPartition("out", 1), 0, _SECOND)], False),
+    ],
+)
+def test_versions_of_one_row_are_in_their_order(outputs: Sequence[Output], is_reordered: bool) -> None:
+    ordered = OutputComparison(located, InputRecords(_VERSIONS, is_ordered=True), identity())
+    found = list(ordered.anomalies(outputs))
+    assert [each.kind for each in found] == ["reordered-output"] * is_reordered
+    assert all("in-0 0, in-0 2" in each.detail and definition(each.kind) for each in found)
+    assert list(OutputComparison(located, InputRecords(_VERSIONS), identity()).anomalies(outputs)) == []
+
+
+def test_an_order_needs_values_that_come_from_one_record() -> None:
+    ordered = OutputComparison(located, InputRecords(_VERSIONS, is_ordered=True), query("SELECT key FROM input"))
+    assert list(ordered.anomalies([(_OUT, 0, "8"), (_OUT, 1, "7"), (_OUT, 2, "7")])) == []

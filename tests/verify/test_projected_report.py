@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,5 +36,18 @@ def test_a_report_claims_no_more_than_was_compared(tmp_path: Path, counted: Proj
     verify = VerifyOptions(
         client="einmal", workloads=(), control=None, pipeline=pipeline, seconds=1.0, seed=1, config=CONFIG
     )
-    definition, holds = VerifyRun(verify, "a", None, None, lambda _line: None)._claim()
+    run = VerifyRun(verify, "a", None, None, lambda _line: None)
+    definition, holds = run._claim()
     assert ("--output-sql leaves out" in definition, "--output-sql leaves out" in holds) == (counted is not None,) * 2
+    assert ("keys" in run._not_compared()) == (counted is None)
+    assert all(part in run._not_compared() for part in ("headers", "timestamps", "order"))
+
+
+def test_of_a_table_the_order_of_versions_is_compared(tmp_path: Path) -> None:
+    pipeline = replace(options(tmp_path, None), database="postgresql://localhost/a")
+    verify = VerifyOptions(
+        client="einmal", workloads=(), control=None, pipeline=pipeline, seconds=1.0, seed=1, config=CONFIG
+    )
+    run = VerifyRun(verify, "a", None, None, lambda _line: None)
+    definition, _ = run._claim()
+    assert "in the order" in definition and "order" not in run._not_compared()

@@ -159,7 +159,8 @@ def _size(anomaly: Anomaly) -> int:
 class Evidence:
     """``began``: on the clock of the histories. ``has_broker_faults``: a broker was killed, paused or restarted.
 
-    ``has_network_faults``: connections of the run's clients were disturbed.
+    ``has_network_faults``: connections of the run's clients were disturbed. ``not_compared``: parts of a pipeline's
+    output, in words.
     """
 
     verdict: RunVerdict
@@ -172,6 +173,7 @@ class Evidence:
     seed: int
     seconds: float
     began: float
+    not_compared: str
     cluster: Mapping[str, str]
     durability: Mapping[str, str]
     has_broker_faults: bool
@@ -184,6 +186,7 @@ class Evidence:
             *(() if self.has_network_faults else ("lost answers, broken connections and delays",)),
             "loss of power, disks that lose what they have flushed, and several machines at once",
             "partitions of the network between brokers",
+            *((self.not_compared,) if self.not_compared else ()),
             "effects outside of the log, such as databases and other services",
             "other clients, other settings, and more than the load of this run",
         )

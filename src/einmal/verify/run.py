@@ -26,6 +26,7 @@ from einmal.verify.scratch import Scratch
 from einmal.verify.verdict import (
     DEFINITION,
     HOLDS,
+    ORDERED_DEFINITION,
     PIPELINE_DEFINITION,
     PIPELINE_HOLDS,
     PROJECTED_DEFINITION,
@@ -296,6 +297,7 @@ class VerifyRun:
             seed=self.options.seed,
             seconds=self.options.seconds,
             began=self._began,
+            not_compared=self._not_compared(),
             cluster=dict(facts),
             durability=dict(durability),
             has_broker_faults=self._injected["faults"] > 0,
@@ -307,7 +309,24 @@ class VerifyRun:
         if self.options.pipeline is None:
             return DEFINITION, HOLDS
         is_projected = self.options.pipeline.projection is not None
-        return (PROJECTED_DEFINITION, PROJECTED_HOLDS) if is_projected else (PIPELINE_DEFINITION, PIPELINE_HOLDS)
+        definition, holds = (
+            (PROJECTED_DEFINITION, PROJECTED_HOLDS) if is_projected else (PIPELINE_DEFINITION, PIPELINE_HOLDS)
+        )
+        if self.options.pipeline.database is not None:
+            definition = f"{definition} {ORDERED_DEFINITION}"
+        return definition, holds
+
+    def _not_compared(self) -> str:
+        """Parts of a pipeline's output; empty: there is none."""
+        options = self.options.pipeline
+        if options is None:
+            return ""
+        parts = ["headers", "timestamps"]
+        if options.projection is None:
+            parts += ["keys", "partitions"]
+        if options.database is None:
+            parts.append("order")
+        return f"{', '.join(parts)} of the output's records: what is compared are values"
 
 
 @contextmanager

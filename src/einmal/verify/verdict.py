@@ -32,6 +32,7 @@ PIPELINE_DEFINITION: Final = (
     "mapping makes of each committed input record, once, and nothing else, whenever the pipeline was killed."
 )
 HOLDS: Final = "No anomaly. Every acknowledged write was read once, and nothing that was aborted."
+ORDERED_DEFINITION: Final = "The versions of a row are in the order in which they were committed."
 PIPELINE_HOLDS: Final = "No anomaly. The output is what the mapping makes of every committed input record, once."
 PROJECTED_DEFINITION: Final = (
     f"{PIPELINE_DEFINITION} What --output-sql leaves out of the output records is not compared."
@@ -45,6 +46,7 @@ _DEFINITIONS: Final[Mapping[str, str]] = {
     "duplicate-output": "What input records become is in the output more often than they are in the input.",
     "aborted-output": "The output has what only a record of an aborted transaction of the input becomes.",
     "invented-output": "The output has a value that no input record becomes.",
+    "reordered-output": "Versions of one row are in another order in the output than they were committed.",
     "duplicate": "A value that was written once is there more than once.",
     "lost-write": "An acknowledged write is not there, although later ones are.",
     "unseen": "An acknowledged write is not there at the end.",

@@ -1,4 +1,5 @@
-"""Compares input and output as multisets: lost, duplicate, invented and aborted output. Pure."""
+"""Compares input and output as multisets: lost, duplicate, invented and aborted output; and their order, where it
+matters. Pure."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ class OutputComparison:
         self._sources = self._by_value(inputs.wanted, mapping)
         self._aborted = self._by_value(inputs.aborted, mapping)
         self._optional = self._optional_values(inputs.first, mapping)
+        self._is_ordered = inputs.is_ordered
 
     @property
     def wants_output(self) -> bool:
@@ -90,6 +92,25 @@ class OutputComparison:
             if missing > 0:
                 detail = f"{value} is missing {missing} times; it comes from {self._named(sources)}"
                 yield Anomaly("lost-output", detail, (value, *(source.value for source in sources)))
+
+        if self._is_ordered:
+            yield from self._reordered(by_value)
+
+    def _reordered(self, by_value: Mapping[str, Sequence[Output]]) -> Iterator[Anomaly]:
+        """Values that one input record becomes, and that are there once, by the keys of their records."""
+        last: dict[str, tuple[Output, InputRecord]] = {}
+        for value, sources in self._sources.items():
+            outputs = by_value.get(value, ())
+            if len(sources) != 1 or len(outputs) != 1:
+                continue
+            output, source = outputs[0], sources[0]
+            if (before := last.get(source.key)) is not None:
+                (key, offset, text), earlier = before
+                if key == output[0] and output[1] < offset:
+                    named = self._named([earlier, source])
+                    detail = f"{output[2]} is at {key} {output[1]}, before {text} at {offset}; they come from {named}"
+                    yield Anomaly("reordered-output", detail, (text, output[2], earlier.value, source.value))
+            last[source.key] = output, source
 
     def missing(self) -> MissingOutput:
         """Everything that has to be there."""

@@ -32,11 +32,13 @@ Mapped = Callable[[Sequence[InputRecord]], list[list[str]]]
 
 class InputRecords(NamedTuple):
     """``wanted``: become output. ``aborted``: of aborted transactions, become nothing. ``first``: from before the
-    pipeline was there: one of each tuple may become output or not."""
+    pipeline was there: one of each tuple may become output or not. ``is_ordered``: what becomes of the records of one
+    key has to be in their order."""
 
     wanted: Sequence[InputRecord]
     aborted: Sequence[InputRecord] = ()
     first: Sequence[tuple[InputRecord, ...]] = ()
+    is_ordered: bool = False
 
 
 class OutputRecord(NamedTuple):

@@ -154,7 +154,7 @@ class TableInput:
     async def records(self) -> InputRecords:
         """The changes of all transactions. The first rows may be read as rows of a snapshot."""
         first = [tuple(_records([change, change._replace(op="r")])) for change in self._first]
-        return InputRecords(_records(self._committed), _records(self._rolled_back), first)
+        return InputRecords(_records(self._committed), _records(self._rolled_back), first, is_ordered=True)
 
     async def _await_pipeline(self, connection: AsyncConnection[Any]) -> None:
         """Insert a row now and then until the pipeline has written one: it sees only changes that come after it."""
