@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from einmal.evidence.page import document
 from einmal.verify.evidence import NotedFault
 from einmal.verify.page import faults
 
@@ -27,3 +28,7 @@ def test_many_faults_are_counted_by_kind_and_listed_behind_it() -> None:
     ]
     assert listed.count("<li>") == len(noted)
     assert "39.0 s: kill -9 of broker 0" in listed
+
+
+def test_a_page_can_be_written_whatever_the_command_line_has() -> None:
+    assert "<code>\\udcff</code>" in document("einmal verify: holds", "<code>\udcff</code>").encode().decode()

@@ -10,6 +10,8 @@ from importlib import resources
 
 def document(title: str, body: str) -> str:
     folder = resources.files("einmal.evidence")
+    # An argument of the command line may have bytes that are no text.
+    body = body.encode(errors="backslashreplace").decode()
     style = "".join((folder / name).read_text(encoding="utf-8") for name in ("palette.css", "page.css"))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
