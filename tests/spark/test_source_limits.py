@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from einmal.client import Admin
-from einmal.commit_protocol.source_offsets import Positions
+from einmal.client import Admin, Producer
+from einmal.commit_protocol.source_offsets import PlannedRange, Positions
 from einmal.options.source import source_options
 from einmal.spark import OptionError
 from einmal.spark.source.data_loss import PositionRefused
 from einmal.spark.source.planner import SourcePlanner
-from einmal.spark.source.source import KafkaDataSource, KafkaStreamReader, Piece
+from einmal.spark.source.source import KafkaDataSource, KafkaStreamReader, Piece, StillOpen, read_piece
+from einmal.types import Offset, TopicPartition
 from tests.interop.topics import at_last
 from tests.spark.topics import create, fill
 from tests.suite.shared import unique
@@ -122,3 +124,48 @@ def test_a_partition_that_comes_while_a_range_is_looked_up_is_not_part_of_it(
     pieces = KafkaDataSource(options).reader(StructType()).partitions()
     read = [str(bounds.topic_partition) for piece in pieces if isinstance(piece, Piece) for bounds in piece.ranges]
     assert read == [f"{topic}-0"]
+
+
+def arrow_rows(bootstrap: str, topic: str, end: int, **options: str) -> Iterator[Any]:
+    """What a task reads of partition 0 up to ``end``, piece by piece."""
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic} | options
+    piece = Piece([PlannedRange(TopicPartition(topic, 0), Offset(0), Offset(end))], {})
+    return read_piece(source_options(given, streaming=False), piece)
+
+
+def test_records_that_still_exist_are_read_although_retention_overtakes_the_reader(
+    bootstrap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = unique("overtaken")
+    create(bootstrap, topic, partitions=1)
+    with Producer({"bootstrap.servers": bootstrap}) as producer:
+        for _ in range(30):
+            producer.send(topic, bytes(900_000))
+    pieces = arrow_rows(bootstrap, topic, 30, failOnDataLoss="false")
+    offsets = next(pieces).column("offset").to_pylist()
+    read = len(offsets)
+    assert read < 25, "one piece is not everything"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 25})
+    for rows in pieces:
+        offsets += rows.column("offset").to_pylist()
+    # What the reader had fetched already is not lost.
+    assert offsets == [*range(len(offsets) - 5), *range(25, 30)]
+    assert len(offsets) >= read + 5
+    assert f"offsets {len(offsets) - 5} to 24" in caplog.text
+
+
+def test_records_behind_an_open_transaction_are_waited_for_not_left_out(bootstrap: str) -> None:
+    topic = unique("open")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, range(2))
+    lenient = {"failOnDataLoss": "false", "kafka.default.api.timeout.ms": "1000"}
+    with Producer({"bootstrap.servers": bootstrap, "transactional.id": topic}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, "2")
+        producer.flush()
+        with pytest.raises(StillOpen, match="is still open"):
+            list(arrow_rows(bootstrap, topic, 3, **lenient))
+        producer.commit_transaction()
+    assert [rows.num_rows for rows in arrow_rows(bootstrap, topic, 3, **lenient)] == [3]

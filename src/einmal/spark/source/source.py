@@ -211,6 +211,10 @@ class KafkaReader(DataSourceReader):
         return read_piece(self._options, partition) if isinstance(partition, Piece) else iter(())
 
 
+class RangeGone(DataLoss):
+    """Where the reader has arrived the log has no offsets; it may have others of the range."""
+
+
 class StillOpen(Exception):
     """An offset was asked for that lies behind the last stable offset."""
 
@@ -243,31 +247,53 @@ def read_piece(options: SourceOptions, piece: Piece) -> Iterator[Any]:
 
 
 def _read(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) -> Iterator[Any]:
-    start, end = bounds.start, bounds.end
-    if not options.fail_on_data_loss:
-        start, end = _existing(options, bounds)
-    wanted = Bounds(start, end)
-    builder = RowBuilder(
-        bounds.topic_partition, wanted, include_headers=options.include_headers, undated=options.undated
+    partition, wanted = bounds.topic_partition, Bounds(bounds.start, bounds.end)
+    builder = RowBuilder(partition, wanted, include_headers=options.include_headers, undated=options.undated)
+    batches = (
+        _batches(options, partition, wanted, topic_id)
+        if options.fail_on_data_loss
+        else _surviving(options, bounds, topic_id)
     )
     try:
-        for batch in _batches(options, bounds.topic_partition, wanted, topic_id):
+        for batch in batches:
             builder.add(batch)
             if builder.is_full:
                 yield builder.take()
     except DataLoss as error:
         if options.fail_on_data_loss:
             raise
-        lost = str(error).partition("\n")[0]
-        _logger.warning("records_lost", "failOnDataLoss=false: %(lost)s", lost=lost)
+        _log_lost(str(error).partition("\n")[0])
     if not builder.is_empty:
         yield builder.take()
+
+
+def _surviving(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) -> Iterator[RawBatch]:
+    """The batches that still exist, also where retention overtakes the reader. Raises DataLoss where no more can be
+    read, StillOpen."""
+    partition, start, end = bounds
+    tried: Bounds | None = None
+    while True:
+        wanted = Bounds(*_existing(options, PlannedRange(partition, start, end)))
+        try:
+            for batch in _batches(options, partition, wanted, topic_id):
+                yield batch
+                start = Offset(batch.header.next_offset)
+            return
+        except RangeGone:
+            if wanted == tried:
+                # Nothing has changed since, and nothing was read.
+                raise
+            tried = wanted
+
+
+def _log_lost(lost: str) -> None:
+    _logger.warning("records_lost", "failOnDataLoss=false: %(lost)s", lost=lost)
 
 
 def _batches(
     options: SourceOptions, topic_partition: TopicPartition, wanted: Bounds, topic_id: str | None
 ) -> Iterator[RawBatch]:
-    """Raises DataLoss, StillOpen."""
+    """Raises DataLoss, RangeGone among it, and StillOpen."""
     topic_ids = {} if topic_id is None else {topic_partition.topic: uuid_of(topic_id)}
     with range_reader(options.client) as reader:
         settle()
@@ -277,7 +303,7 @@ def _batches(
             why = "the topic was deleted, or deleted and created again, after the batch was planned"
             raise DataLoss(unreadable(topic_partition, *wanted, f"{why} ({error.name})")) from error
         except OffsetOutOfRange as error:
-            raise DataLoss(_out_of_range(options, topic_partition, wanted)) from error
+            raise RangeGone(_out_of_range(options, topic_partition, wanted)) from error
         except RetriableError as error:
             if error.code is not ErrorCode.offset_not_available:
                 raise
@@ -314,14 +340,12 @@ def _existing(options: SourceOptions, bounds: PlannedRange) -> tuple[Offset, Off
     try:
         with closing(KafkaCluster(options.client)) as cluster:
             first = cluster.earliest([partition])[partition]
-            last = cluster.latest(
-                [partition], committed=options.isolation == "read_committed", reached={partition: bounds.end}
-            )[partition]
+            # Not the last stable offset: what lies behind an open transaction exists, and is waited for.
+            last = cluster.latest([partition], committed=False, reached={partition: bounds.end})[partition]
     except UnknownTopic:
         # The read reports it.
         return bounds.start, bounds.end
     if first > bounds.start:
-        lost = expired_records({partition: bounds.start}, {partition: min(first, bounds.end)})
-        _logger.warning("records_lost", "failOnDataLoss=false: %(lost)s", lost=lost)
+        _log_lost(expired_records({partition: bounds.start}, {partition: min(first, bounds.end)}))
     start = max(bounds.start, first)
     return start, Offset(max(start, min(bounds.end, last)))
