@@ -156,6 +156,22 @@ async def test_deleted_records_are_gone_and_their_offsets_stay_used(tmp_path: Pa
         assert (await client.produce("t", batch(b"a"))).base_offset == 3
 
 
+@pytest.mark.parametrize(
+    "policy, refusal",
+    [("compact", ErrorCode.policy_violation), ("compact,delete", ErrorCode.none), ("", ErrorCode.none)],
+)
+async def test_the_last_values_of_a_topic_that_is_only_compacted_cannot_be_deleted(
+    tmp_path: Path, policy: str, refusal: ErrorCode
+) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t", cleanup_policy=policy)
+        await client.produce("t", encode_batch([NewRecord(b"k", b"a", 1_700_000_000_000)]))
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}]
+        answer = await client.call(DELETE_RECORDS, 2, {"topics": topics, "timeout": 1_000})
+        assert answer.topics[0].partitions[0].error_code is refusal
+        assert (await offset_at(client, -2))[0] == (0 if refusal else 1)
+
+
 async def test_describe_apis_return_the_cluster_its_log_dirs_and_partitions(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as client:
         await client.create_topic("a", partitions=3)

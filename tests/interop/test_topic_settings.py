@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from tests.interop.admin import PATIENCE_S, answered
@@ -61,6 +61,19 @@ def test_a_cleanup_policy_is_appended_to_and_emptied(admin: AdminClient, topic: 
     alter(admin, of_topic, topic, "cleanup.policy", "compact", AlterConfigOpType.SUBTRACT)
     alter(admin, of_topic, topic, "cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
     at_last(policy, lambda told: told == "")
+
+
+def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(
+    broker: Node, admin: AdminClient, topic: str
+) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, b"x", key=b"k")
+    producer.flush(PATIENCE_S)
+    (deleted,) = admin.delete_records([TopicPartition(topic, 0, OFFSET_END)]).values()
+    with pytest.raises(KafkaException) as refused:
+        deleted.result(PATIENCE_S)
+    assert refused.value.args[0].code() == KafkaError.POLICY_VIOLATION
 
 
 def test_a_topic_has_the_same_settings_on_both_brokers(admin: AdminClient, topic: str) -> None:

@@ -2,9 +2,10 @@
 
 API: 21. Versions: 0-2.
 Access: DELETE on Topic.
-Behaviour: moves the log's start up to the offset, -1 meaning the high watermark; internal topics are left alone.
-Answers when no replica that may lead has the records any more, or the time is over: after five minutes at the latest,
-or earlier where too much waits.
+Behaviour: moves the log's start up to the offset, -1 meaning the high watermark. Internal topics are left alone, and
+so are those that are only compacted, as they keep each key's last value (POLICY_VIOLATION). Answers when no replica
+that may lead has the records any more, or the time is over: after five minutes at the latest, or earlier where too
+much waits.
 Version notes: none.
 """
 
@@ -120,6 +121,9 @@ class _Deletion:
             self._delete(self._partition)
 
     def _delete(self, partition: Partition) -> None:
+        if partition.config.is_compacted and not partition.config.deletes:
+            self.error = ErrorCode.policy_violation
+            return
         if self._offset == _HIGH_WATERMARK:
             self._offset = partition.high_watermark
         if not 0 <= self._offset <= partition.high_watermark:
