@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from typing import Final
 
+from einmal.client.errors import KafkaError
 from einmal.clusters.kafka_cluster import KafkaCluster
+from einmal.mirroring.faults import OF_A_GROUP
 from einmal.types import TopicPartition
 
 _NO_MEMBERS: Final = ("Empty", "Dead")
@@ -34,3 +36,19 @@ def committed_offsets(
         }
         for group, partitions in groups.items()
     }
+
+
+def shown_offsets(
+    cluster: KafkaCluster, groups: Iterable[str], denied: MutableMapping[str, str]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return all committed offsets by group. Those of groups that the cluster does not show become ``denied``, with the
+    reasons. Raises KafkaError."""
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for group in groups:
+        try:
+            offsets |= committed_offsets(cluster, {group: None})
+        except KafkaError as error:
+            if error.code not in OF_A_GROUP:
+                raise
+            denied[group] = str(error)
+    return offsets

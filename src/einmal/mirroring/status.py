@@ -11,7 +11,7 @@ from einmal.mirror_protocol.effects import MapKey, SavedMap, SourceTopic
 from einmal.mirror_protocol.flow import Flow
 from einmal.mirror_protocol.offset_map import OffsetMap
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, RecordedPosition
-from einmal.mirroring.groups import active_groups, committed_offsets, group_names
+from einmal.mirroring.groups import active_groups, group_names, shown_offsets
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.target import TargetWriter
 from einmal.types import TopicPartition
@@ -27,7 +27,7 @@ class FailoverState(Enum):
     MOVED = "moved"
     """It has committed at the target, or has members there: the mirror leaves it alone."""
     UNKNOWN = "unknown"
-    """The source was not asked."""
+    """The source was not asked, or a cluster does not show the group's offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """Offsets that are committed; None: none, or not asked. ``reason``: why it is behind, where that is known."""
+    """Offsets that are committed; None: none, or not asked. ``reason``: why it is behind or unknown, where known."""
 
     group: str
     partition: TopicPartition
@@ -135,9 +135,10 @@ def _groups(
         maps = {key: saved for key, saved in target.read_maps().items() if _is_current(flow, recorded, key)}
     names = {group for saved in maps.values() for group in saved.groups}
     committed: dict[str, dict[TopicPartition, int]] = {}
+    denied: dict[str, str] = {}
     if source is not None:
         accepted = {name for name in group_names(source.cluster) if flow.groups.accepts(name)}
-        committed = committed_offsets(source.cluster, dict.fromkeys(sorted(names | accepted)))
+        committed = shown_offsets(source.cluster, sorted(names | accepted), denied)
         names |= accepted
     # Offsets in what is not copied yet are not translated either.
     mapped = {key.partition for key in maps}
@@ -145,7 +146,7 @@ def _groups(
         if partition.topic in listed:
             maps[MapKey(partition, listed[partition.topic].topic_id, "")] = SavedMap(())
     active = active_groups(target.cluster, names)
-    at_target = committed_offsets(target.cluster, dict.fromkeys(sorted(names - active)))
+    at_target = shown_offsets(target.cluster, sorted(names - active), denied)
     statuses = [
         _group(
             group,
@@ -158,12 +159,16 @@ def _groups(
         for group in sorted(names)
         if group in saved.groups or key.partition in committed.get(group, {})
     ]
-    return [
-        replace(status, reason=recorded.refused[status.group].reason)
-        if status.state is FailoverState.BEHIND and status.group in recorded.refused
-        else status
-        for status in statuses
-    ]
+    return [_with_reason(status, recorded, denied) for status in statuses]
+
+
+def _with_reason(status: GroupStatus, recorded: RecordedPosition, denied: Mapping[str, str]) -> GroupStatus:
+    """``denied``: groups whose offsets a cluster does not show."""
+    if status.group in denied:
+        return replace(status, state=FailoverState.UNKNOWN, reason=denied[status.group])
+    if status.state is FailoverState.BEHIND and status.group in recorded.refused:
+        return replace(status, reason=recorded.refused[status.group].reason)
+    return status
 
 
 def _is_current(flow: Flow, recorded: RecordedPosition, key: MapKey) -> bool:

@@ -1,0 +1,68 @@
+"""A mirror whose principal lacks a permission: what it may not see or do holds back nothing else, and is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from einmal.client import Acl, AclOperation, Admin, PatternType, Permission, ResourceType
+from einmal.mirroring.status import FailoverState
+from einmal.types import TopicPartition
+from tests.interop.einmal_broker import EinmalBroker
+from tests.mirroring.test_incomplete import (
+    Clusters,
+    commit,
+    create,
+    fail_over_now,
+    flow_of,
+    mirror,
+    run_to_the_end,
+    status,
+    write,
+)
+
+pytestmark = pytest.mark.system
+
+_SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    brokers = [EinmalBroker(tmp_path_factory.mktemp(name), _SETTINGS) for name in ("A", "B")]
+    for broker in brokers:
+        broker.start()
+    yield Clusters(brokers[0].bootstrap, brokers[1].bootstrap)
+    for broker in brokers:
+        broker.stop()
+
+
+def deny(servers: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    denied = Acl(kind, name, PatternType.LITERAL, "User:ANONYMOUS", "*", operation, Permission.DENY)
+    # Where a resource has an ACL, nothing else is permitted to everyone.
+    others = denied._replace(operation=AclOperation.ALL, permission=Permission.ALLOW)
+    with Admin({"bootstrap.servers": servers}) as admin:
+        admin.create_acls([denied, others])
+
+
+@pytest.mark.parametrize("side", ("source", "target"))
+def test_a_group_that_a_cluster_does_not_show_keeps_no_other_from_failing_over(clusters: Clusters, side: str) -> None:
+    topic, hidden, shown = f"seen-{side}", f"hidden-{side}", f"shown-{side}"
+    flow, place = flow_of(topic), TopicPartition(topic, 0)
+    create(clusters.source, topic)
+    write(clusters.source, topic, "a", "b")
+    for group in (hidden, shown):
+        commit(clusters.source, group, {place: 1})
+    run_to_the_end(mirror(clusters, flow))
+    deny(getattr(clusters, side), ResourceType.GROUP, hidden, AclOperation.DESCRIBE)
+    states = {group.group: (group.state, group.reason) for group in status(clusters, flow).groups}
+    assert states[shown] == (FailoverState.READY, "")
+    state, reason = states[hidden]
+    assert state is FailoverState.UNKNOWN
+    assert "GROUP_AUTHORIZATION_FAILED" in reason
+    assert fail_over_now(clusters, flow, shown) == []
+    (unready,) = fail_over_now(clusters, flow, hidden)
+    assert f"group '{hidden}' in {place} is unknown: GROUP_AUTHORIZATION_FAILED" in unready
