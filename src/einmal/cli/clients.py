@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
@@ -28,6 +28,7 @@ PLACEHOLDER: Final = "{bootstrap}"
 _NEAREST: Final = "127.0.0.1:9092"
 _KINDS: Final = ("AdminSettings", "ConsumerSettings", "ProducerSettings")
 _SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
+Value = TypeVar("Value")
 
 Brokers = Annotated[
     str | None,
@@ -213,6 +214,16 @@ def key_and_value(text: str) -> tuple[str, str]:
     if not equals:
         raise typer.BadParameter(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+def without_repetition(pairs: Iterable[tuple[str, Value]]) -> dict[str, Value]:
+    """A value for each key. Raises typer.BadParameter for a key with two: which of them is meant is not known."""
+    values: dict[str, Value] = {}
+    for key, value in pairs:
+        if key in values:
+            raise typer.BadParameter(f"{key} has two values, {values[key]!r} and {value!r}: pass one")
+        values[key] = value
+    return values
 
 
 def print_error(error: KafkaError) -> None:

@@ -47,6 +47,7 @@ def test_a_senseless_quota_is_refused(cli: Cli) -> None:
         ("set", "producer_byte_rate=1"),
         ("set", "producer_byte_rate=fast", "--user", "a"),
         ("set", "producer_byte_rate", "--user", "a"),
+        ("set", "producer_byte_rate=1", "producer_byte_rate=2", "--user", "a"),
         ("remove", "--user", "nobody"),
         ("remove", "producer_byte_rate", "--user", "nobody"),
     ],

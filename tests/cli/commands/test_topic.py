@@ -449,6 +449,23 @@ def test_an_alteration_that_is_refused_in_part_changes_nothing(both: Cli) -> Non
     assert any("retention.ms: set by -c and taken back by -d" in line for line in failed.errors)
 
 
+def test_a_misspelt_setting_is_not_taken_back_without_a_word(both: Cli) -> None:
+    name = unique("misspelt")
+    both("topic", "create", name, "-c", "retention.ms=5000")
+    failed = both("topic", "alter", name, "-d", "retention.mss", "--format", "json", status=1)
+    assert failed.document == [{"topic": name, "status": "failed", "error": "INVALID_CONFIG"}]
+    assert "no setting retention.mss" in failed.errors[0]
+    # Taking back what is not set changes nothing, as it should.
+    both("topic", "alter", name, "-d", "retention.bytes")
+
+
+def test_one_setting_with_two_values_is_wrong_usage(cli: Cli) -> None:
+    policies = ("-c", "cleanup.policy=compact", "-c", "cleanup.policy=delete")
+    for verb in ("create", "alter"):
+        failed = cli("topic", verb, unique("twice"), *policies, status=2)
+        assert any("cleanup.policy has two values, 'compact' and 'delete'" in line for line in failed.errors)
+
+
 def test_content_is_counted_and_ranges_of_transactions_are_named(both: Cli) -> None:
     name = unique("contents")
     both("topic", "create", name, "-p", "1")

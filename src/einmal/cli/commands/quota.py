@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from einmal.cli.aliases import WithAliases
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, key_and_value
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    Settings,
+    config_of,
+    failures_reported,
+    key_and_value,
+    without_repetition,
+)
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows
 
@@ -74,7 +82,7 @@ def set_quotas(
     from einmal.client import Admin
     from einmal.client.descriptions import ClientQuota
 
-    entity, wanted = _named(user, client_id, ip), dict(map(_quota_and_value, values))
+    entity, wanted = _named(user, client_id, ip), without_repetition(map(_quota_and_value, values))
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         admin.alter_client_quotas(entity, wanted)
     _print([ClientQuota(entity, wanted)], output)

@@ -8,7 +8,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from einmal.cli.clients import (
     for_each,
     inspecting,
     key_and_value,
+    without_repetition,
 )
 from einmal.cli.completion import group_names, topic_names
 from einmal.cli.printing.counted_output import CountedOutput
@@ -67,7 +68,7 @@ def create(
     """Create topics, and report the outcome for each."""
     from einmal.client import Admin, NewTopic
 
-    configs = dict(map(key_and_value, topic_config or ()))
+    configs = without_repetition(map(key_and_value, topic_config or ()))
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def make(name: str) -> str:
@@ -215,7 +216,7 @@ def alter(
     change is refused."""
     from einmal.client import Admin
 
-    wanted = dict(map(key_and_value, changed or ()))
+    wanted = without_repetition(map(key_and_value, changed or ()))
     if both := sorted(wanted.keys() & set(unset or ())):
         raise typer.BadParameter(f"{', '.join(both)}: set by -c and taken back by -d; give one of them")
     configs: dict[str, str | None] = {**wanted, **dict.fromkeys(unset or ())}
@@ -224,6 +225,7 @@ def alter(
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def alter_one(name: str) -> str:
+            _refuse_unknown(admin, name, unset or ())
             if configs and partitions is not None:
                 # What is refused afterwards would leave half of it done.
                 admin.create_partitions({name: partitions}, validate_only=True)
@@ -236,6 +238,23 @@ def alter(
         outcomes = for_each(names, alter_one)
         outcomes.print("topic", output)
         outcomes.exit()
+
+
+def _refuse_unknown(admin: Admin, name: str, settings: Sequence[str]) -> None:
+    """Brokers take back a setting that does not exist without a word: a misspelt one would remain as it is. Raises
+    RequestRefused."""
+    from einmal.client.errors import NotAuthorized, error_for
+    from einmal.types import ErrorCode
+
+    if not settings:
+        return
+    try:
+        known = admin.describe_configs([name])[name]
+    except NotAuthorized:
+        # The change may be allowed all the same.
+        return
+    if unknown := [setting for setting in settings if setting not in known]:
+        raise error_for(ErrorCode.invalid_config, f"topic {name!r} has no setting {', '.join(unknown)}")
 
 
 @topic.command()
