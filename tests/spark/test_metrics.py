@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,27 @@ def test_what_is_scraped_while_a_pipeline_runs_is_what_the_topics_hold(
     figures = awaited(address, pipeline.name, running=0)
     assert figures["open_transaction_seconds", ""] == 0
     assert figures["lag_records", pipeline.source_topic] == 0
+
+
+def test_a_query_that_is_started_again_leaves_no_connection_open(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = unique("again")
+    create(bootstrap, topic)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    monkeypatch.setattr("einmal.spark.operate.watch.sources", lambda _frame: [("kafka", options)])
+    watch, before = Watch(), threading.active_count()
+    try:
+        for _ in range(3):
+            watch.starting("again", None)  # type: ignore[arg-type]
+            (pipeline,) = watch.pipelines()
+            assert pipeline.ends.not_older_than(0, [{topic: {"0": 0}}]) is not None
+        deadline = time.monotonic() + _SOON_S
+        while threading.active_count() > before + 1:
+            assert time.monotonic() < deadline, threading.enumerate()
+            time.sleep(0.05)
+    finally:
+        watch.close()
 
 
 def test_an_address_that_cannot_be_had_is_refused_before_anything_runs(spark: Any, address: str) -> None:

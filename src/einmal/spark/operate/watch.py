@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from py4j.protocol import Py4JError
@@ -76,6 +77,8 @@ class Watch:
         self._view = view
         self._pipelines: dict[str, Watched] = {}
         self._events: queue.SimpleQueue[tuple[Watched, events.Event, float] | None] = queue.SimpleQueue()
+        self._former: queue.SimpleQueue[_Ends] = queue.SimpleQueue()
+        """Those of queries that were started again; the thread may be asking them."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="einmal-watch", daemon=True)
         self._thread.start()
@@ -86,6 +89,7 @@ class Watch:
         self._thread.join()
         for pipeline in self.pipelines():
             pipeline.ends.close()
+        self._close_former()
 
     def pipelines(self) -> list[Watched]:
         return list(self._pipelines.values())
@@ -94,7 +98,8 @@ class Watch:
 
     def starting(self, name: str, frame: DataFrame) -> events.Listener:
         watched = self._pipelines.setdefault(name, Watched(name))
-        watched.ends = _Ends(sources(frame))
+        former, watched.ends = watched.ends, _Ends(sources(frame))
+        self._former.put(former)
         return lambda event: self._events.put((watched, event, time.monotonic()))
 
     def started(self, name: str, query: PipelineQuery) -> None:
@@ -132,7 +137,13 @@ class Watch:
         except queue.Empty:
             return
 
+    def _close_former(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._former.get_nowait().close()
+
     def _look(self) -> None:
+        self._close_former()
         for pipeline in self.pipelines():
             self._report(pipeline, self._reports_of_spark(pipeline))
             if pipeline.is_running:
