@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -126,6 +127,13 @@ def inspecting(config: Mapping[str, Any]) -> Iterator[tuple[Admin, RangeReader]]
 
     with Admin(config) as admin, RangeReader({**config, "isolation.level": "read_uncommitted"}) as reader:
         yield admin, reader
+
+
+def not_nan(value: float) -> float:
+    """Callback of an option with a range, which NaN passes. Raises typer.BadParameter."""
+    if math.isnan(value):
+        raise typer.BadParameter("nan is no number")
+    return value
 
 
 def now_ms() -> int:

@@ -132,6 +132,11 @@ def test_the_time_of_a_look_is_when_its_offsets_were_read(cli: Cli) -> None:
     assert partition.high_watermark == 0
 
 
+@pytest.mark.parametrize("delay", ["nan", "inf", "1e300", "0"])
+def test_a_delay_that_is_none_is_refused(delay: str) -> None:
+    assert "--delay" in Cli("127.0.0.1:1")("top", "-d", delay, status=2).errors[-1]
+
+
 rows = integers(0, 60)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import einmal
-from einmal.cli.clients import read_properties
+from einmal.cli.clients import not_nan, read_properties
 from einmal.cli.commands.run import pipeline_failures_reported, quiet_py4j
 from einmal.cli.printing.formats import Format, Output
 from einmal.compiled import execution
@@ -50,7 +50,9 @@ def bench(
             metavar="FILE", help="Security settings of the clients, under librdkafka's names: for listeners with TLS."
         ),
     ] = None,
-    scale: Annotated[float, typer.Option(min=0.01, max=100, help="Factor for the length of runs.")] = 1.0,
+    scale: Annotated[
+        float, typer.Option(min=0.01, max=100, callback=not_nan, help="Factor for the length of runs.")
+    ] = 1.0,
     properties: Annotated[
         list[str] | None, typer.Option("-X", metavar="KEY=VALUE", help="Setting of the fresh brokers.")
     ] = None,

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, inspecting, now_ms
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    Settings,
+    config_of,
+    failures_reported,
+    inspecting,
+    not_nan,
+    now_ms,
+)
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import printable, table, undisguised
 
@@ -37,7 +46,9 @@ _COLUMNS: Final = {
 
 
 def top(
-    delay: Annotated[float, typer.Option("-d", "--delay", min=0.1, help="Seconds between two looks.")] = 2.0,
+    delay: Annotated[
+        float, typer.Option("-d", "--delay", min=0.1, max=86_400, callback=not_nan, help="Seconds between two looks.")
+    ] = 2.0,
     number: Annotated[int | None, typer.Option("-n", "--num", min=1, help="End after so many looks.")] = None,
     brokers: Brokers = None,
     settings: Settings = None,
