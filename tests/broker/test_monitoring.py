@@ -188,6 +188,17 @@ async def test_lag_is_exported_by_the_coordinator_also_for_partitions_that_other
     assert [each.value("kafka_brokers") for each in every] == [3, 3, 3]
 
 
+def test_a_negative_offset_is_no_lag_of_more_than_there_is() -> None:
+    page = Page()
+    offsets = {TopicPartition("t", 0): -(2**63), TopicPartition("t", 1): 2}
+    for _ in _add_offsets(page, GROUP, offsets, dict.fromkeys(offsets, Ends(5, 5))):
+        pass
+    samples = Samples(b"".join(page.parts()))
+    of_group = {"consumergroup": GROUP, "topic": "t"}
+    lags = [samples.value("kafka_consumergroup_lag", **of_group, partition=each) for each in range(2)]
+    assert (lags, samples.value("kafka_consumergroup_lag_sum", **of_group)) == ([None, 3], None)
+
+
 @pytest.mark.parametrize(("known", "lag_sum"), [((0, 1), 5.0), ((0,), None), ((), None)])
 def test_the_lag_of_a_topic_is_left_out_where_a_leader_does_not_answer(
     known: tuple[int, ...], lag_sum: float | None

@@ -125,8 +125,10 @@ def _add_offsets(
             own = labels(consumergroup=group_id, topic=topic, partition=partition.partition)
             page.add("kafka_consumergroup_current_offset", committed, own)
             current_sum += committed
-            is_known = is_known and partition in ends
-            if partition in ends:
+            # A client may commit any number; a negative one is no position, and readers begin elsewhere.
+            has_lag = partition in ends and committed >= 0
+            is_known = is_known and has_lag
+            if has_lag:
                 high_watermark, stable = ends[partition]
                 lag = max(0, high_watermark - committed)
                 lag_sum += lag
