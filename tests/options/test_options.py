@@ -42,6 +42,12 @@ def test_names_are_matched_without_case_because_spark_lowers_them() -> None:
     assert options.include_headers
 
 
+def test_a_range_does_not_end_at_earliest() -> None:
+    source_options(SOURCE | {"endingOffsets": '{"a":{"0":-1}}'}, streaming=False)
+    with pytest.raises(OptionError, match="at least -1.*\n.*-1 stands for latest"):
+        source_options(SOURCE | {"endingOffsets": '{"a":{"0":-2}}'}, streaming=False)
+
+
 def test_a_starting_timestamp_wins_over_starting_offsets() -> None:
     options = source_options(SOURCE | {"startingTimestamp": "5", "startingOffsets": "earliest"}, streaming=True)
     assert options.starting == Times(5)
@@ -90,6 +96,9 @@ def test_kafka_settings_are_passed_on_without_their_prefix() -> None:
         (SOURCE | {"startingOffsets": '{"a":{"0":true}}'}, "earliest or latest"),
         (SOURCE | {"startingOffsets": '{"a":{"0_1":5}}'}, "earliest or latest"),
         (SOURCE | {"startingOffsetsByTimestamp": '{"a":{"0":1e400}}'}, "JSON of times in ms"),
+        (SOURCE | {"startingOffsets": '{"a":{"0":-3}}'}, "at least -2.*\n.*-2 stands for earliest"),
+        (SOURCE | {"startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "JSON of times in ms, with numbers of at least 0"),
+        (SOURCE | {"provider": "einmal"}, "CREATE TEMPORARY VIEW"),
         (SOURCE | {"startingOffsets": ""}, '"startingOffsets" is empty'),
         (SOURCE | {"startingOffsetsByTimestampStrategy": " "}, '"startingOffsetsByTimestampStrategy" is empty'),
         ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, '"subscribe" selects nothing'),

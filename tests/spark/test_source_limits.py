@@ -24,6 +24,16 @@ from tests.suite.shared import unique
 
 pytestmark = pytest.mark.spark
 FAR_FUTURE_MS = 4_000_000_000_000
+COLUMNS = (
+    StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestampType", "integer")
+)
 
 
 @contextmanager
@@ -121,7 +131,7 @@ def test_a_partition_that_comes_while_a_range_is_looked_up_is_not_part_of_it(
 
     monkeypatch.setattr(SourcePlanner, "ending", later)
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
-    pieces = KafkaDataSource(options).reader(StructType()).partitions()
+    pieces = KafkaDataSource(options).reader(COLUMNS).partitions()
     read = [str(bounds.topic_partition) for piece in pieces if isinstance(piece, Piece) for bounds in piece.ranges]
     assert read == [f"{topic}-0"]
 
@@ -169,3 +179,17 @@ def test_records_behind_an_open_transaction_are_waited_for_not_left_out(bootstra
             list(arrow_rows(bootstrap, topic, 3, **lenient))
         producer.commit_transaction()
     assert [rows.num_rows for rows in arrow_rows(bootstrap, topic, 3, **lenient)] == [3]
+
+
+def test_columns_that_the_source_does_not_have_are_refused_before_any_task(bootstrap: str) -> None:
+    topic = unique("columns")
+    create(bootstrap, topic, partitions=1)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    source, with_headers = KafkaDataSource(options), KafkaDataSource(options | {"includeHeaders": "true"})
+    source.streamReader(COLUMNS).stop()
+    for schema in (StructType().add("value", "string"), StructType([*COLUMNS.fields[:-1]])):
+        for asked in (source, with_headers):
+            with pytest.raises(OptionError, match=r"(?s)the columns of this source are key binary, .*\.schema\("):
+                asked.reader(schema)
+            with pytest.raises(OptionError, match=r"the columns of this source are key binary, "):
+                asked.streamReader(schema)

@@ -108,6 +108,9 @@ _SOURCE_WITHOUT_EFFECT: Final = (
 )
 
 
+_OF_A_TABLE: Final = "provider"
+"""Among the properties that Spark gives instead of options where a table is created, and which it reads without any."""
+
 _MAY_BE_EMPTY: Final = ("subscribe", "subscribePattern", "assign", "groupIdPrefix", "includeHeaders")
 """Empty they are as if they were not set: one of the first three selects topics, whichever has a value."""
 
@@ -115,6 +118,11 @@ _MAY_BE_EMPTY: Final = ("subscribe", "subscribePattern", "assign", "groupIdPrefi
 def source_options(given: Mapping[str, Any], *, streaming: bool) -> SourceOptions:
     """Raises OptionError. By default a stream begins at "latest", a batch query at "earliest"."""
     options = Options(given)
+    if options.text(_OF_A_TABLE) is not None:
+        raise OptionError(
+            "a table of Spark's catalog (CREATE TABLE ... USING einmal) keeps no options for a source in Python\n"
+            "hint: CREATE TEMPORARY VIEW ... USING einmal OPTIONS (...)"
+        )
     options.refuse_unknown((*_SOURCE, *_SOURCE_WITHOUT_EFFECT))
     options.refuse_empty([name for name in _SOURCE if name not in _MAY_BE_EMPTY])
     options.required("kafka.bootstrap.servers", "127.0.0.1:9092")
@@ -185,22 +193,35 @@ def _position(options: Options, side: str, words: tuple[str, ...], default: str)
     times = f"{side}OffsetsByTimestamp"
     text = options.text(times)
     if text is not None:
-        return Times(_by_partition(text, f'option "{times}" is JSON of times in ms'))
+        return Times(_by_partition(text, f'option "{times}" is JSON of times in ms', 0))
     name = f"{side}Offsets"
     text = options.text(name) or default
     if text.strip().lower() in words:
         return text.strip().lower()
-    return _by_partition(text, f'option "{name}" is {" or ".join(words)}, or JSON')
+    # As in Spark: no range ends at "earliest".
+    least = EARLIEST if "earliest" in words else LATEST
+    return _by_partition(text, f'option "{name}" is {" or ".join(words)}, or JSON', least)
 
 
-def _by_partition(text: str, what: str) -> Offsets:
+def _by_partition(text: str, what: str, least: int) -> Offsets:
+    """``least``: the smallest number. Raises OptionError."""
     try:
-        return {
+        given = {
             topic: {_whole(partition): _whole(number) for partition, number in partitions.items()}
             for topic, partitions in json.loads(text).items()
         }
     except (ValueError, AttributeError, TypeError) as error:
-        raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":-2}}}}, not {text!r}') from error
+        raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":{least}}}}}, not {text!r}') from error
+    if any(number < least for numbers in given.values() for number in numbers.values()):
+        raise OptionError(f"{what}, with numbers of at least {least}, not {text!r}{_SPECIAL[least]}")
+    return given
+
+
+_SPECIAL: Final = {
+    EARLIEST: "\nhint: -2 stands for earliest, -1 for latest",
+    LATEST: "\nhint: -1 stands for latest; a range does not end at earliest",
+    0: "",
+}
 
 
 def _whole(value: object) -> int:

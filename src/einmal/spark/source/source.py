@@ -55,12 +55,18 @@ from einmal.types import ErrorCode, Offset, TopicPartition
 
 _logger = EventLog(__name__)
 
-_SCHEMA: Final = (
-    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
-)
+_COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
-_HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
+_HEADERS: Final = {"headers": "array<struct<key:string,value:binary>>"}
 
 
 class RangeUnknown(Exception):
@@ -86,18 +92,39 @@ class KafkaDataSource(DataSource):
 
     @answered(OptionError)
     def schema(self) -> str:
-        return _SCHEMA + (_HEADERS if source_options(self.options, streaming=False).include_headers else "")
+        columns = _columns(source_options(self.options, streaming=False))
+        return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
     @answered(OptionError)
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
-        return KafkaStreamReader(source_options(self.options, streaming=True))
+        options = source_options(self.options, streaming=True)
+        _refuse_other_schema(schema, options)
+        return KafkaStreamReader(options)
 
     @answered(OptionError, RangeUnknown)
     def reader(self, schema: StructType) -> KafkaReader:
         options = source_options(self.options, streaming=False)
+        _refuse_other_schema(schema, options)
         if isinstance(self._range, str):
             raise RangeUnknown(self._range)
         return KafkaReader(options, self._range)
+
+
+def _columns(options: SourceOptions) -> dict[str, str]:
+    """The types of the columns by name, as Spark spells them."""
+    return _COLUMNS | (_HEADERS if options.include_headers else {})
+
+
+def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:
+    """Raises OptionError for a schema of the user's: without this every task fails with the difference of two types."""
+    columns = _columns(options)
+    if schema.simpleString() != f"struct<{','.join(f'{name}:{kind}' for name, kind in columns.items())}>":
+        raise OptionError(
+            f"the columns of this source are {', '.join(f'{name} {kind}' for name, kind in columns.items())}, not "
+            f"{schema.simpleString():.300}\n"
+            "hint: leave out .schema(...), and select and cast what you need: "
+            '.selectExpr("CAST(value AS STRING) AS value")'
+        )
 
 
 class Piece(InputPartition):
