@@ -201,6 +201,19 @@ def test_an_empty_frame_is_a_batch_too(spark: SparkSession, bootstrap: str, topi
     assert writer(rows(spark, 0), bootstrap, topic, **named(name, 1)).save() == Written(0, True)
 
 
+def test_a_partition_that_no_int_holds_is_refused_whatever_sparks_casts_do(
+    spark: SparkSession, bootstrap: str, topic: str
+) -> None:
+    frame = spark.range(1).selectExpr("'a' as value", "4294967297L as partition")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(PipelineFailed, match="names partition 4294967297"):
+            writer(frame, bootstrap, topic).save()
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert numbers(bootstrap, topic, committed=False) == []
+
+
 def test_invalid_writes_are_reported_before_anything_is_written(
     spark: SparkSession, bootstrap: str, topic: str
 ) -> None:

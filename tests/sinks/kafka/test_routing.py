@@ -118,6 +118,14 @@ def test_a_frame_that_cannot_be_written_is_refused_by_column(
         check_columns(schema(**columns), topic)
 
 
+def test_a_column_that_is_there_twice_is_refused_unless_it_is_not_written() -> None:
+    value, topic, other = (RowField(name, RowType("string")) for name in ("value", "topic", "other"))
+    check_columns(RowSchema(fields=(value, topic, topic, other, other)), "t")
+    for fields, written_to in (((value, value), "t"), ((value, topic, topic), None)):
+        with pytest.raises(OptionError, match=f'column "{fields[-1].name}" is there 2 times'):
+            check_columns(RowSchema(fields=fields), written_to)
+
+
 def test_the_columns_of_the_source_can_be_written_as_they_are() -> None:
     source = schema(
         key="binary",

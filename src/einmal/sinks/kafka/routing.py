@@ -47,6 +47,7 @@ def check_columns(schema: RowSchema, topic: str | None) -> None:
     """Whether rows can be written, as Spark's Kafka sink would ask. Raises OptionError."""
     columns = {field.name: field.type for field in schema}
     _refuse_other_case(columns)
+    _refuse_twice(schema.names, topic)
     _require(
         columns, "value", ("string", "binary"), 'select it, for example .selectExpr("to_json(struct(*)) AS value")'
     )
@@ -151,6 +152,16 @@ def _refuse_other_case(columns: Collection[str]) -> None:
             raise OptionError(
                 f'column "{column}" is not written: the column is "{name}", in lower case\n'
                 f'hint: .withColumnRenamed("{column}", "{name}")'
+            )
+
+
+def _refuse_twice(names: list[str], topic: str | None) -> None:
+    """Two columns of one name leave open which is the record's. Raises OptionError."""
+    for name in WRITTEN:
+        if names.count(name) > 1 and not (name == "topic" and topic is not None):
+            raise OptionError(
+                f'column "{name}" is there {names.count(name)} times\n'
+                "hint: leave out all but one, or give the others another name"
             )
 
 

@@ -36,7 +36,8 @@ _SELECTED: Final[dict[str, tuple[DataType | None, str]]] = {
     # With each row that it hands to Python Spark goes over all nulls of a list's column from the last value on: it asks
     # the Arrow writer for its size.
     "headers": (None, f"coalesce(cast(headers as {_HEADERS}), cast(array() as {_HEADERS}))"),
-    "partition": (IntegerType(), "cast(partition as int)"),
+    # A wider one than Kafka's: without ANSI mode Spark would cut a number that is no partition to one that is.
+    "partition": (IntegerType(), "cast(partition as bigint)"),
     "topic": (StringType(), "topic"),
 }
 """Conversion of every column: the type that needs no expression, and the expression."""
