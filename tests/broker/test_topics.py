@@ -74,6 +74,19 @@ async def test_metadata_creates_a_topic_only_where_client_and_broker_allow_it(tm
         assert refused.topics[0].error_code == ErrorCode.unknown_topic_or_partition
 
 
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("name", ["t", None])
+async def test_topics_are_asked_for_by_id_from_version_12_on(tmp_path: Path, version: int, name: str | None) -> None:
+    """The answers of older versions must have names, which an unknown id has not."""
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        question = {"topics": [{"topic_id": UUID(int=7), "name": name}]}
+        old = await client.call(METADATA, version, question)
+        assert [(topic.error_code, topic.name) for topic in old.topics] == [(ErrorCode.invalid_request, name or "")]
+        new = await client.call(METADATA, 12, question)
+        assert [(topic.error_code, topic.name) for topic in new.topics] == [(ErrorCode.unknown_topic_id, None)]
+
+
 async def test_a_failed_creation_is_not_reported_to_a_client_that_did_not_ask_for_it(tmp_path: Path) -> None:
     async with running_node(tmp_path, {"default.replication.factor": 3}) as node, Client.connect(node) as client:
         fields = {"topics": [{"name": "t"}], "allow_auto_topic_creation": True}

@@ -6,8 +6,8 @@ Cluster, or CREATE on Topic. DESCRIBE on Cluster for the authorized operations.
 Behaviour: brokers are those that are not fenced; a partition whose leader is none of them has LEADER_NOT_AVAILABLE. A
 missing topic is created if client and broker allow it, and is in the answer at once. Encoded answers are kept until the
 image changes: clients ask for the same again and again.
-Version notes: v0 an empty list means all, from v1 on null does; below v4 every client allows creation; v10 topic ids,
-asked for by id from v12 on.
+Version notes: v0 an empty list means all, from v1 on null does; below v4 every client allows creation; v10 topic ids;
+v12 questions by id, which need no name, and ignore one. Before, they are INVALID_REQUEST: the answer must have names.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _Visible = Mapping[str, int] | None
 
 _LISTENER_NOT_FOUND: Final = 6
 """The first version with this error."""
+_FIRST_BY_ID: Final = 12
 _CREATED_MAX: Final = 100
 """Topics that one request may create."""
 
@@ -86,6 +87,8 @@ class MetadataHandler:
 
     def handle(self, context: RequestContext, request: MetadataRequest) -> Body | Coroutine[Any, Any, Body]:
         asked = _asked(context, request)
+        if asked is not None and context.api_version < _FIRST_BY_ID and _has_id(asked):
+            return _refused(context, asked)
         if self.access.is_unlimited(context):
             return self._create_or_answer(context, request, asked, None)
         return self._look_and_answer(context, request, asked)
@@ -184,7 +187,23 @@ class MetadataHandler:
 def _asked(context: RequestContext, request: MetadataRequest) -> _Asked:
     if request.topics is None or (context.api_version == 0 and not request.topics):
         return None
+    if context.api_version >= _FIRST_BY_ID:
+        return tuple(
+            (None, topic.topic_id) if topic.topic_id else (topic.name, _NO_TOPIC_ID) for topic in request.topics
+        )
     return tuple((topic.name, topic.topic_id or _NO_TOPIC_ID) for topic in request.topics)
+
+
+def _has_id(asked: Iterable[tuple[str | None, UUID]]) -> bool:
+    return any(name is None or topic_id != _NO_TOPIC_ID for name, topic_id in asked)
+
+
+def _refused(context: RequestContext, asked: Iterable[tuple[str | None, UUID]]) -> bytes:
+    topics = [
+        MetadataResponseTopic(error_code=ErrorCode.invalid_request, name=name or "", topic_id=topic_id)
+        for name, topic_id in asked
+    ]
+    return encode_metadata_response(context.api_version, MetadataResponse(topics=topics))
 
 
 def cluster_operations(access: Access, context: RequestContext) -> int:
