@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -182,6 +183,38 @@ def test_a_position_or_a_partition_that_cannot_be_is_refused_where_it_is_named(
         with pytest.raises(LocalError, match=expected):
             use(consumer)
         assert consumer.assignment() == [T0]
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda admin: admin.create_topics("orders"), r"Write \['orders'\]"),
+        (lambda admin: admin.create_topics([None]), "topics are named by text"),
+        (
+            lambda admin: admin.create_topics([replace(client.NewTopic("t"), **cast(Any, {"name": b"t"}))]),
+            "topics are named by text",
+        ),
+        (
+            lambda admin: admin.create_topics([replace(client.NewTopic("t"), configs=cast(Any, {"retention.ms": 1}))]),
+            "settings of a topic",
+        ),
+        (lambda admin: admin.alter_configs("t", {"retention.ms": 1}), "settings of a topic"),
+        (lambda admin: admin.delete_topics("ab"), r"Write \['ab'\]"),
+        (lambda admin: admin.delete_topics([b"ab"]), "topics are named by text"),
+        (lambda admin: admin.delete_topics([LONE_SURROGATE]), "UTF-8 cannot encode"),
+        (lambda admin: admin.describe_topics("ab"), r"Write \['ab'\]"),
+        (lambda admin: admin.describe_configs("ab"), r"Write \['ab'\]"),
+        (lambda admin: admin.describe_groups("ab"), r"Write \['ab'\]"),
+        (lambda admin: admin.delete_groups("ab"), r"Write \['ab'\]"),
+        (lambda admin: admin.describe_transactions("ab"), r"Write \['ab'\]"),
+        (lambda admin: admin.list_transactions(states="Ongoing"), r"Write \['Ongoing'\]"),
+        (lambda admin: admin.describe_scram_users("ab"), r"Write \['ab'\]"),
+    ],
+)
+def test_a_text_is_no_list_of_names(use: Callable[[client.Admin], None], expected: str) -> None:
+    """Its letters were: delete_groups("ab") deleted the groups a and b."""
+    with client.Admin(SERVERS) as admin, pytest.raises(LocalError, match=expected):
+        use(admin)
 
 
 def test_a_topic_that_cannot_be_is_refused_where_it_is_subscribed_to() -> None:

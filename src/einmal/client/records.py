@@ -152,6 +152,29 @@ def check_topic(topic: str) -> None:
     check_text(topic, "a topic's name")
 
 
+def names_of(names: Iterable[str], what: str) -> list[str]:
+    """Names as callers list them. Raises LocalError for one text: each of its letters would be taken for a name."""
+    if isinstance(names, str):
+        raise LocalError(meaning=f"{what} are a list, not the text {names!r}", what_to_do=f"write [{names!r}]")
+    listed = list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise LocalError(meaning=f"{what} are named by text, not {name!r}", what_to_do=f'write ["{name}"]')
+        check_text(name, "a name")
+    return listed
+
+
+def settings_of(configs: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """A topic's settings as callers write them. Raises LocalError for a name or a value that is no text."""
+    for name, value in configs.items():
+        if not isinstance(name, str) or not isinstance(value, str | None):
+            raise LocalError(
+                meaning=f"settings of a topic are texts, not {name!r}: {value!r}",
+                what_to_do=f'write "{name}": "{value}"',
+            )
+    return configs
+
+
 def check_text(text: str, what: str) -> None:
     """Raises LocalError for text that the protocol cannot carry: a lone surrogate has no UTF-8 form."""
     if not text.isascii():

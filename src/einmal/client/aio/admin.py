@@ -40,7 +40,7 @@ from einmal.client.descriptions import (
 )
 from einmal.client.errors import Disconnected, KafkaError, RequestRefused, RetriableError, UnknownTopic, error_for
 from einmal.client.habits import missing_method
-from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp
+from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp, names_of, settings_of
 from einmal.event_log import EventLog
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import EpochEnd, ErrorCode, IsolationLevel, TopicPartition
@@ -161,7 +161,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             await self._refresh(None)
             known = self._cluster.metadata.topics
             return {name: known[name] for name in sorted(known) if known[name].error_code is ErrorCode.none}
-        names = list(topics)
+        names = names_of(topics, "topics")
         await self._refresh(names)
         described = {}
         for name in names:
@@ -185,13 +185,15 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         self, topics: Iterable[NewTopic | str], *, if_not_exists: bool = False, validate_only: bool = False
     ) -> list[str]:
         """Returns the created topics. Raises TopicAlreadyExists (unless ``if_not_exists``), RequestRefused."""
-        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        listed = names_of(topics, "topics") if isinstance(topics, str) else topics
+        wanted = [topic if isinstance(topic, NewTopic) else NewTopic(topic) for topic in listed]
+        names_of((topic.name for topic in wanted), "topics")
         creatable = tuple(
             CreatableTopic(
                 topic.name,
                 topic.num_partitions,
                 topic.replication_factor,
-                configs=tuple(CreatableTopicConfig(*setting) for setting in topic.configs.items()),
+                configs=tuple(CreatableTopicConfig(*setting) for setting in settings_of(topic.configs).items()),
             )
             for topic in wanted
         )
@@ -206,7 +208,9 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
     async def delete_topics(self, topics: Iterable[str]) -> None:
         """Raises UnknownTopic."""
-        request = DeleteTopicsRequest(timeout=self.settings.request_timeout_ms, topic_names=tuple(topics))
+        request = DeleteTopicsRequest(
+            timeout=self.settings.request_timeout_ms, topic_names=tuple(names_of(topics, "topics"))
+        )
         response = await self._call(DELETE_TOPICS, request, lambda _: ())
         for result in response.responses:
             check(result, f"deleting topic {result.name!r}")
@@ -222,7 +226,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
     async def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
         """All settings of topics, including the broker's defaults. Raises UnknownTopic."""
-        resources = tuple(DescribeConfigsResource(_TOPIC, name, None) for name in topics)
+        resources = tuple(DescribeConfigsResource(_TOPIC, name, None) for name in names_of(topics, "topics"))
         response = await self._call(
             DESCRIBE_CONFIGS, DescribeConfigsRequest(resources), lambda response: response.results
         )
@@ -240,7 +244,8 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         """Set settings of a topic; None resets one to the broker's default. ``validate_only``: only ask whether it may
         be."""
         changes = tuple(
-            AlterableConfig(name, _DELETE if value is None else _SET, value) for name, value in configs.items()
+            AlterableConfig(name, _DELETE if value is None else _SET, value)
+            for name, value in settings_of(configs).items()
         )
         request = IncrementalAlterConfigsRequest((AlterConfigsResource(_TOPIC, topic, changes),), validate_only)
         response = await self._call(INCREMENTAL_ALTER_CONFIGS, request, lambda response: response.responses)
@@ -320,7 +325,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         ``longer_than_ms``: only those whose transaction began longer ago (KIP-994), on brokers of Kafka 3.8 or later.
         Raises RequestRefused for a state that a broker does not know.
         """
-        request = ListTransactionsRequest(tuple(states), tuple(producer_ids), longer_than_ms)
+        request = ListTransactionsRequest(tuple(names_of(states, "states")), tuple(producer_ids), longer_than_ms)
         listings = []
         at_least = LIST_TRANSACTIONS_BY_DURATION if longer_than_ms >= 0 else 0
         for node_id, response in await self._call_all(LIST_TRANSACTIONS, request, error_code, at_least=at_least):
@@ -356,7 +361,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, identity, timeout, start and partitions. Raises RequestRefused (TRANSACTIONAL_ID_NOT_FOUND)."""
         descriptions = {}
-        for transactional_id in transactional_ids:
+        for transactional_id in names_of(transactional_ids, "transactional ids"):
             description = await self._describe_transaction(transactional_id)
             if description.error_code is not ErrorCode.none:
                 raise error_for(description.error_code, f"transactional id {transactional_id!r}")
@@ -471,7 +476,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
         """State, protocol and members with their partitions, of classic groups and of those of the consumer protocol
         (KIP-848). A group that does not exist is in state Dead."""
         descriptions = {}
-        for group_id in group_ids:
+        for group_id in names_of(group_ids, "groups"):
             answer = await self._call_group(
                 group_id,
                 DESCRIBE_GROUPS,
@@ -546,7 +551,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises RequestRefused."""
-        for group_id in group_ids:
+        for group_id in names_of(group_ids, "groups"):
             answer = await self._call_group(
                 group_id,
                 DELETE_GROUPS,

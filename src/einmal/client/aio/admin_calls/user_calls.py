@@ -12,6 +12,7 @@ from typing import Final
 from einmal.client.aio.network.cluster import Cluster
 from einmal.client.aio.network.results import ask_for, check
 from einmal.client.errors import ConfigError
+from einmal.client.records import names_of
 from einmal.security.sasl.scram import HASHES, ITERATIONS, salted_password
 from einmal.security.sasl.scram_server import SALT_LENGTH, salt_of
 from einmal.security.secret import Secret
@@ -38,7 +39,7 @@ class UserCalls:
 
         Raises RequestRefused for a user without a credential, NotAuthorized.
         """
-        request = DescribeUserScramCredentialsRequest(tuple(map(UserName, users)) or None)
+        request = DescribeUserScramCredentialsRequest(tuple(map(UserName, names_of(users, "users"))) or None)
         response = await ask_for(
             self._cluster, DESCRIBE_USER_SCRAM_CREDENTIALS, request, lambda response: [response, *response.results]
         )
