@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from einmal.client.aio import Consumer, Producer
+from einmal.client.aio import Admin, Consumer, PartitionWriter, Producer
+from einmal.client.cores.metadata_cache import BrokerAddress, PartitionMetadata, TopicMetadata
 from einmal.client.errors import ClientClosed, LocalError, NoBrokerReachable, RecordTooLarge, RetriableError
+from einmal.seams import TcpNetwork
 from einmal.types import TopicPartition
-from einmal.wire.record_batch import NewRecord
+from einmal.wire.record_batch import NewRecord, encode_batch
 from tests.suite.patience import patient
 
 NOWHERE = "127.0.0.1:1"
@@ -105,6 +108,54 @@ async def test_closing_a_consumer_ends_the_poll_that_joins_the_group() -> None:
         await consumer.close()
         with pytest.raises(ClientClosed):
             await polling
+
+
+class SilentNetwork(TcpNetwork):
+    """No connection attempt ends."""
+
+    async def connect(self, *_arguments: Any, **_options: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+async def test_closing_a_client_that_connects_cancels_no_call() -> None:
+    """A task group takes a cancelled task for one that is over."""
+    async with asyncio.timeout(patient(20)):
+        at = TopicPartition("t", 0)
+        admin = Admin(bootstrap_servers=NOWHERE, network=SilentNetwork())
+        consumer = Consumer(bootstrap_servers=NOWHERE, network=SilentNetwork())
+        writer = PartitionWriter({"bootstrap.servers": NOWHERE}, network=SilentNetwork())
+        batch = encode_batch([NewRecord(None, b"v", 1, ())])
+        calls: list[asyncio.Task[Any]] = [
+            asyncio.create_task(admin.list_topics()),
+            asyncio.create_task(consumer.end_offsets(at)),
+            asyncio.create_task(writer.append(at, batch)),
+        ]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for client in (admin, consumer, writer):
+            await client.close()
+        for call in calls:
+            with pytest.raises(ClientClosed):
+                await call
+
+
+async def test_closing_a_writer_ends_the_calls_that_wait() -> None:
+    async with asyncio.timeout(patient(20)):
+        at = TopicPartition("t", 0)
+        writer = PartitionWriter({"bootstrap.servers": NOWHERE, "buffer.memory": 10}, network=SilentNetwork())
+        leader = {0: PartitionMetadata(0, leader=1)}
+        writer._cluster.metadata.topics["t"] = TopicMetadata("t", UUID(int=7), leader)
+        writer._cluster.metadata.brokers[1] = BrokerAddress(1, "127.0.0.1", 1)
+        batch = encode_batch([NewRecord(None, b"v", 1, ())])
+        calls = [asyncio.create_task(writer.append(at, batch)), asyncio.create_task(writer.flush())]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not any(call.done() for call in calls)
+        await writer.close()
+        calls.append(asyncio.create_task(writer.flush()))
+        for call in calls:
+            with pytest.raises(ClientClosed):
+                await call
 
 
 async def test_polls_that_do_not_wait_let_the_event_loop_turn() -> None:

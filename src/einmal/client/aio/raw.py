@@ -253,7 +253,7 @@ class PartitionWriter:
             await self._cluster.leader(topic_partition, deadline=deadline)
         self._core.append_sealed(topic_partition, batch, header, self._cluster.now_ms())
         self._sender.wake()
-        while self._core.buffered_bytes > self.settings.buffer_memory and self._error is None:
+        while self._core.buffered_bytes > self.settings.buffer_memory and not self._has_ended:
             await self._changes.wait()
         self._check()
 
@@ -268,11 +268,15 @@ class PartitionWriter:
         Raises the first error of any batch; then the transaction can only be aborted.
         """
         self._sender.wake()
-        while not self._core.is_empty and self._error is None:
+        while not self._core.is_empty and not self._has_ended:
             await self._changes.wait()
         self._check()
         written, self._written = self._written, {}
         return written
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._is_closed or self._error is not None
 
     def _check(self) -> None:
         if self._is_closed:
@@ -303,6 +307,7 @@ class PartitionWriter:
     async def close(self) -> None:
         """Stop at once; batches without an answer may be written or not. Call ``flush`` first."""
         self._is_closed = True
+        self._changes.announce()
         await self._sender.close()
         await self._cluster.close()
 

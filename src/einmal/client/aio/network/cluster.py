@@ -32,6 +32,7 @@ from einmal.client.cores.metadata_cache import (
 )
 from einmal.client.cores.pacing import first_pause_ms, pause_ms
 from einmal.client.errors import (
+    ClientClosed,
     Disconnected,
     FatalError,
     KafkaError,
@@ -384,6 +385,9 @@ class Cluster:
         except KafkaError:
             # Callers that need the metadata ask again.
             self._asked_at_ms = self.now_ms()
+        except asyncio.CancelledError:
+            if not self._connections.is_closed:
+                raise
 
     def refresh_when_old(self) -> bool:
         """Refresh metadata older than metadata.max.age.ms in the background: topics may have new partitions."""
@@ -427,6 +431,8 @@ class Cluster:
         retry = Retry(self, f"leader of {topic_partition}", deadline, appear_ms=appear_ms)
         topic = await self.topic(topic_partition.topic, deadline=deadline, may_create=False, appear_ms=appear_ms)
         while True:
+            if self._connections.is_closed:
+                raise ClientClosed()
             leader = self.metadata.leader(topic_partition)
             if leader is not None:
                 return leader

@@ -191,6 +191,11 @@ class Connections:
         except KafkaError as error:
             self._failed(endpoint, error)
             raise
+        except asyncio.CancelledError:
+            if self.is_closed:
+                # To the calls that wait for it: none of them was cancelled.
+                raise ClientClosed() from None
+            raise
         if self.is_closed:
             connection.close()
             raise ClientClosed()
