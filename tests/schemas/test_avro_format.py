@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from einmal.schemas.avro_format import AvroDecoder, AvroSchema
 from einmal.schemas.columns import Unknown, rescued_text
-from einmal.schemas.errors import BadRow, InvalidText, MalformedValue, OutOfRange, SchemaError, UnusableSchema
+from einmal.schemas.errors import (
+    BadRow,
+    InvalidText,
+    MalformedValue,
+    OutOfRange,
+    SchemaError,
+    UnusableSchema,
+    ValueTooLarge,
+)
+from einmal.wire.record_batch import encode_varint
 from tests.schemas.beside_java.avro_pairs import Generator, text
 
 
@@ -144,6 +153,19 @@ def test_a_decimal_without_digits_is_bytes(digits: dict[str, Any]) -> None:
         return
     assert schema.column.ddl == "binary"
     assert AvroDecoder(schema).decode(b"\x02a").value == b"a"
+
+
+@pytest.mark.parametrize("kind", ["array", "map"])
+def test_items_of_few_bytes_have_no_more_columns_than_memory(kind: str) -> None:
+    """One item of a byte has a value for each of 1,000 fields."""
+    fields = [{"name": f"f{at}", "type": "null"} for at in range(1_000)] + [{"name": "x", "type": "int"}]
+    item = {"type": "record", "name": "R", "fields": fields}
+    schema = AvroSchema(json.dumps({"type": kind, "items" if kind == "array" else "values": item}))
+    few, many = (encode_varint(count) + (b"\x0e" if kind == "array" else b"\x02k\x0e") * count for count in (10, 8_370))
+    assert len(AvroDecoder(schema).decode(few + b"\0").value) == (10 if kind == "array" else 1)
+    # Each of the two would be small enough.
+    with pytest.raises(ValueTooLarge, match="8,388,608 values"):
+        AvroDecoder(schema).decode(few + many + b"\0")
 
 
 @pytest.mark.parametrize(

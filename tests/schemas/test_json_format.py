@@ -252,6 +252,21 @@ def test_a_value_that_is_too_large_is_not_parsed() -> None:
         JsonDecoder("{}", Limits(size=10)).decode(b'"0123456789"')
 
 
+def test_items_of_few_bytes_have_no_more_columns_than_memory() -> None:
+    """One item of three bytes has a value for each of 1,000 columns."""
+    item = {"type": "object", "properties": {f"f{at}": TEXT for at in range(1_000)}}
+    decoder = JsonDecoder(json.dumps({"type": "array", "items": {"type": "array", "items": item}}))
+
+    def decoded(*counts: int) -> Any:
+        arrays = ("[" + ",".join(["{}"] * count) + "]" for count in counts)
+        return decoder.decode(f"[{','.join(arrays)}]".encode()).value
+
+    assert [len(items) for items in decoded(10, 20)] == [10, 20]
+    # Each of the two would be small enough.
+    with pytest.raises(ValueTooLarge, match="8,388,608 values"):
+        decoded(10, 8_380)
+
+
 @pytest.mark.parametrize(
     "schema", ["", "[]", '{"type": 7}', '{"$ref": "http://127.0.0.1/x"}', '{"$ref": "#/nowhere"}', '{"pattern": "("}']
 )

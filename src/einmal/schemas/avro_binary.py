@@ -123,12 +123,16 @@ def read_index(raw: bytes, at: int, count: int, what: str) -> tuple[int, int]:
     return index, at + 1
 
 
-def array_of(item: Read) -> Read:
+def array_of(item: Read, width: int) -> Read:
+    """``width``: values that an item has in the row."""
+
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[list[Any], int]:
         values: list[Any] = []
-        inside = Unknown()
+        inside = unknown.inside()
         count, end, at = _block(raw, at, unknown)
         while count:
+            # A count may lie, and each item has a byte.
+            unknown.count(min(count, len(raw)) * width)
             for _ in range(count):
                 value, at = item(raw, at, inside)
                 if inside.fields:
@@ -141,14 +145,16 @@ def array_of(item: Read) -> Read:
     return read
 
 
-def map_of(item: Read) -> Read:
-    """A key that comes again replaces the value before."""
+def map_of(item: Read, width: int) -> Read:
+    """A key that comes again replaces the value before. ``width``: see ``array_of``."""
 
     def read(raw: bytes, at: int, unknown: Unknown) -> tuple[dict[str, Any], int]:
         values: dict[str, Any] = {}
-        inside = Unknown()
+        inside = unknown.inside()
         count, end, at = _block(raw, at, unknown)
         while count:
+            # A count may lie, and each item has a byte.
+            unknown.count(min(count, len(raw)) * width)
             for _ in range(count):
                 key, at = read_string(raw, at, unknown)
                 values[key], at = item(raw, at, inside)

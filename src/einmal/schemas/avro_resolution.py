@@ -145,9 +145,10 @@ def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
         case "record", "record":
             return _of_record(writer, reader, path, as_json)
         case "array", "array":
-            return array_of(_resolved(writer["items"], reader["items"], f"{path}[]", as_json))
+            return array_of(_resolved(writer["items"], reader["items"], f"{path}[]", as_json), _width(reader["items"]))
         case "map", "map":
-            entries = map_of(_resolved(writer["values"], reader["values"], f"{path}[]", as_json))
+            values = _resolved(writer["values"], reader["values"], f"{path}[]", as_json)
+            entries = map_of(values, _width(reader["values"]))
             return entries if as_json else _converted(entries, lambda value, _: list(value.items()))
         case "enum", "enum" if _same_name(writer, reader):
             return _of_enum(writer, reader, path)
@@ -156,6 +157,16 @@ def _resolved(writer: Node, reader: Node, path: str, as_json: bool) -> Read:
         case written, declared if written in PRIMITIVES and declared in (written, *_PROMOTED.get(written, ())):
             return _of_scalar(writer, reader, path, as_json)
     return _mismatch(f"{path}: it was written as {kinds[0]}, and {kinds[1]} is declared")
+
+
+def _width(node: Node) -> int:
+    """Values that one of a type has, but for those of its arrays and maps."""
+    match node["type"]:
+        case "record":
+            return 1 + sum(_width(field["type"]) for field in node["fields"])
+        case "union":
+            return max((_width(branch) for branch in node["branches"]), default=1)
+    return 1
 
 
 def _mismatch(why: str) -> Read:

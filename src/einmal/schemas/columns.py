@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from einmal.schemas.errors import OutOfRange, UnknownField, WrongType
+from einmal.schemas.errors import OutOfRange, UnknownField, ValueTooLarge, WrongType
 
 _INT32: Final = (-(2**31), 2**31 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
@@ -27,12 +27,31 @@ _UNKNOWN_MAX: Final = 100
 """Unknown fields that one record reports; more of them are one too many for a schema that has drifted."""
 
 
+_VALUES_MAX: Final = 8 * 1024 * 1024
+"""Values of one row below arrays and maps, with those that its record lacks: an item of two bytes can lack a thousand.
+A record has no more of its own."""
+
+
 @dataclass(slots=True)
 class Unknown:
     """Fields of one record that its schema does not have, by their path in the schema. Below an array or a map, whose
-    path ends in ``[]``, such a field has a dict of its values by position or by key."""
+    path ends in ``[]``, such a field has a dict of its values by position or by key. ``whole``: of the whole record,
+    which counts its values."""
 
     fields: dict[str, Any] = field(default_factory=dict)
+    whole: Unknown | None = None
+    values: int = 0
+
+    def inside(self) -> Unknown:
+        """Return an empty one for the items of an array or a map, one after the other."""
+        return Unknown(whole=self.whole or self)
+
+    def count(self, values: int) -> None:
+        """Raises ValueTooLarge."""
+        whole = self.whole or self
+        whole.values += values
+        if whole.values > _VALUES_MAX:
+            raise ValueTooLarge(f"more than {_VALUES_MAX:,} values in arrays and maps, with those that are not set")
 
     def add(self, path: str, value: Any) -> None:
         if len(self.fields) >= _UNKNOWN_MAX:
@@ -56,12 +75,14 @@ Convert = Callable[[Any, Unknown], Any]
 @dataclass(frozen=True, slots=True)
 class ColumnType:
     """``ddl``: the type in Spark's DDL. ``at``: from a path in the record to the function that converts its values.
+    ``width``: values that one of it has, but for those of its arrays and maps.
 
     Paths are fixed once for a schema: to build them for each row would take longer than the conversion.
     """
 
     ddl: str
     at: Callable[[str], Convert]
+    width: int = 1
 
 
 def scalar(kind: str, convert: Callable[[Any], Any]) -> ColumnType:
@@ -92,6 +113,7 @@ def array(item: ColumnType) -> ColumnType:
                 return None
             if not isinstance(value, list | tuple):
                 raise WrongType(f"{path}: a {type(value).__name__} is no array")
+            unknown.count(len(value) * item.width)
             return [converted for _, converted in converted_items(enumerate(value), inner, unknown)]
 
         return convert
@@ -111,6 +133,7 @@ def mapping(item: ColumnType, key: ColumnType | None = None) -> ColumnType:
                 return None
             if not isinstance(value, Mapping):
                 raise WrongType(f"{path}: a {type(value).__name__} is no map")
+            unknown.count(len(value) * item.width)
             items: Iterable[tuple[Any, Any]] = value.items()
             if key_of is not None:
                 items = [(_key_text(key_of(name, unknown)), map_value) for name, map_value in items]
@@ -128,7 +151,7 @@ def _key_text(key: Any) -> str:
 
 def converted_items(items: Iterable[tuple[Any, Any]], convert: Convert, unknown: Unknown) -> list[tuple[Any, Any]]:
     """The items of an array or a map, converted, by position or by key."""
-    inside = Unknown()
+    inside = unknown.inside()
     converted = []
     for key, value in items:
         converted.append((key, convert(value, inside)))
@@ -158,7 +181,7 @@ def struct(fields: Mapping[str, ColumnType]) -> ColumnType:
         return convert
 
     inner = ",".join(f"{_quoted(name)}:{column.ddl}" for name, column in fields.items())
-    return ColumnType(f"struct<{inner}>", at)
+    return ColumnType(f"struct<{inner}>", at, 1 + sum(column.width for column in fields.values()))
 
 
 def _quoted(name: str) -> str:
