@@ -73,6 +73,12 @@ def test_a_good_row_has_its_values() -> None:
     assert not unknown
 
 
+def test_a_time_may_have_the_small_letters_of_rfc_3339() -> None:
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 600_000, tzinfo=datetime.UTC)
+    for text in ("2026-01-02T03:04:05.6Z", "2026-01-02t03:04:05.6z", "2026-01-02t04:04:05.600000+01:00"):
+        assert DECODER.decode(json.dumps({"id": 1, "at": text}).encode()).value["at"] == moment
+
+
 def test_unknown_fields_are_drift_also_where_the_schema_excludes_them() -> None:
     value, unknown = DECODER.decode(b'{"id": 1, "extra": {"a": 1}, "place": {"x": 1, "z": 2}}')
     assert value["place"] == {"x": 1.0, "inner": None}

@@ -240,7 +240,8 @@ def moment_of(text: str) -> datetime.datetime:
     """ISO 8601. Raises ValueError, and OverflowError for digits below a microsecond: Python would drop them."""
     if (match := _FINER.search(text)) and match[1].strip("0"):
         raise OverflowError
-    return datetime.datetime.fromisoformat(text)
+    # RFC 3339 allows small letters.
+    return datetime.datetime.fromisoformat(text.upper())
 
 
 def _date(value: Any) -> datetime.date:
