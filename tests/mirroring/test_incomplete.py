@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from zlib import crc32
@@ -330,6 +331,35 @@ def test_committed_records_behind_an_open_transaction_are_no_success(
     assert values(clusters.target, flow.remote_topic(topic)) == [b"v"]
     # The marker of the aborted transaction is no record that could be lost.
     assert fail_over_now(clusters, flow) == []
+
+
+def test_a_transaction_that_takes_longer_than_it_may_is_made_smaller(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(clusters.source, "slow")
+    expected = [f"{index}" * 1_000 for index in range(9)]
+    for value in expected:
+        write(clusters.source, "slow", value)
+    append, late = KafkaCommitPoint.append, "the batch took 901 s, its transaction may 900 s"
+    timed_out: list[int] = []
+
+    def append_slowly(self: KafkaCommitPoint, identity: Any, batches: Any) -> Any:
+        taken = list(batches)
+        if (size := sum(len(batch) for _, batch in taken)) > 5_000:
+            timed_out.append(size)
+            raise SinkFailed(str(error_for(ErrorCode.invalid_producer_epoch, "Produce")))
+        return append(self, identity, taken)
+
+    monkeypatch.setattr(KafkaCommitPoint, "append", append_slowly)
+    monkeypatch.setattr(KafkaCommitPoint, "overdue", lambda self: late)
+    notices: list[MirrorNotice] = []
+    flow = replace(flow_of("slow"), offsets_max=16)
+    run_to_the_end(mirror(clusters, flow, notices))
+    assert len(timed_out) == 1
+    assert [notice.text for notice in notices if notice.kind is NoticeKind.STUCK] == [
+        f"{flow.name}: {late}: it has up to 4 offsets of each partition from now on; trying again"
+    ]
+    assert values(clusters.target, flow.remote_topic("slow")) == [value.encode() for value in expected]
 
 
 def test_a_group_is_ready_only_where_it_would_resume_as_at_the_source(clusters: Clusters) -> None:

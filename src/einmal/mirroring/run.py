@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
@@ -33,6 +34,12 @@ from einmal.types import TopicPartition
 from einmal.wire.errors import WireError
 
 _TRANSACTION: Final = (*VERBS, effects.CopyRecords, effects.SaveMaps, effects.CommitGroupOffsets)
+_IN_TRANSACTION: Final = (
+    effects.CopyRecords,
+    effects.SaveMaps,
+    effects.CommitGroupOffsets,
+    protocol.WriteCommitRecord,
+)
 _POLL_S: Final = 0.2
 """Between two looks at a source that has nothing new."""
 _RESTARTS_MAX: Final = 5
@@ -41,6 +48,8 @@ _REPORTED_MAX: Final = 1_000
 _PAUSES_S: Final = DoublingPauses(_POLL_S, 10.0)
 STALLED_S: Final = 45.0
 """Until a process that is to end when everything is copied gives up where nothing is."""
+_SHARE: Final = 4
+"""By how much the next transaction is smaller where one took longer than it may."""
 _NAMED_MAX: Final = 8
 _HINT_ASIDE: Final = "correct the cause, or exclude the topic: topics.exclude"
 _HINT_GROUPS: Final = "permit READ of these groups at the target, or exclude them: groups.exclude"
@@ -98,6 +107,8 @@ class MirrorProcess:
         """Since the last commit."""
         self._has_left_out = False
         """Whether this run has begun to leave something out."""
+        self._overdue = ""
+        """Why this run's transaction has timed out, where a smaller one may not."""
         self._failure = ""
         self._failing: tuple[type, ...] = ()
         self._failures = 0
@@ -135,7 +146,7 @@ class MirrorProcess:
             machine = MirrorMachine(
                 self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups, self._copied
             )
-            self._has_left_out = False
+            self._has_left_out, self._overdue = False, ""
             try:
                 target.prepare()
                 if not self._has_run:
@@ -155,7 +166,7 @@ class MirrorProcess:
             finally:
                 target.end_run()
             held = machine.held
-            if not self._has_left_out:
+            if not self._has_left_out and not self._overdue:
                 self._restarts += 1
             self.stop.wait(_PAUSES_S.after(self._restarts))
 
@@ -175,6 +186,8 @@ class MirrorProcess:
                 if self._has_left_out and effect.may_restart:
                     # The next run leaves it out from the start.
                     return
+                if self._overdue and effect.may_restart:
+                    return self._shrink()
                 if not effect.may_restart or self._restarts >= _RESTARTS_MAX:
                     raise MirrorStopped(effect.reason, effect.hint)
                 self._stuck(f"{effect.reason}; {effect.hint}")
@@ -198,6 +211,13 @@ class MirrorProcess:
         self._failures += 1
         name = self._flow.name
         self._tell(MirrorNotice(NoticeKind.STUCK, name, f"{name}: {text.rstrip('.')}; trying again"))
+
+    def _shrink(self) -> None:
+        """Copy less in a transaction: of a slow target, or under a quota, the same one would time out again."""
+        self._flow = replace(self._flow, offsets_max=self._flow.offsets_max // _SHARE)
+        # The time that it took was no standstill.
+        self._seen_s = 0.0
+        self._stuck(f"{self._overdue}: it has up to {self._flow.offsets_max} offsets of each partition from now on")
 
     def _note_healed(self, machine: MirrorMachine) -> None:
         scans = machine.progress.scans
@@ -341,6 +361,9 @@ class MirrorProcess:
             return protocol.Failed(str(error), will_again=True)
         if isinstance(event, effects.RecordsCopied):
             self._note_answered(effect)
+        elif isinstance(event, protocol.Failed) and isinstance(effect, _IN_TRANSACTION):
+            self._overdue = target.target.overdue() if self._flow.offsets_max >= _SHARE else ""
+            event = replace(event, will_again=event.will_again or bool(self._overdue))
         match effect:
             case protocol.WriteCommitRecord(_, record):
                 self._record = record
