@@ -168,7 +168,8 @@ def test_any_text_survives() -> None:
     write(Profiles("p", {"p": texts}))
     assert read().settings["p"] == texts
     assert tomllib.loads(path().read_text())["profiles"]["p"] == texts
-    with pytest.raises(typer.BadParameter, match="is not UTF-8"):
-        write(Profiles("p", {"p": {"a": "\udc80"}}))
+    with pytest.raises(typer.BadParameter, match="is not UTF-8") as failed:
+        write(Profiles("p", {"p": {"a": "\udc80", "sasl.password": "hunter2"}}))
+    assert "hunter2" not in str(failed.value)
     assert read().settings["p"] == texts
     assert os.listdir(path().parent) == [path().name]

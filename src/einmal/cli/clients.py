@@ -345,7 +345,9 @@ def failures_reported() -> Iterator[None]:
         print_error(error)
         raise typer.Exit(1) from error
     except UnicodeEncodeError as error:
-        raise typer.BadParameter(f"{error.object!a} is not UTF-8, in which Kafka has its names") from error
+        # The text around it may be a password.
+        wrong = error.object[error.start : error.end]
+        raise typer.BadParameter(f"a text with {wrong!a} is not UTF-8, in which Kafka has its texts") from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:

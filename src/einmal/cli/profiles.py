@@ -137,7 +137,9 @@ def write(profiles: Profiles) -> None:
     try:
         content = text.encode()
     except UnicodeEncodeError as error:
-        raise typer.BadParameter(f"{error.object!a} is not UTF-8") from error
+        # The text around it has secrets, those of the other profiles, too.
+        wrong = error.object[error.start : error.end]
+        raise typer.BadParameter(f"a setting with {wrong!a} is not UTF-8") from error
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # mkstemp makes files that only their owner may read.

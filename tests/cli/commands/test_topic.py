@@ -449,6 +449,16 @@ def test_an_alteration_that_is_refused_in_part_changes_nothing(both: Cli) -> Non
     assert any("retention.ms: set by -c and taken back by -d" in line for line in failed.errors)
 
 
+def test_bytes_of_the_arguments_are_those_of_key_and_header(cli: Cli) -> None:
+    """As those of stdin and of --key-delimiter: a shell passes any bytes but NUL."""
+    name = unique("bytes")
+    cli("topic", "create", name)
+    cli("topic", "produce", name, "-k", os.fsdecode(b"\xff"), "-H", os.fsdecode(b"h=\xfe"), stdin="x\n")
+    (line,) = cli("topic", "consume", name, "-o", "start:end", "--format", "json").lines
+    record = json.loads(line)
+    assert (record["key"], record["headers"]) == ({"hex": "ff"}, [{"key": "h", "value": {"hex": "fe"}}])
+
+
 def test_a_misspelt_setting_is_not_taken_back_without_a_word(both: Cli) -> None:
     name = unique("misspelt")
     both("topic", "create", name, "-c", "retention.ms=5000")

@@ -58,3 +58,14 @@ def test_a_password_that_is_none_is_refused(cli: Cli, stdin: str) -> None:
 def test_iterations_have_bounds(cli: Cli, iterations: str) -> None:
     result = cli("user", "create", "gus", "--iterations", iterations, stdin="x", status=1)
     assert result.errors[0].startswith("error: UNACCEPTABLE_CREDENTIAL (93)")
+
+
+@pytest.mark.parametrize("options", [(), ("--password-file", "-")])
+def test_no_error_shows_a_password(cli: Cli, options: tuple[str, ...]) -> None:
+    failed = cli("user", "create", "hal", *options, stdin=b"hunter\xff\n", status=2)
+    assert any("the password is not UTF-8" in line for line in failed.errors)
+    assert not any("hunter" in line for line in failed.errors)
+    too_long = cli("user", "create", "hal", *options, stdin=b"\xc3\xbc" * 9_000, status=2)
+    assert any("more than 4096 characters" in line for line in too_long.errors)
+    secret = cli("user", "list", "-X", "client.id=hunter\udcff", status=2)
+    assert any("a text with '\\udcff' is not UTF-8" in line for line in secret.errors)

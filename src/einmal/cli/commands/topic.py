@@ -317,7 +317,11 @@ def produce(
 
     if key_delimiter == "":
         raise typer.BadParameter("--key-delimiter cannot be empty")
-    fixed = {"key": key, "partition": partition, "headers": [_header(header) for header in headers or ()]}
+    fixed = {
+        "key": None if key is None else os.fsencode(key),
+        "partition": partition,
+        "headers": [_header(header) for header in headers or ()],
+    }
     lines = _lines(key_delimiter, fixed, tombstone)
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = config_of(brokers, settings, command_config, "ProducerSettings")
@@ -387,7 +391,7 @@ def _lines(delimiter: str | None, fixed: dict[str, Any], tombstone: bool) -> Ite
 
 def _header(text: str) -> tuple[str, bytes]:
     name, value = key_and_value(text)
-    return name, value.encode()
+    return name, os.fsencode(value)
 
 
 # --- consume ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 user = typer.Typer(cls=WithAliases, help="Users with SCRAM passwords: list, create, delete.", no_args_is_help=True)
 
 _PASSWORD_MAX: Final = 4_096
+_PASSWORD_BYTES_MAX: Final = 4 * _PASSWORD_MAX
+_TOO_LONG: Final = f"the password has several lines, or more than {_PASSWORD_MAX} characters"
 
 
 class Mechanism(StrEnum):
@@ -116,17 +118,27 @@ def _password(user: str, source: str | None) -> str:
     if source is None and sys.stdin.isatty():
         return _from_prompt(user)
     if source is None:
-        text = sys.stdin.readline(_PASSWORD_MAX + 1)
+        text = _decoded(sys.stdin.buffer.readline(_PASSWORD_BYTES_MAX + 1))
     elif source == "-":
-        text = sys.stdin.read(_PASSWORD_MAX + 1)
+        text = _decoded(sys.stdin.buffer.read(_PASSWORD_BYTES_MAX + 1))
     else:
         text = _from_file(source)
     password = text.rstrip("\r\n")
     if not password:
         raise typer.BadParameter("the password is empty")
     if len(text) > _PASSWORD_MAX or "\n" in password:
-        raise typer.BadParameter(f"the password has several lines, or more than {_PASSWORD_MAX} characters")
+        raise typer.BadParameter(_TOO_LONG)
     return password
+
+
+def _decoded(password: bytes) -> str:
+    """The text of stdin, as that of a file, whatever the locale is. Raises typer.BadParameter."""
+    if len(password) > _PASSWORD_BYTES_MAX:
+        raise typer.BadParameter(_TOO_LONG)
+    try:
+        return password.decode()
+    except UnicodeDecodeError:
+        raise typer.BadParameter("the password is not UTF-8") from None
 
 
 def _from_file(source: str) -> str:
