@@ -239,7 +239,7 @@ class KafkaReader(DataSourceReader):
 
 
 class RangeGone(DataLoss):
-    """Where the reader has arrived the log has no offsets; it may have others of the range."""
+    """Under failOnDataLoss=false: the log has no offsets where the reader has arrived, perhaps others of the range."""
 
 
 class StillOpen(Exception):
@@ -320,7 +320,7 @@ def _log_lost(lost: str) -> None:
 def _batches(
     options: SourceOptions, topic_partition: TopicPartition, wanted: Bounds, topic_id: str | None
 ) -> Iterator[RawBatch]:
-    """Raises DataLoss, RangeGone among it, and StillOpen."""
+    """Raises DataLoss, RangeGone where there may be more to read, and StillOpen."""
     topic_ids = {} if topic_id is None else {topic_partition.topic: uuid_of(topic_id)}
     with range_reader(options.client) as reader:
         settle()
@@ -330,7 +330,8 @@ def _batches(
             why = "the topic was deleted, or deleted and created again, after the batch was planned"
             raise DataLoss(unreadable(topic_partition, *wanted, f"{why} ({error.name})")) from error
         except OffsetOutOfRange as error:
-            raise RangeGone(_out_of_range(options, topic_partition, wanted)) from error
+            gone = DataLoss if options.fail_on_data_loss else RangeGone
+            raise gone(_out_of_range(options, topic_partition, wanted)) from error
         except RetriableError as error:
             if error.code is not ErrorCode.offset_not_available:
                 raise
