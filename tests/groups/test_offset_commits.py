@@ -81,6 +81,15 @@ def test_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
     assert shard.log == []
 
 
+def test_a_group_that_has_only_offsets_has_no_such_member() -> None:
+    shard = shard_at_once()
+    assert shard.commit(1) is ErrorCode.none
+    unknown, not_found = ErrorCode.unknown_member_id, ErrorCode.group_id_not_found
+    assert shard.commit(2, generation_id=3, member_id="m", unknown_group=not_found) is unknown
+    assert shard.txn_commit(2, producer(), generation_id=3, member_id="m") is unknown
+    assert shard.fetch() == 1
+
+
 def test_the_empty_group_commits_outside_transactions_only() -> None:
     shard = shard_at_once()
     assert shard.commit(1, group_id="") is ErrorCode.none

@@ -157,7 +157,11 @@ class OffsetCommits:
             return ErrorCode.invalid_commit_offset_size
         group = self._groups.get(request.group_id)
         if group is None:
-            return request.unknown_group if request.generation_id >= 0 else ErrorCode.none
+            if request.generation_id < 0:
+                return ErrorCode.none
+            # With offsets it is a group without members, whose consumers join again; they give up where there is none.
+            is_known = self._offsets.has_any(request.group_id)
+            return ErrorCode.unknown_member_id if is_known else request.unknown_group
         return group.commit_refusal(request, is_transactional=is_transactional)
 
     def _commit(
