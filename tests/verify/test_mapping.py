@@ -13,6 +13,7 @@ from einmal.verify.pipeline.mapping import (
     InputRecords,
     MappingWrong,
     OutputRecord,
+    canonical,
     function,
     identity,
     projection,
@@ -201,3 +202,8 @@ def test_versions_of_one_row_are_in_their_order(outputs: Sequence[Output], is_re
 def test_an_order_needs_values_that_come_from_one_record() -> None:
     ordered = OutputComparison(located, InputRecords(_VERSIONS, is_ordered=True), query("SELECT key FROM input"))
     assert list(ordered.anomalies([(_OUT, 0, "8"), (_OUT, 1, "7"), (_OUT, 2, "7")])) == []
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1e99999999999999999999", '{"a":1e99999999999999999999}'])
+def test_output_that_nobody_can_parse_is_text(text: str) -> None:
+    assert canonical(text) == text
