@@ -136,7 +136,7 @@ def test_a_query_that_is_started_again_leaves_no_connection_open(
         for _ in range(3):
             watch.starting("again", None)  # type: ignore[arg-type]
             (pipeline,) = watch.pipelines()
-            assert pipeline.ends.not_older_than(0, [{topic: {"0": 0}}]) is not None
+            assert pipeline.ends.not_older_than(0, ({topic: {"0": 0}},)) is not None
         deadline = time.monotonic() + _SOON_S
         while threading.active_count() > before + 1:
             assert time.monotonic() < deadline, threading.enumerate()
