@@ -16,6 +16,7 @@ from einmal.cli.app import app
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.running import invoke
 from tests.suite import warm
+from tests.suite.cases import each_case
 
 NOBODY = ["-b", "127.0.0.1:1", "-X", "bootstrap.timeout.ms=50"]
 ON_A_CLUSTER = [
@@ -220,3 +221,8 @@ def test_a_second_broker_on_the_same_data_or_port_gets_a_hint(tmp_path: Path) ->
             second = warm.run(["einmal", "start", *options], timeout=180)
             assert second.returncode == 1
             assert expected in second.stderr and "hint: " in second.stderr and "Traceback" not in second.stderr
+
+
+@each_case("number", ["top -d nan", "top -d inf", "top -d 1e300", "bench --scale nan"])
+def test_a_number_that_is_none_is_wrong_usage(number: str) -> None:
+    assert invoke(number.split()).exit_code == 2

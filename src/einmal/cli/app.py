@@ -197,12 +197,13 @@ def _open_closed_streams() -> None:
 
     Its number would be that of the next socket or file, into which messages would then be written.
     """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+    streams = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_WRONLY), ("stderr", "w", os.O_WRONLY))
+    for number, (name, mode, flags) in enumerate(streams):
         try:
             os.fstat(number)
         except OSError:
             # The lowest free number is taken; a child process has it, too.
-            opened = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            opened = os.open(os.devnull, flags)
             os.set_inheritable(opened, True)
             setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", closefd=False))
 
