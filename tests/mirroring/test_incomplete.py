@@ -382,6 +382,24 @@ def test_a_group_is_ready_only_where_it_would_resume_as_at_the_source(clusters: 
     assert group.state is FailoverState.BEHIND
 
 
+def test_the_lag_counts_added_partitions_and_no_topic_that_was_created_again(clusters: Clusters) -> None:
+    flow = flow_of("grown")
+    create(clusters.source, "grown")
+    write(clusters.source, "grown", "a", "b")
+    run_to_the_end(mirror(clusters, flow))
+    with Admin({"bootstrap.servers": clusters.source}) as admin:
+        admin.create_partitions({"grown": 2})
+        with Producer({"bootstrap.servers": clusters.source}) as producer:
+            producer.send("grown", "c", partition=1)
+            producer.flush()
+        assert [each.lag for each in status(clusters, flow).partitions] == [0, 1]
+        admin.delete_topics(["grown"])
+        create(clusters.source, "grown")
+    created_again = status(clusters, flow)
+    assert [each.lag for each in created_again.partitions] == [None]
+    assert [each.topic for each in created_again.left_out] == ["grown"]
+
+
 def test_a_flow_without_a_topic_is_no_success(clusters: Clusters) -> None:
     flow = flow_of("no-such-topic")
     with pytest.raises(MirrorIncomplete, match="no topic"):

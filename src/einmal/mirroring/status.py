@@ -86,7 +86,13 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
         None if source is None else {name: topic for name, topic in source.topics().items() if _accepts(flow, name)}
     )
     copied = {partition: offset for partition, offset in recorded.offsets.items() if partition.topic != OFFSETS_TOPIC}
-    ends, unanswered = ({}, {}) if source is None else source.stable_ends(copied)
+    for name, topic in (listed or {}).items():
+        if name != OFFSETS_TOPIC and recorded.source_ids.get(name) == topic.topic_id:
+            # Partitions that were added since are not copied yet.
+            copied |= {partition: UNKNOWN for partition in _partitions(name, topic) if partition not in copied}
+    # The end of another topic of that name is not compared with what is copied of the old one.
+    compared = [partition for partition in copied if not _is_another(recorded, listed or {}, partition.topic)]
+    ends, unanswered = ({}, {}) if source is None else source.stable_ends(compared)
     partitions = [
         PartitionStatus(
             partition=partition, target=_copy(flow, partition), position=max(0, position), end=ends.get(partition)
@@ -100,6 +106,14 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
         groups=_groups(flow, recorded, source, target, listed or {}),
         left_out=_left_out(recorded, listed, unanswered),
     )
+
+
+def _partitions(name: str, topic: SourceTopic) -> list[TopicPartition]:
+    return [TopicPartition(name, index) for index in range(topic.partitions)]
+
+
+def _is_another(recorded: RecordedPosition, listed: Mapping[str, SourceTopic], name: str) -> bool:
+    return name in listed and recorded.source_ids.get(name) != listed[name].topic_id
 
 
 def _accepts(flow: Flow, name: str) -> bool:
