@@ -88,6 +88,7 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key() -> None:
         (CLUSTERS, "no flow is declared"),
         (CLUSTERS + '["A->C"]\ntopics = "x"', "unknown key 'A->C.topics'"),
         (CLUSTERS.replace('"B"]', '"B", "x y"]') + FLOW, "'x y' is no alias"),
+        (CLUSTERS + 'replication.policy.separator = ""\n' + FLOW, "separator is empty"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, problem: str) -> None:

@@ -145,6 +145,10 @@ def _cluster(alias: str, section: Mapping[str, Any], problems: list[str]) -> Map
 
 
 def _policy(keys: Mapping[str, Any], problems: list[str]) -> ReplicationPolicy:
+    if not as_text(keys.get("replication.policy.separator", ".")):
+        problems.append(
+            "replication.policy.separator is empty\nhint: no topic of the other cluster could be recognised"
+        )
     try:
         return ReplicationPolicy.of(
             as_text(keys.get("replication.policy.class", DEFAULT_POLICY)),
