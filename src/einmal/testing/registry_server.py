@@ -15,6 +15,8 @@ from typing import Any, Final, Self
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _BODY_MAX: Final = 1024 * 1024
 _SCHEMAS_MAX: Final = 10_000
+_POLL_S: Final = 0.05
+"""How long closing may wait for the thread."""
 _KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
 _VERSION: Final = re.compile(r"latest|-1|[1-9]\d{0,8}")
 
@@ -109,7 +111,9 @@ class RegistryServer:
         self._server.daemon_threads = True
         self.port: int = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="schema-registry", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="schema-registry", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -80,6 +80,8 @@ _STRANGERS_MAX: Final = 64
 _LOGGED_MAX: Final = 20
 """Lines about strangers in ``_LOGGED_S``, whatever they do."""
 _LOGGED_S: Final = 10.0
+_POLL_S: Final = 0.05
+"""How long ``close`` may wait for the thread."""
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """In seconds, and probes: a machine that died silently is noticed after some 25 s."""
 
@@ -97,7 +99,9 @@ class ClaimService:
         self._server.service = self
         self._server.context = identity.context(is_server=True)
         self.address = Address(advertised, self._server.server_address[1], identity)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="einmal-claims", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="einmal-claims", daemon=True
+        )
         self._thread.start()
 
     def begin(self, transaction: OpenTransaction) -> None:
