@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,6 +24,24 @@ from tests.interop.conftest import NodeFactory
 from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
+
+
+@contextmanager
+def locked_elsewhere(producer: Producer) -> Iterator[None]:
+    """Another thread holds the locks, as it may in the moment of a fork."""
+    are_held, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with producer._lock, producer._thread._lock:
+            are_held.set()
+            may_go.wait()
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    are_held.wait()
+    yield
+    may_go.set()
+    holder.join()
 
 
 @pytest.fixture
@@ -87,6 +107,55 @@ def test_records_that_are_sent_while_the_producer_is_closed_have_an_outcome(boot
         assert all(future.done() for future in futures)
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_signal_handler_may_close_the_producer_in_the_midst_of_sending(moment: str) -> None:
+    producer = Producer(bootstrap_servers="127.0.0.1:1", bootstrap_timeout_ms=600_000)
+    first = producer.send("t", b"v")
+
+    class Interrupted(deque[Any]):
+        def append(self, record: Any) -> None:
+            if moment == "before":
+                signal.raise_signal(signal.SIGUSR1)
+            super().append(record)
+            if moment == "after":
+                signal.raise_signal(signal.SIGUSR1)
+
+    previous = signal.signal(signal.SIGUSR1, lambda *_: producer.close(flush=False))
+    try:
+        producer._queue = Interrupted(producer._queue)
+        second = producer.send("t", b"v")
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    for future in (first, second):
+        assert isinstance(future.exception(timeout=0), ClientClosed)
+    with pytest.raises(ClientClosed):
+        producer.send("t", b"v")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_that_only_closes_its_producer_ends_and_leaves_the_records_to_the_parent() -> None:
+    producer = Producer(bootstrap_servers="127.0.0.1:1", bootstrap_timeout_ms=600_000)
+    may_go_on = threading.Event()
+    producer.send("t", b"v")
+    producer._thread.wake(may_go_on.wait)
+    queued = producer.send("t", b"v")
+    with locked_elsewhere(producer):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(patient(20)))
+            try:
+                producer.close()
+                os._exit(1 if queued.done() else 0)
+            finally:
+                os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    may_go_on.set()
+    producer.close(flush=False)
+    assert isinstance(queued.exception(timeout=0), ClientClosed)
+
+
 @pytest.mark.parametrize("ending", ["", "raise SystemExit", "raise RuntimeError"])
 def test_a_program_that_ends_without_closing_its_producer_logs_how_many_records_are_lost(ending: str) -> None:
     program = f"""
@@ -112,21 +181,16 @@ def test_after_a_fork_parent_and_child_send_their_own_records_once(
         may_go_on = threading.Event()
         producer._thread.wake(may_go_on.wait)
         queued = producer.send(at.topic, b"parent", partition=0)
-        # As other threads may hold them at that moment.
-        locks = (producer._lock, producer._thread._lock)
-        for lock in locks:
-            lock.acquire()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(patient(20)))
-            try:
-                futures = [producer.send(at.topic, value, partition=0) for value in sent_by_child]
-                producer.flush()
-                os._exit(0 if all(future.done() and not future.exception() for future in futures) else 1)
-            finally:
-                os._exit(2)
-        for lock in locks:
-            lock.release()
+        with locked_elsewhere(producer):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(int(patient(20)))
+                try:
+                    futures = [producer.send(at.topic, value, partition=0) for value in sent_by_child]
+                    producer.flush()
+                    os._exit(0 if all(future.done() and not future.exception() for future in futures) else 1)
+                finally:
+                    os._exit(2)
         _, status = os.waitpid(child, 0)
         may_go_on.set()
         producer.flush()

@@ -70,6 +70,11 @@ class LoopThread(Generic[ClientT]):
         return self._is_closed
 
     @property
+    def is_of_this_process(self) -> bool:
+        """False: it was made before a fork, and not used since."""
+        return self._process_id == os.getpid()
+
+    @property
     def _has_ended(self) -> bool:
         return self._is_closed or sys.is_finalizing()
 

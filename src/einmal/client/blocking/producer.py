@@ -1,7 +1,8 @@
 """The blocking producer: the asyncio one in a thread of its own, with futures that can be waited for anywhere.
 
 ``send`` does not wait for the thread: records go through a queue and the thread is woken once for many. It blocks
-only while buffer.memory is full, at most max.block.ms. After a fork the child has a producer and a queue of its own;
+only while buffer.memory is full, at most max.block.ms. The thread takes no lock: a signal handler may close the
+producer in the midst of ``send``. After a fork the child has a producer and a queue of its own;
 the futures of earlier records have their outcomes in the parent only.
 """
 
@@ -14,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -75,9 +76,12 @@ class Producer:
 
     def _begin_queue(self) -> None:
         self._queue: deque[_Queued] = deque()
-        self._queued_bytes = 0
-        self._lock = threading.Lock()
+        self._put_bytes = 0
+        self._taken_bytes = 0
+        self._lock = threading.RLock()
+        """Taken by those who send."""
         self._is_woken = False
+        self._has_turn = False
         self._has_ended = False
         """Nobody takes records from the queue any more."""
 
@@ -101,45 +105,58 @@ class Producer:
         fixed_headers = headers_of(headers) if headers else ()
         size = record_size(key_bytes, value_bytes, fixed_headers)
         check_size(topic, size, self.settings.max_request_size, self.settings.buffer_memory)
-        if producer.buffered_bytes + self._queued_bytes + size > self.settings.buffer_memory:
+        if producer.buffered_bytes + self._put_bytes - self._taken_bytes + size > self.settings.buffer_memory:
             self._wait_for_room(size)
         future: Future[RecordMetadata] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            if self._has_ended:
-                raise ClientClosed()
+            self._put_bytes += size
             self._queue.append((future, topic, value_bytes, key_bytes, fixed_headers, partition, timestamp, size))
-            self._queued_bytes += size
             must_wake, self._is_woken = not self._is_woken, True
         if must_wake:
             self._thread.wake(self._woken, producer)
+        if self._has_ended:
+            self._fail_queued()
         return future
 
     def _woken(self, producer: aio.Producer) -> None:
-        """Inside the thread: hand over the queued records, in turns until no more arrive.
+        """Inside the thread: hand over the queued records, in turns until no more arrive."""
+        if not self._has_turn:
+            self._take_turn(producer)
 
-        At most one turn per millisecond: waking the thread for each record would cost more than sending it.
-        """
-        if self._hand_over(producer):
-            asyncio.get_running_loop().call_later(_TURN_S, self._woken, producer)
+    def _take_turn(self, producer: aio.Producer) -> None:
+        """At most one per millisecond: waking the thread for each record would cost more than sending it."""
+        self._has_turn = self._hand_over(producer)
+        if self._has_turn:
+            asyncio.get_running_loop().call_later(_TURN_S, self._take_turn, producer)
 
     def _hand_over(self, producer: aio.Producer) -> bool:
         """Inside the thread: everything queued goes to the asyncio producer, in order. False: there was nothing."""
-        with self._lock:
-            queued, self._queue = self._queue, deque()
+        queued = self._take_queued()
+        if not queued:
+            self._is_woken = False
+            # Whoever sent before this line has not woken the thread.
+            queued = self._take_queued()
             if not queued:
-                self._is_woken = False
                 return False
+            self._is_woken = True
         for ticket, topic, value, key, headers, partition, timestamp, _size in queued:
             try:
                 producer.send_with_ticket(ticket, topic, value, key, headers, partition, timestamp)
             except KafkaError as error:
                 producer.refuse(topic, error)
                 ticket.set_exception(error)
-        with self._lock:
-            # Only now: until here the records count as queued.
-            self._queued_bytes -= sum(record[-1] for record in queued)
+        # Only now: until here the records count as queued.
+        self._taken_bytes += sum(record[-1] for record in queued)
         return True
+
+    def _take_queued(self) -> list[_Queued]:
+        """Take what is queued by now, and no more: others may send faster than this takes."""
+        queue, queued = self._queue, []
+        with suppress(IndexError):  # two take at once when the producer is closed
+            for _ in range(len(queue)):
+                queued.append(queue.popleft())
+        return queued
 
     def _wait_for_room(self, size: int) -> None:
         async def wait(producer: aio.Producer) -> None:
@@ -246,15 +263,13 @@ class Producer:
         try:
             self._thread.close(end)
         finally:
-            if self._thread.is_closed:
+            if self._thread.is_closed and self._thread.is_of_this_process:
                 self._fail_queued()
 
     def _fail_queued(self) -> None:
         """The thread has ended: other threads may have queued records since."""
-        with self._lock:
-            queued, self._queue = self._queue, deque()
-            self._has_ended = True
-        for ticket, *_ in queued:
+        self._has_ended = True
+        for ticket, *_ in self._take_queued():
             ticket.set_exception(ClientClosed())
 
 
