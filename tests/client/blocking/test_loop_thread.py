@@ -140,6 +140,40 @@ def test_many_threads_may_close_it(thread: LoopThread[Twin]) -> None:
     assert not any(user.is_alive() for user in users)
 
 
+def test_whoever_closes_it_second_does_not_cut_the_first_short() -> None:
+    """It may be committing positions."""
+    has_begun = threading.Event()
+
+    class Slow(Twin):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_end = asyncio.Event()
+            self.has_ended = False
+
+        async def close(self) -> None:
+            if self.is_closed:
+                # As the clients do, which are closed already.
+                self.may_end.set()
+                return
+            self.is_closed = True
+            has_begun.set()
+            await self.may_end.wait()
+            # As long as a commit takes: nothing announces that the one behind did not wait.
+            await asyncio.sleep(0.2)
+            self.has_ended = True
+
+    thread = LoopThread(Slow, "slow")
+    twin = thread.client
+    users = [threading.Thread(target=thread.close, daemon=True) for _ in range(2)]
+    users[0].start()
+    has_begun.wait(patient(20))
+    users[1].start()
+    for user in users:
+        user.join(patient(20))
+    assert not any(user.is_alive() for user in users)
+    assert twin.has_ended
+
+
 def test_closing_from_inside_is_refused_and_changes_nothing(thread: LoopThread[Twin]) -> None:
     with pytest.raises(InvalidState, match="wait for itself"):
         thread.call(lambda _: thread.close())

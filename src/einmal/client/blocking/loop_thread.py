@@ -27,7 +27,7 @@ _CANCELLING_S: Final = 5.0
 
 
 class Closable(Protocol):
-    async def close(self) -> None: ...
+    def close(self) -> Coroutine[Any, Any, None]: ...
 
 
 ClientT = TypeVar("ClientT", bound=Closable)
@@ -48,12 +48,14 @@ class LoopThread(Generic[ClientT]):
         self._is_closed = False
         self._calls: set[Future[Any]] = set()
         """The calls that are under way."""
+        self._closings: list[asyncio.Task[None]] = []
         _ALL.add(self)
 
     def forked(self) -> None:
         """Inside the child of a fork: a thread of the parent may have held the lock."""
         self._lock = threading.RLock()
         self._calls = set()
+        self._closings = []
 
     @property
     def client(self) -> ClientT:
@@ -156,10 +158,17 @@ class LoopThread(Generic[ClientT]):
             if self._client is not None and self._process_id == os.getpid():
                 # Another thread may be closing it, too.
                 with contextlib.suppress(ClientClosed):
-                    self.run(end or (lambda client: client.close()))
+                    self.run(lambda client: self._close_inside(client, end))
         finally:
             self._is_closed = True
             self._end_thread()
+
+    async def _close_inside(self, client: ClientT, end: Callable[[ClientT], Coroutine[Any, Any, None]] | None) -> None:
+        """Close the client, and wait for whoever has begun before: ending the thread would cut it short."""
+        closing = asyncio.get_running_loop().create_task(client.close() if end is None else end(client))
+        self._closings.append(closing)
+        await asyncio.wait(self._closings)
+        await closing
 
     def _end_thread(self) -> None:
         if self._process_id != os.getpid():
