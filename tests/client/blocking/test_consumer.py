@@ -38,6 +38,19 @@ class Expired(Exception):
     """As signal handlers raise it, such as those of task queues with a time limit."""
 
 
+def test_a_signal_handler_may_close_the_consumer_and_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1")
+
+    def interrupted(_start: Any) -> None:
+        monkeypatch.undo()
+        consumer.close()
+        raise SystemExit(0)
+
+    monkeypatch.setattr(consumer._thread, "run", interrupted)
+    with pytest.raises(SystemExit):
+        consumer.poll(20_000)
+
+
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, Expired])
 def test_records_of_a_poll_that_is_interrupted_are_not_committed(
     interruption: type[BaseException], bootstrap: str, name: NameFactory, monkeypatch: pytest.MonkeyPatch

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from einmal.client.aio import consumer as aio
 from einmal.client.aio.consuming import rebalancing
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
-from einmal.client.errors import KafkaError
+from einmal.client.errors import ClientClosed, KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.records import ConsumerRecord, GroupMetadata, LogEnds, OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import TopicPartition
@@ -89,7 +90,8 @@ class Consumer:
             raise
         except BaseException:
             # A signal handler has raised it. Their positions have moved, and closing may commit them.
-            self._thread.call(lambda consumer: consumer.give_back(polled))
+            with suppress(ClientClosed):  # the handler has closed it
+                self._thread.call(lambda consumer: consumer.give_back(polled))
             raise
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
