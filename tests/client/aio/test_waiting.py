@@ -117,7 +117,8 @@ class SilentNetwork(TcpNetwork):
         await asyncio.Event().wait()
 
 
-async def test_closing_a_client_that_connects_cancels_no_call() -> None:
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_closing_a_client_that_connects_cancels_no_call(turns: int) -> None:
     """A task group takes a cancelled task for one that is over."""
     async with asyncio.timeout(patient(20)):
         at = TopicPartition("t", 0)
@@ -130,13 +131,27 @@ async def test_closing_a_client_that_connects_cancels_no_call() -> None:
             asyncio.create_task(consumer.end_offsets(at)),
             asyncio.create_task(writer.append(at, batch)),
         ]
-        for _ in range(3):
+        for _ in range(turns):
             await asyncio.sleep(0)
         for client in (admin, consumer, writer):
             await client.close()
         for call in calls:
             with pytest.raises(ClientClosed):
                 await call
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_closing_a_client_that_waits_for_a_leader_cancels_no_call(turns: int) -> None:
+    async with asyncio.timeout(patient(20)):
+        writer = PartitionWriter({"bootstrap.servers": NOWHERE}, network=SilentNetwork())
+        writer._cluster.metadata.topics["t"] = TopicMetadata("t", UUID(int=7), {0: PartitionMetadata(0, leader=-1)})
+        batch = encode_batch([NewRecord(None, b"v", 1, ())])
+        appending = asyncio.create_task(writer.append(TopicPartition("t", 0), batch))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await writer.close()
+        with pytest.raises(ClientClosed):
+            await appending
 
 
 async def test_closing_a_writer_ends_the_calls_that_wait() -> None:

@@ -436,7 +436,8 @@ class Cluster:
             leader = self.metadata.leader(topic_partition)
             if leader is not None:
                 return leader
-            await self.refresh_soon()
+            # It may have ended by closing.
+            await asyncio.wait([self.refresh_soon()])
             if self.metadata.leader(topic_partition) is None:
                 is_there = topic_partition.partition in topic.partitions
                 code = ErrorCode.leader_not_available if is_there else ErrorCode.unknown_topic_or_partition

@@ -132,7 +132,13 @@ class Connections:
             self._opening[endpoint] = opening
             opening.add_done_callback(lambda done: self._opened(endpoint, done))
         # Several requests may wait for one connection: a cancelled one must not close it for the others.
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if self.is_closed and opening.cancelled():
+                # Closing has cancelled the attempt, and nobody the calls that wait for it.
+                raise ClientClosed() from None
+            raise
 
     async def connect_any(self, endpoints: Sequence[LaneEndpoint], avoid: Iterable[Connection] = ()) -> Connection:
         """A connection to one of these brokers, for a request that should not wait. Raises Disconnected.
@@ -190,11 +196,6 @@ class Connections:
             raise
         except KafkaError as error:
             self._failed(endpoint, error)
-            raise
-        except asyncio.CancelledError:
-            if self.is_closed:
-                # To the calls that wait for it: none of them was cancelled.
-                raise ClientClosed() from None
             raise
         if self.is_closed:
             connection.close()
