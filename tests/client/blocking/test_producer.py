@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from einmal.client import Consumer, Producer
-from einmal.client.errors import AbortableError, ClientClosed
+from einmal.client.aio import producer as aio
+from einmal.client.errors import AbortableError, ClientClosed, KafkaError, UnknownOutcome
 from einmal.client.records import RecordMetadata
 from einmal.types import TopicPartition
 from tests.client.conftest import NameFactory
@@ -77,6 +78,39 @@ def test_a_transaction_without_one_of_its_records_is_not_committed(bootstrap: st
             producer.commit_transaction()
         producer.abort_transaction()
         assert ticket.exception(timeout=0) is not None
+
+
+def test_a_commit_that_closing_cuts_off_is_of_unknown_outcome(own_node_of: NodeFactory, name: NameFactory) -> None:
+    node = own_node_of("einmal", 2)
+    producer = Producer(bootstrap_servers=node.bootstrap, transactional_id=name("id"))
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(name("topic"), b"v")
+    producer.flush()
+    raised: list[BaseException] = []
+    has_asked = threading.Event()
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction()
+        except KafkaError as error:
+            raised.append(error)
+
+    def look(twin: aio.Producer) -> None:
+        if any(connection.in_flight for connection in twin._cluster._connections._open.values()):
+            has_asked.set()
+
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        committing = threading.Thread(target=commit, daemon=True)
+        committing.start()
+        while not has_asked.is_set():
+            producer._thread.call(look)
+        producer.close()
+        committing.join(patient(20))
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+    assert isinstance(raised[0], UnknownOutcome)
 
 
 def test_records_that_are_sent_while_the_producer_is_closed_have_an_outcome(bootstrap: str, name: NameFactory) -> None:

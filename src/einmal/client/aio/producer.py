@@ -241,6 +241,11 @@ class Producer:
             await self.abort_if_possible()
             raise
 
+    @property
+    def transaction_error(self) -> KafkaError | None:
+        """Error that the transaction keeps, such as UnknownOutcome of a cancelled commit."""
+        return None if self._transaction is None else self._transaction.error
+
     async def init_transactions_once(self) -> None:
         """``init_transactions`` unless that was done."""
         await self._transactional().initialize_once()

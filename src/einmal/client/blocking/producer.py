@@ -13,7 +13,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -204,14 +204,14 @@ class Producer:
 
     def complete_transaction(self, committed: PreparedTxnState) -> None:
         """Commit the prepared transaction if it is the one that the database has committed, else abort it."""
-        self._thread.run(lambda producer: producer.complete_transaction(committed))
+        self._thread.run(lambda producer: _or_outcome(producer, producer.complete_transaction(committed)))
 
     def commit_transaction(self) -> None:
         """Flush, then commit. Raises AbortableError (abort then), ProducerFenced, or UnknownOutcome."""
 
         async def commit(producer: aio.Producer) -> None:
             self._hand_over(producer)
-            await producer.commit_transaction()
+            await _or_outcome(producer, producer.commit_transaction())
 
         self._thread.run(commit)
 
@@ -271,6 +271,17 @@ class Producer:
         self._has_ended = True
         for ticket, *_ in self._take_queued():
             ticket.set_exception(ClientClosed())
+
+
+async def _or_outcome(producer: aio.Producer, ending: Coroutine[Any, Any, None]) -> None:
+    """Await the end of a transaction. Another thread that closes the producer cancels it: the coordinator may have
+    carried it out."""
+    try:
+        await ending
+    except asyncio.CancelledError:
+        if (error := producer.transaction_error) is not None:
+            raise error from None
+        raise
 
 
 def _close_at_exit(producer: weakref.ref[Producer]) -> None:
