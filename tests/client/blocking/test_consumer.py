@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from einmal.client import Consumer, Producer
+from einmal.client.errors import ClientClosed
 from einmal.types import TopicPartition
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
@@ -51,9 +52,22 @@ def test_a_signal_handler_may_close_the_consumer_and_end_the_program(monkeypatch
         consumer.poll(20_000)
 
 
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, Expired])
+@pytest.mark.parametrize(
+    ("interruption", "closes", "expected"),
+    [
+        (KeyboardInterrupt, False, KeyboardInterrupt),
+        (Expired, False, Expired),
+        (SystemExit, True, SystemExit),
+        (None, True, ClientClosed),
+    ],
+)
 def test_records_of_a_poll_that_is_interrupted_are_not_committed(
-    interruption: type[BaseException], bootstrap: str, name: NameFactory, monkeypatch: pytest.MonkeyPatch
+    interruption: type[BaseException] | None,
+    closes: bool,
+    expected: type[BaseException],
+    bootstrap: str,
+    name: NameFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic, group = name("interrupted"), name("group")
     at = TopicPartition(topic, 0)
@@ -66,11 +80,16 @@ def test_records_of_a_poll_that_is_interrupted_are_not_committed(
 
         def interrupted(start: Any) -> Any:
             monkeypatch.undo()
-            assert run(start)
-            raise interruption
+            records = run(start)
+            assert records
+            if closes:
+                consumer.close()
+            if interruption is not None:
+                raise interruption
+            return records
 
         monkeypatch.setattr(consumer._thread, "run", interrupted)
-        with pytest.raises(interruption):
+        with pytest.raises(expected):
             consumer.poll(20_000)
     with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="none") as consumer:
         consumer.assign([at])

@@ -28,6 +28,8 @@ class Consumer:
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.settings = parse(ConsumerSettings, config, settings)
         self._thread = LoopThread(lambda: aio.Consumer(config, **settings), "einmal-consumer")
+        self._polled: list[ConsumerRecord] = []
+        """Records of the ``poll`` that is under way."""
 
     if not TYPE_CHECKING:
 
@@ -79,13 +81,17 @@ class Consumer:
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, at most ``max.poll.records``; an empty list when none come within ``timeout_ms``."""
         polled: list[ConsumerRecord] = []
+        self._polled = polled
 
         async def poll(consumer: aio.Consumer) -> list[ConsumerRecord]:
             polled.extend(await consumer.poll(timeout_ms, max_records))
             return polled
 
         try:
-            return self._thread.run(poll)
+            records = self._thread.run(poll)
+            if self._thread.is_closed:
+                raise ClientClosed()
+            return records
         except KafkaError:
             raise
         except BaseException:
@@ -93,6 +99,8 @@ class Consumer:
             with suppress(ClientClosed):  # the handler has closed it
                 self._thread.call(lambda consumer: consumer.give_back(polled))
             raise
+        finally:
+            self._polled = []
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
@@ -160,7 +168,13 @@ class Consumer:
 
     def close(self) -> None:
         """Commit if that is automatic, leave the group, close the connections."""
-        self._thread.close()
+
+        async def end(consumer: aio.Consumer) -> None:
+            # A signal handler closes it, for one: the application does not get them.
+            consumer.give_back(self._polled)
+            await consumer.close()
+
+        self._thread.close(end)
 
 
 def _in_another_thread(callback: RebalanceCallback | None) -> rebalancing.RebalanceCallback | None:
