@@ -24,6 +24,7 @@ from einmal.security import https
 from einmal.testing.registry_server import RegistryServer
 
 FORMATS = ("JSON", "PROTOBUF")
+INFINITE = {"name": "x", "subject": "x", "version": float("inf")}
 AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
 
 
@@ -106,13 +107,23 @@ def test_what_a_schema_of_another_format_refers_to_is_not_asked_for() -> None:
             assert client(url).schema(at) == RegisteredSchema(at, kind, "{}", {})
 
 
-@pytest.mark.parametrize("references", [5, "x", {"name": "x"}, [5], [{"name": "x", "subject": "x", "version": None}]])
+@pytest.mark.parametrize(
+    "references", [5, "x", {"name": "x"}, [5], [{"name": "x", "subject": "x", "version": None}], [INFINITE]]
+)
 def test_references_that_are_none_are_no_answer(references: Any) -> None:
     with (
         answering({"/schemas/ids/1": {"schema": AVRO, "references": references}}) as url,
-        pytest.raises(RegistryUnavailable),
+        pytest.raises(RegistryUnavailable) as raised,
     ):
-        client(url).schema(1)
+        client(url.replace("//", "//user:password@")).schema(1)
+    assert "password" not in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+def test_the_truststore_counts_in_each_spelling_of_the_scheme(scheme: str) -> None:
+    settings = {"schema.registry.url": f"{scheme}://127.0.0.1:1", "schema.registry.ssl.truststore.location": "/gone"}
+    with pytest.raises(RegistryUnavailable, match="No such file"):
+        SchemaRegistry(settings, [].append).schema(1)
 
 
 def test_schemas_that_refer_to_each_other_are_asked_for_once(server: RegistryServer) -> None:

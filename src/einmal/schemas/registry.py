@@ -110,8 +110,8 @@ class SchemaRegistry:
         for reference in given if isinstance(given, list) else [given]:
             try:
                 name, subject, version = str(reference["name"]), str(reference["subject"]), int(reference["version"])
-            except (TypeError, KeyError, ValueError) as error:
-                raise RegistryUnavailable(f"{self._urls[0]}: an answer that is no schema registry's") from error
+            except (TypeError, KeyError, ValueError, OverflowError) as error:
+                raise RegistryUnavailable("an answer with references that are no schema registry's") from error
             if name in asked:
                 continue
             asked.add(name)
@@ -158,7 +158,7 @@ class SchemaRegistry:
         if user_info := self.settings.get(USER_INFO) or own_user_info:
             token = base64.b64encode(user_info.encode()).decode()
             request.add_header("Authorization", f"Basic {token}")
-        body = https.send(request, _ANSWER_MAX + 1, self._tls() if url.startswith("https:") else None)
+        body = https.send(request, _ANSWER_MAX + 1, self._tls() if request.type == "https" else None)
         if len(body) > _ANSWER_MAX:
             raise RegistryUnavailable(f"{_shown(url)}: a schema of more than {_ANSWER_MAX:,} bytes")
         try:
