@@ -183,6 +183,15 @@ def test_a_decimal_that_can_be_none_is_its_bytes(digits: dict[str, Any]) -> None
     assert AvroDecoder(empty).decode(b"ab", AvroSchema(text, declared=False)).unknown == {"$.n": b"ab"}
 
 
+def test_a_decimal_of_very_many_digits_is_refused_and_not_read_with_another_scale() -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 10_000, "scale": 5}
+    schema = AvroDecoder(AvroSchema(json.dumps(kind | {"precision": 9, "scale": 5})))
+    assert schema.decode(b"\x02\x07", AvroSchema(json.dumps(kind), declared=False)).value == Decimal("0.00007")
+    for declared in (True, False):
+        with pytest.raises(SchemaError, match="more than 10,000 digits" if not declared else "no decimal of Spark's"):
+            AvroSchema(json.dumps(kind | {"precision": 10_001}), declared=declared)
+
+
 def test_wrong_defaults_of_a_schema_that_records_were_written_with_are_not_read() -> None:
     enum = {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}
     fields = [{"name": "id", "type": "long", "default": None}, {"name": "e", "type": enum, "default": 7}]

@@ -7,6 +7,7 @@ arrays whose items take no bytes, of which a record of ten bytes could have bill
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -141,8 +142,8 @@ def _can_be_decimal(schema: Mapping[str, Any]) -> bool:
     if (precision, scale) == NO_DECIMAL or schema.get("type") != "fixed":
         return (precision, scale) != NO_DECIMAL
     size = schema.get("size")
-    # A larger size is large enough for every precision.
-    return isinstance(size, int) and size > 0 and 10**precision <= 2 ** (8 * min(size, DIGITS_MAX) - 1)
+    # As fastavro and Avro's Java implementation have it.
+    return isinstance(size, int) and size > 0 and precision <= math.log10(2) * (8 * size - 1)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------
@@ -186,6 +187,9 @@ def _scalar(schema: Mapping[str, Any], known: _Named, above: tuple[str, ...]) ->
         precision, scale = decimal_digits(schema)
         if precision > _DECIMAL_MAX and known.declared:
             raise SchemaError(f"an Avro decimal({precision},{scale}) is no decimal of Spark's")
+        if precision > DIGITS_MAX:
+            # Bytes without a scale would be read as the declared decimal, with its scale.
+            raise SchemaError(f"an Avro decimal has more than {DIGITS_MAX:,} digits")
         if (precision, scale) != NO_DECIMAL:
             return decimal_column(precision, scale)
     column = _LOGICAL.get((kind, str(logical)))

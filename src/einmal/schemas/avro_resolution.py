@@ -72,7 +72,7 @@ _FIRST_DAY: Final = _EPOCH.date()
 _DAY: Final = 24 * 60 * 60 * 1_000_000
 NO_DECIMAL: Final = (0, 0)
 DIGITS_MAX: Final = 10_000
-"""Precision of a decimal that a record was written with."""
+"""Precision of a decimal that is decoded."""
 _EXACT: Final = 2**53
 _BOUNDS: Final = {"int": 2**31, "long": 2**63}
 _JSON: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -484,7 +484,7 @@ def decimal_digits(node: Node) -> tuple[int, int]:
     """Precision and scale; NO_DECIMAL where a schema has none, or none that can be: the value is then bytes."""
     precision, scale = node.get("precision"), node.get("scale") or 0
     # A boolean is an int, too.
-    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= DIGITS_MAX:
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision:
         return NO_DECIMAL
     return precision, scale
 
