@@ -4,7 +4,8 @@ Both are copied where the mirror may read them at the source and set them at the
 Settings that the source has set for a topic are set for its copy. One that is not set at the source any more is taken
 back there, too, since it may delete the copy's records: the commit record has the names of those that were copied.
 Others are left as they are; limits that would make the copy refuse records are raised to what is in effect at the
-source. Of ACLs those about reading are copied: to write to a mirrored topic is the mirror's alone.
+source, and a copy keeps the source's timestamps, whatever its brokers' default is. Of ACLs those about reading are
+copied: to write to a mirrored topic is the mirror's alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 from einmal.client import AclFilter, AclOperation, PatternType, ResourceType
 from einmal.client.blocking.admin import AdminCalls
+from einmal.client.descriptions import ConfigEntry
 from einmal.client.errors import KafkaError
 from einmal.mirror_protocol.flow import MirrorNotice, NoticeKind
 from einmal.types import ErrorCode
@@ -41,6 +43,9 @@ _LIMITS: Final = (
     "message.timestamp.difference.max.ms",
 )
 """A record that the source has accepted must not be refused because the target's brokers have lower defaults."""
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_CREATE_TIME: Final = "CreateTime"
+"""The copy's brokers leave timestamps as they are: those of the source, also where it had set them to its own time."""
 _READS: Final = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS})
 
 
@@ -59,6 +64,8 @@ class TopicSettings:
         self._notify = notify
         self._copied = copied
         self._due_s = 0.0
+        self._raised: set[tuple[str, str]] = set()
+        """Topics and copies whose limits are raised."""
 
     def of_new_topic(self, name: str, copy: str) -> dict[str, str]:
         """The settings that the copy of a source topic is created with."""
@@ -71,6 +78,8 @@ class TopicSettings:
     def synchronize(self, topics: Mapping[str, str]) -> None:
         """Every ten minutes. ``topics``: the target's names by the source's."""
         if time.monotonic() < self._due_s or not topics:
+            # A copy that was there before its topic is to take the next records.
+            self.raise_limits(dict(topics.items() - self._raised))
             return
         self._due_s = time.monotonic() + _EVERY_S
         with self._failure_noticed(", ".join(topics), "settings of topics are not copied"):
@@ -87,16 +96,29 @@ class TopicSettings:
 
     def raise_limits(self, topics: Mapping[str, str]) -> None:
         """Let the copies accept what their source topics accept, by whatever is in effect there, defaults of the
-        brokers too. ``topics``: the target's names by the source's."""
+        brokers too, and leave its timestamps as they are. ``topics``: the target's names by the source's."""
+        self._raised |= topics.items()
         if not topics:
             return
         with self._failure_noticed(", ".join(topics), "limits of topics are not raised"):
-            wanted = _limits(self._source, list(topics))
-            current = _limits(self._target, list(topics.values()))
-            for name, limits in wanted.items():
+            entries = self._target.describe_configs(list(topics.values()))
+            for name, copy in topics.items():
+                self._keep_timestamps(name, copy, entries[copy].get(_TIMESTAMP_TYPE))
+            current = _limits(entries)
+            for name, limits in _limits(self._source.describe_configs(list(topics))).items():
                 copy = topics[name]
                 lower = {key: limits[key] for key, value in current[copy].items() if value < limits.get(key, value)}
                 self._set(copy, {key: str(value) for key, value in lower.items()}, {})
+
+    def _keep_timestamps(self, name: str, copy: str, current: ConfigEntry | None) -> None:
+        if current is None or current.value == _CREATE_TIME:
+            return
+        if current.is_default:
+            self._set(copy, {_TIMESTAMP_TYPE: _CREATE_TIME}, {})
+            return
+        text = f"{copy}: {_TIMESTAMP_TYPE}={current.value} is set for it: its records lose the timestamps that they "
+        text += f"have in {name}, unless it is reset"
+        self._notify(MirrorNotice(NoticeKind.SETTINGS, copy, text))
 
     def _set(self, topic: str, wanted: Mapping[str, str], current: Mapping[str, str]) -> None:
         for name, value in wanted.items():
@@ -134,11 +156,11 @@ class TopicSettings:
                 self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, f"{topic}: {what}: {error}"))
 
 
-def _limits(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, int]]:
+def _limits(settings: Mapping[str, Mapping[str, ConfigEntry]]) -> dict[str, dict[str, int]]:
     """Those in effect."""
     return {
         topic: {name: int(entry.value) for name in _LIMITS if (entry := entries.get(name)) is not None and entry.value}
-        for topic, entries in admin.describe_configs(topics).items()
+        for topic, entries in settings.items()
     }
 
 
