@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from einmal.client import Acl, AclOperation, Admin, PatternType, Permission, ResourceType
+from einmal.mirror_protocol.flow import MirrorNotice, NoticeKind
 from einmal.mirroring.status import FailoverState
 from einmal.types import TopicPartition
 from tests.interop.einmal_broker import EinmalBroker
@@ -46,6 +47,25 @@ def deny(servers: str, kind: ResourceType, name: str, operation: AclOperation) -
     others = denied._replace(operation=AclOperation.ALL, permission=Permission.ALLOW)
     with Admin({"bootstrap.servers": servers}) as admin:
         admin.create_acls([denied, others])
+
+
+@pytest.mark.parametrize("side", ("source", "target"))
+def test_a_topic_whose_settings_are_not_shown_keeps_no_others_from_being_copied(clusters: Clusters, side: str) -> None:
+    hidden, shown = f"veiled-{side}", f"plain-{side}"
+    flow = flow_of(hidden, shown)
+    create(clusters.source, hidden, shown)
+    run_to_the_end(mirror(clusters, flow))
+    with Admin({"bootstrap.servers": clusters.source}) as admin:
+        admin.alter_configs(shown, {"retention.ms": "1000000"})
+    name = hidden if side == "source" else flow.remote_topic(hidden)
+    deny(getattr(clusters, side), ResourceType.TOPIC, name, AclOperation.DESCRIBE_CONFIGS)
+    notices: list[MirrorNotice] = []
+    run_to_the_end(mirror(clusters, flow, notices))
+    copy = flow.remote_topic(shown)
+    with Admin({"bootstrap.servers": clusters.target}) as admin:
+        assert admin.describe_configs([copy])[copy]["retention.ms"].value == "1000000"
+    (notice,) = [notice for notice in notices if notice.kind is NoticeKind.SETTINGS]
+    assert notice.text.startswith(f"{name}: its settings cannot be read at the {side}, and are not copied: TOPIC_AUTH")
 
 
 @pytest.mark.parametrize("side", ("source", "target"))

@@ -48,6 +48,9 @@ _CREATE_TIME: Final = "CreateTime"
 """The copy's brokers leave timestamps as they are: those of the source, also where it had set them to its own time."""
 _READS: Final = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS})
 
+_Settings = Mapping[str, Mapping[str, ConfigEntry]]
+"""By topic and name."""
+
 
 class TopicSettings:
     """``notify`` gets a notice of what could not be copied. ``copied``: names of the settings that were, by the
@@ -71,7 +74,7 @@ class TopicSettings:
         """The settings that the copy of a source topic is created with."""
         settings: dict[str, dict[str, str]] = {}
         with self._failure_noticed(name, "its settings cannot be read at the source"):
-            settings = _set_values(self._source, [name])
+            settings = _set_values(self._source.describe_configs([name]))
         self._copied[copy] = tuple(sorted(settings.get(name, {})))
         return settings.get(name, {})
 
@@ -83,12 +86,14 @@ class TopicSettings:
             return
         self._due_s = time.monotonic() + _EVERY_S
         with self._failure_noticed(", ".join(topics), "settings of topics are not copied"):
-            wanted = _set_values(self._source, list(topics))
-            current = _set_values(self._target, list(topics.values()))
+            wanted = _set_values(self._shown(self._source, topics))
+            current = _set_values(self._shown(self._target, topics.values()))
             for name, values in wanted.items():
                 copy = topics[name]
-                self._set(copy, values, current.get(copy, {}))
-                removed = current.get(copy, {}).keys() & self._copied.get(copy, ()) - values.keys()
+                if copy not in current:
+                    continue
+                self._set(copy, values, current[copy])
+                removed = current[copy].keys() & self._copied.get(copy, ()) - values.keys()
                 self._copied[copy] = tuple(sorted(values.keys() | self._left(copy, removed)))
         self.raise_limits(topics)
         with self._failure_noticed(", ".join(topics), "ACLs of topics are not copied"):
@@ -101,14 +106,27 @@ class TopicSettings:
         if not topics:
             return
         with self._failure_noticed(", ".join(topics), "limits of topics are not raised"):
-            entries = self._target.describe_configs(list(topics.values()))
+            entries = self._shown(self._target, topics.values())
             for name, copy in topics.items():
-                self._keep_timestamps(name, copy, entries[copy].get(_TIMESTAMP_TYPE))
+                self._keep_timestamps(name, copy, entries.get(copy, {}).get(_TIMESTAMP_TYPE))
             current = _limits(entries)
-            for name, limits in _limits(self._source.describe_configs(list(topics))).items():
+            for name, limits in _limits(self._shown(self._source, topics)).items():
                 copy = topics[name]
-                lower = {key: limits[key] for key, value in current[copy].items() if value < limits.get(key, value)}
+                values = current.get(copy, {})
+                lower = {key: limits[key] for key, value in values.items() if value < limits.get(key, value)}
                 self._set(copy, {key: str(value) for key, value in lower.items()}, {})
+
+    def _shown(self, admin: AdminCalls, topics: Collection[str]) -> _Settings:
+        """Return the settings that a cluster shows. Those that it does not show are reported."""
+        answers = admin.describe_configs_each(list(topics))
+        hidden = {topic: answer for topic, answer in answers.items() if isinstance(answer, KafkaError)}
+        if len(hidden) == len(topics):
+            raise next(iter(hidden.values()))
+        cluster = "source" if admin is self._source else "target"
+        for topic, error in hidden.items():
+            with self._failure_noticed(topic, f"its settings cannot be read at the {cluster}, and are not copied"):
+                raise error
+        return {topic: answer for topic, answer in answers.items() if not isinstance(answer, KafkaError)}
 
     def _keep_timestamps(self, name: str, copy: str, current: ConfigEntry | None) -> None:
         if current is None or current.value == _CREATE_TIME:
@@ -156,7 +174,7 @@ class TopicSettings:
                 self._notify(MirrorNotice(NoticeKind.SETTINGS, topic, f"{topic}: {what}: {error}"))
 
 
-def _limits(settings: Mapping[str, Mapping[str, ConfigEntry]]) -> dict[str, dict[str, int]]:
+def _limits(settings: _Settings) -> dict[str, dict[str, int]]:
     """Those in effect."""
     return {
         topic: {name: int(entry.value) for name in _LIMITS if (entry := entries.get(name)) is not None and entry.value}
@@ -164,7 +182,7 @@ def _limits(settings: Mapping[str, Mapping[str, ConfigEntry]]) -> dict[str, dict
     }
 
 
-def _set_values(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, str]]:
+def _set_values(settings: _Settings) -> dict[str, dict[str, str]]:
     """Return what is set for the topics themselves."""
     return {
         topic: {
@@ -172,5 +190,5 @@ def _set_values(admin: AdminCalls, topics: list[str]) -> dict[str, dict[str, str
             for name, entry in entries.items()
             if not entry.is_default and entry.value is not None and name not in CONFIG_EXCLUDE
         }
-        for topic, entries in admin.describe_configs(topics).items()
+        for topic, entries in settings.items()
     }

@@ -226,17 +226,30 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
     async def describe_configs(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
         """All settings of topics, including the broker's defaults. Raises UnknownTopic."""
+        configs = {}
+        for topic, answer in (await self.describe_configs_each(topics)).items():
+            if isinstance(answer, KafkaError):
+                raise answer
+            configs[topic] = answer
+        return configs
+
+    async def describe_configs_each(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry] | KafkaError]:
+        """As ``describe_configs``; a topic that does not exist, or is not shown, has its error instead."""
         resources = tuple(DescribeConfigsResource(_TOPIC, name, None) for name in names_of(topics, "topics"))
         response = await self._call(
             DESCRIBE_CONFIGS, DescribeConfigsRequest(resources), lambda response: response.results
         )
-        configs = {}
+        answers: dict[str, dict[str, ConfigEntry] | KafkaError] = {}
         for result in response.results:
-            check(result, f"settings of topic {result.resource_name!r}")
-            configs[result.resource_name] = {config.name: _config_entry(config) for config in result.configs}
-        for missing in (resource.resource_name for resource in resources if resource.resource_name not in configs):
+            try:
+                check(result, f"settings of topic {result.resource_name!r}")
+            except KafkaError as error:
+                answers[result.resource_name] = error
+            else:
+                answers[result.resource_name] = {config.name: _config_entry(config) for config in result.configs}
+        for missing in (resource.resource_name for resource in resources if resource.resource_name not in answers):
             raise error_for(ErrorCode.unknown_server_error, f"no answer about the settings of topic {missing!r}")
-        return configs
+        return answers
 
     async def alter_configs(
         self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False

@@ -63,6 +63,10 @@ class AdminCalls(SecurityCalls):
         """All settings of topics, those of the broker's defaults too. Raises UnknownTopic."""
         return self._thread.run(lambda admin: admin.describe_configs(topics))
 
+    def describe_configs_each(self, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry] | KafkaError]:
+        """As ``describe_configs``; a topic that does not exist, or is not shown, has its error instead."""
+        return self._thread.run(lambda admin: admin.describe_configs_each(topics))
+
     def describe_broker_configs(self, node_id: int) -> dict[str, ConfigEntry]:
         """All settings of a broker, as it runs. Raises RequestRefused."""
         return self._thread.run(lambda admin: admin.describe_broker_configs(node_id))
