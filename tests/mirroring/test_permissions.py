@@ -49,6 +49,28 @@ def deny(servers: str, kind: ResourceType, name: str, operation: AclOperation) -
         admin.create_acls([denied, others])
 
 
+def test_a_mirrored_topic_that_is_not_shown_any_more_keeps_no_other_from_failing_over(clusters: Clusters) -> None:
+    flow, lost = flow_of("masked", "visible"), TopicPartition("masked", 0)
+    create(clusters.source, "masked", "visible")
+    for name, group in (("masked", "of-masked"), ("visible", "of-visible")):
+        write(clusters.source, name, "v")
+        commit(clusters.source, group, {TopicPartition(name, 0): 1})
+    run_to_the_end(mirror(clusters, flow))
+    deny(clusters.source, ResourceType.TOPIC, "masked", AclOperation.DESCRIBE)
+    seen = status(clusters, flow)
+    (left_out,) = seen.left_out
+    assert left_out.topic == "masked"
+    assert left_out.reason.startswith("The source does not show it: TOPIC_AUTHORIZATION_FAILED")
+    assert [partition.lag for partition in seen.partitions] == [None, 0]
+    states = {group.group: group.state for group in seen.groups}
+    assert states == {"of-masked": FailoverState.UNKNOWN, "of-visible": FailoverState.READY}
+    assert fail_over_now(clusters, flow, "of-visible") == []
+    assert any(
+        f"in {lost} is unknown: The source does not" in why for why in fail_over_now(clusters, flow, "of-masked")
+    )
+    assert any("topic 'masked' is left out: The source does not" in why for why in fail_over_now(clusters, flow))
+
+
 @pytest.mark.parametrize("side", ("source", "target"))
 def test_a_topic_whose_settings_are_not_shown_keeps_no_others_from_being_copied(clusters: Clusters, side: str) -> None:
     hidden, shown = f"veiled-{side}", f"plain-{side}"

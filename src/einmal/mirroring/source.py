@@ -75,6 +75,16 @@ class SourceReader:
             for partition, end in ends.items()
         }
 
+    def hidden(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of the topics that may exist, and that the source does not show, with the reasons."""
+        reasons: dict[str, str] = {}
+        for name in sorted(names):
+            try:
+                self.cluster.look([name], [name])
+            except NotAuthorized as error:
+                reasons[name] = f"The source does not show it: {error}."
+        return reasons
+
     def stable_ends(self, partitions: Iterable[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[str, str]]:
         """Last stable offsets of those that still exist and have a leader, and why there are none, by topic."""
         wanted = list(partitions)

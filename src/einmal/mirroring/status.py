@@ -82,16 +82,20 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
     """``source``: None where it cannot be reached. Raises KafkaError, UnreadableCommitRecord, UnreadableMap."""
     record = target.target.look()
     recorded = RecordedPosition.of(record)
-    listed = (
-        None if source is None else {name: topic for name, topic in source.topics().items() if _accepts(flow, name)}
-    )
+    seen = None if source is None else source.topics()
+    listed = None if seen is None else {name: topic for name, topic in seen.items() if _accepts(flow, name)}
     copied = {partition: offset for partition, offset in recorded.offsets.items() if partition.topic != OFFSETS_TOPIC}
     for name, topic in (listed or {}).items():
         if name != OFFSETS_TOPIC and recorded.source_ids.get(name) == topic.topic_id:
             # Partitions that were added since are not copied yet.
             copied |= {partition: UNKNOWN for partition in _partitions(name, topic) if partition not in copied}
+    hidden = {} if source is None else source.hidden({name for name, _ in copied} - (seen or {}).keys())
     # The end of another topic of that name is not compared with what is copied of the old one.
-    compared = [partition for partition in copied if not _is_another(recorded, listed or {}, partition.topic)]
+    compared = [
+        partition
+        for partition in copied
+        if partition.topic not in hidden and not _is_another(recorded, listed or {}, partition.topic)
+    ]
     ends, unanswered = ({}, {}) if source is None else source.stable_ends(compared)
     partitions = [
         PartitionStatus(
@@ -103,9 +107,17 @@ def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> 
         batch_id=None if record is None else record.batch_id,
         records=0 if record is None else record.records,
         partitions=partitions,
-        groups=_groups(flow, recorded, source, target, listed or {}),
-        left_out=_left_out(recorded, listed, unanswered),
+        groups=[_of_hidden(status, hidden) for status in _groups(flow, recorded, source, target, listed or {})],
+        left_out=_left_out(
+            recorded, listed, unanswered, {name: why for name, why in hidden.items() if _accepts(flow, name)}
+        ),
     )
+
+
+def _of_hidden(status: GroupStatus, hidden: Mapping[str, str]) -> GroupStatus:
+    """The source does not show offsets in topics that it does not show."""
+    reason = hidden.get(status.partition.topic)
+    return status if reason is None else replace(status, state=FailoverState.UNKNOWN, reason=reason)
 
 
 def _partitions(name: str, topic: SourceTopic) -> list[TopicPartition]:
@@ -121,9 +133,13 @@ def _accepts(flow: Flow, name: str) -> bool:
 
 
 def _left_out(
-    recorded: RecordedPosition, listed: Mapping[str, SourceTopic] | None, unanswered: Mapping[str, str]
+    recorded: RecordedPosition,
+    listed: Mapping[str, SourceTopic] | None,
+    unanswered: Mapping[str, str],
+    hidden: Mapping[str, str],
 ) -> list[TopicStatus]:
-    reasons = {topic: reason for topic, reason in unanswered.items() if listed is not None and topic in listed}
+    reasons = dict(hidden)
+    reasons |= {topic: reason for topic, reason in unanswered.items() if listed is not None and topic in listed}
     reasons |= {topic: reason for topic, reason in recorded.aside.items() if listed is None or topic in listed}
     for name, topic in (listed or {}).items():
         if topic.leaderless:
