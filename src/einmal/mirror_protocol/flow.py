@@ -58,6 +58,8 @@ class NoticeKind(Enum):
     """A source topic was deleted, or no longer matches."""
     ASIDE = "aside"
     """A topic cannot be copied; all others are."""
+    FILLED = "filled"
+    """A copy has records before the first that is copied to it."""
     BACK = "back"
     """A topic that was left out is copied again, or a cluster answers again."""
     STUCK = "stuck"

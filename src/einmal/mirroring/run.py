@@ -18,9 +18,10 @@ from einmal.mirror_protocol import effects
 from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
-from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN
+from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, MirrorProgress
 from einmal.mirroring.copier import Copier, LocalCopier
 from einmal.mirroring.faults import FaultyLeaders, Leaderless, RefusedGroups, SetAside, behind, blamed, faulty
+from einmal.mirroring.first_copies import FirstCopies
 from einmal.mirroring.map_log import UnreadableMap
 from einmal.mirroring.reading import SourceUnreadable
 from einmal.mirroring.source import SourceReader
@@ -126,6 +127,9 @@ class MirrorProcess:
         self._copied: dict[str, tuple[str, ...]] = {}
         """Names of the settings that were copied, by the target's topic."""
         self._settings = TopicSettings(self._source.cluster.admin, self._target.cluster.admin, self._tell, self._copied)
+        self._first_copies = FirstCopies(flow, self._target.cluster, self._tell)
+        self._progress = MirrorProgress()
+        """Progress of this run."""
         self._goal: dict[TopicPartition, int] = {}
         """The ends of the source when the process has begun."""
         self.reached: dict[TopicPartition, int] = {}
@@ -146,7 +150,7 @@ class MirrorProcess:
             machine = MirrorMachine(
                 self._flow, uuid4().hex, held, self._aside.reasons, self._aside.groups, self._copied
             )
-            self._has_left_out, self._overdue = False, ""
+            self._progress, self._has_left_out, self._overdue = machine.progress, False, ""
             try:
                 target.prepare()
                 if not self._has_run:
@@ -427,6 +431,8 @@ class MirrorProcess:
         return effects.TopicsListed(source_id or "", target_id or "", source, listed)
 
     def _take_ends(self, effect: effects.TakeEnds) -> MirrorEvent:
+        if owned := self._first_copies.owned_by_others(self._progress):
+            return effects.EffectFailed("copies are another mirror's", others=owned)
         extents = self._source.extents(effect.partitions, effect.reached)
         self._goal = {partition: extent.end for partition, extent in extents.items()} | self._goal
         self._behind = behind(effect.reached, extents)
