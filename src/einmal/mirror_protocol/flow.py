@@ -47,6 +47,10 @@ class Flow:
     def accepts_topic(self, topic: str) -> bool:
         return accepts_topic(self.topics, self.policy, topic, self.target)
 
+    def comes_back(self, topic: str) -> bool:
+        """Whether a source topic that matches is not mirrored because, by its name, it comes from the target."""
+        return self.topics.accepts(topic) and self.policy.is_cycle(topic, self.target)
+
     def remote_topic(self, topic: str) -> str:
         return self.policy.remote_topic(self.source, topic)
 

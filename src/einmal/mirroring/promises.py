@@ -33,8 +33,17 @@ def promises(flow: Flow, source: SourceReader) -> Iterator[Promise]:
     yield Promise("aborted records", HOLDS, "never copied")
     yield _transactions(flow, source)
     yield _groups(source)
-    copied = [name for name in source.topics() if flow.accepts_topic(name)]
+    topics = source.topics()
+    copied = [name for name in topics if flow.accepts_topic(name)]
     yield Promise("topics", HOLDS, f"{len(copied)} of the source match: {', '.join(sorted(copied)) or 'none'}")
+    if returning := sorted(filter(flow.comes_back, topics)):
+        alias, separator = flow.target, flow.policy.separator
+        yield Promise(
+            f"topics from {alias}",
+            IF,
+            f"not mirrored, as copies of {alias}'s topics by the {alias + separator!r} in their names: "
+            f"{', '.join(returning)}. Where one is the source's own, give {alias} another alias",
+        )
     if flow.fail_on_data_loss:
         yield Promise("retention", HOLDS, "the mirror stops where records are deleted before they were copied")
     else:
