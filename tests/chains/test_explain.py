@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -82,6 +83,9 @@ def test_clusters_that_do_not_answer_are_named_and_nothing_else_changes(director
     done = einmal(directory, "explain", "pipeline.toml", "mirror.toml")
     assert done.returncode == 0, done.stderr
     assert "pipeline totals: exactly_once_v2; nothing committed yet" in done.stdout
+    unknown = "(no topic that is known yet)"
+    assert f"{unknown}  ~~>  {unknown}\n    mirror A->B: exactly_once_v2" in done.stdout
+    assert re.search("^warning: the topics of [^ ]*:1 are not known: .*no bootstrap server answers", done.stderr, re.M)
     assert "Traceback" not in done.stderr
 
 

@@ -14,14 +14,16 @@ _COLORS: Final = {EXACTLY_ONCE: "#1a7f37", AT_LEAST_ONCE: "#9a6700"}
 _WEAK: Final = "#cf222e"
 _SIGNS: Final = {LinkKind.PIPELINE: "==>", LinkKind.MIRROR: "~~>", LinkKind.INGESTER: "-->"}
 _LONGEST: Final = 30
+_NO_TOPIC: Final = "(no topic that is known yet)"
+"""Instead of topics that match a pattern, are copied, or are named by a prefix."""
 
 
 def text(chain: Chain, notes: Mapping[Link, str]) -> Iterator[str]:
     """A line for each link, below one for each location that it writes. ``notes``: by link, as two may have one
     name."""
     for step in chain.steps:
-        inputs = ", ".join(_named(source) for source in step.inputs) or "(nothing yet)"
-        outputs = ", ".join(_named(output) for output in step.outputs) or "(topics that each row names)"
+        inputs = ", ".join(_named(source) for source in step.inputs) or _NO_TOPIC
+        outputs = ", ".join(_named(output) for output in step.outputs) or _NO_TOPIC
         yield f"{inputs}  {_SIGNS[step.link.kind]}  {outputs}"
         texts = [f"{step.link.kind.value} {step.link.name}: {step.guarantee}", step.why, notes.get(step.link, "")]
         yield "    " + "; ".join(filter(None, texts))

@@ -80,20 +80,23 @@ def end_to_end(chain: Chain, location: Location, lags: Mapping[Link, LinkLag]) -
     return LinkLag(sum(known), sum(ages), why) if known else LinkLag(why=why or "lag unknown")
 
 
-def topics_of_clusters(clients: Collection[Mapping[str, str]], systems: Mapping[str, str]) -> set[Location]:
-    """The topics that exist, as locations. ``systems``: names by bootstrap.servers. Those that do not answer are left
-    out."""
-    locations = set()
+def topics_of_clusters(
+    clients: Collection[Mapping[str, str]], systems: Mapping[str, str]
+) -> tuple[set[Location], dict[str, str]]:
+    """The topics that exist, as locations, and systems that do not answer, with the reasons. ``systems``: names by
+    bootstrap.servers."""
+    locations, unanswered = set(), {}
     for client in clients:
         try:
             with closing(KafkaCluster({**client, "default.api.timeout.ms": _PATIENCE_MS})) as cluster:
                 names = cluster.topics(".*")
-        except KafkaError:
+        except KafkaError as error:
+            unanswered[systems[client["bootstrap.servers"]]] = str(error)
             continue
         locations |= {
             Location(systems[client["bootstrap.servers"]], name) for name in names if name not in RESERVED_TOPICS
         }
-    return locations
+    return locations, unanswered
 
 
 def _behind(end: tuple[Any, ...], cluster: KafkaCluster) -> dict[TopicPartition, tuple[int, int]] | None:

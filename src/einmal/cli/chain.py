@@ -39,10 +39,11 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
             wrong_usage(file, section.error)
         if not declared:
             raise typer.Exit(WRONG_USAGE)
+        existing, unanswered = topics_of_clusters(systems.clients, systems.names)
+        for system, reason in unanswered.items():
+            typer.echo(f"warning: the topics of {system} are not known: {reason}", err=True)
         try:
-            chain = chain_of(
-                [declaration.link for declaration in declared], topics_of_clusters(systems.clients, systems.names)
-            )
+            chain = chain_of([declaration.link for declaration in declared], existing)
         except CircularChain as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
