@@ -1,6 +1,13 @@
 """einmal: a Kafka-compatible log with exactly-once transactions, and an exactly-once pipeline on Spark."""
 
 import sys
+
+if sys.argv[:1] == ["-m"] and ("-m", "einmal") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+    # Python imports this before ``__main__``, which it has not begun to run.
+    from einmal_command import end_on_interrupt
+
+    end_on_interrupt()
+
 from contextlib import suppress
 from importlib import import_module
 

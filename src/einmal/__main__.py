@@ -1,6 +1,6 @@
 """``python -m einmal``: the same as the command ``einmal``."""
 
-from einmal.cli.app import main
+from einmal_command import main
 
 if __name__ == "__main__":
     main()

@@ -230,6 +230,10 @@ def main() -> None:
             app()
         finally:
             _flush_stdout()
+    except KeyboardInterrupt:
+        # While stdout is flushed, to whoever does not read it: another try would wait, too.
+        discard_output()
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (text := missing(error)) is None:
             raise

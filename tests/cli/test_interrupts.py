@@ -1,0 +1,44 @@
+"""Ctrl-C, wherever a command is: status 130, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.suite.cases import each_case
+from tests.suite.patience import patient
+
+pytestmark = pytest.mark.system
+
+_PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+_INTERRUPTED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)\n"
+
+
+def script() -> str:
+    """What an installer writes as the program ``einmal``."""
+    module, _, function = tomllib.loads(_PYPROJECT.read_text())["project"]["scripts"]["einmal"].partition(":")
+    return f"from {module} import {function}; {function}()"
+
+
+@each_case("program", ["script", "python -m einmal"])
+@each_case("module", ["pathlib", "typer"])
+def test_an_interrupt_during_the_imports_prints_no_traceback(program: str, module: str, tmp_path: Path) -> None:
+    """A module of that name in front of the real one sends the signal: einmal itself imports pathlib, its commands
+    typer."""
+    (tmp_path / f"{module}.py").write_text(_INTERRUPTED)
+    arguments = ["-c", script()] if program == "script" else ["-m", "einmal"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, *arguments, "--version"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=patient(60),
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
