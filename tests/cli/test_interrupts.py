@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -42,3 +43,25 @@ def test_an_interrupt_during_the_imports_prints_no_traceback(program: str, modul
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@each_case("verb", ["trace", "chaos"])
+@each_case("at_interrupt", ["", "signal.signal(signal.SIGINT, lambda *_: sys.exit(0)); "])
+def test_a_command_that_the_user_interrupts_ends_its_runner_with_130(
+    verb: str, at_interrupt: str, cluster: str
+) -> None:
+    """Also where the interrupted program itself ends as one that is done."""
+    program = f"import signal, sys, time; {at_interrupt}print('begun', file=sys.stderr, flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [sys.executable, "-m", "einmal", verb, "-b", cluster, "--", sys.executable, "-c", program],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "begun\n" in iter(process.stderr.readline, "")
+        # As a terminal does it.
+        os.killpg(process.pid, signal.SIGINT)
+        process.stderr.read()
+    assert process.returncode == 130

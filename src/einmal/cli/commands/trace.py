@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _PARTITIONS: Final = 2
 _READ_S: Final = 30.0
 _STDERR: Final = 2
+_INTERRUPTED: Final = 130
 
 
 def trace(
@@ -70,11 +71,10 @@ def trace(
         raise typer.BadParameter("--topic and --transactional-id choose among the transactions of a command")
     from einmal.chaos.proxy.clients import settings_behind, upstream_tls
     from einmal.chaos.proxy.server import KafkaProxy
-    from einmal.inspection.document import document
     from einmal.trace.recorder import ExchangeRecorder
-    from einmal.trace.story import story
 
-    recorder, status = ExchangeRecorder(), 0
+    recorder = ExchangeRecorder()
+    status: int | None = 0
     config = config_of(brokers, settings, command_config)
     with failures_reported():
         proxy = KafkaProxy(str(config["bootstrap.servers"]), observer=recorder, upstream_tls=upstream_tls(config))
@@ -85,22 +85,20 @@ def trace(
             else:
                 _run_own(config, behind)
     exchanges = recorder.exchanges()
-    diagram = story(_chosen(exchanges, topic, transactional_id), exchanges)
-    if svg is not None:
-        _write(svg, diagram)
-    if output is Format.JSON:
-        print(json.dumps(document(diagram)))
-    else:
-        from einmal.trace.text import drawn
-
-        print("\n".join(printable(line) for line in drawn(diagram).splitlines()))
+    try:
+        _show(_chosen(exchanges, topic, transactional_id), exchanges, svg, output)
+    except typer.Exit:
+        if status is not None:
+            raise
+    if status is None:
+        raise typer.Exit(_INTERRUPTED)
     if status:
         print(f"error: {command[0] if command else ''} ended with status {status}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def _run(command: Sequence[str], config: Mapping[str, Any]) -> int:
-    """The command's exit status. Ctrl-C ends the command, and what was seen until then is shown."""
+def _run(command: Sequence[str], config: Mapping[str, Any]) -> int | None:
+    """The command's exit status; None where Ctrl-C has ended it: what was seen until then is shown."""
     arguments = program_arguments(command, config)
     environment = {**os.environ, **program_environment(config)}
     try:
@@ -111,7 +109,8 @@ def _run(command: Sequence[str], config: Mapping[str, Any]) -> int:
     try:
         return child.wait()
     except KeyboardInterrupt:
-        return child.wait()
+        child.wait()
+        return None
     finally:
         if child.poll() is None:
             child.kill()
@@ -187,6 +186,22 @@ def _chosen(exchanges: Sequence[Exchange], topic: str | None, transactional_id: 
             file=sys.stderr,
         )
     raise typer.Exit(1)
+
+
+def _show(traced: Traced, exchanges: Sequence[Exchange], svg: Path | None, output: Format) -> None:
+    """Raises typer.Exit where the file cannot be written."""
+    from einmal.inspection.document import document
+    from einmal.trace.story import story
+
+    diagram = story(traced, exchanges)
+    if svg is not None:
+        _write(svg, diagram)
+    if output is Format.JSON:
+        print(json.dumps(document(diagram)))
+    else:
+        from einmal.trace.text import drawn
+
+        print("\n".join(printable(line) for line in drawn(diagram).splitlines()))
 
 
 def _write(path: Path, diagram: Any) -> None:
