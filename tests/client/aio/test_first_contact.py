@@ -119,6 +119,19 @@ async def test_a_port_that_never_answers_is_reported() -> None:
             await admin.list_topics()
 
 
+async def test_a_consumer_that_waits_for_the_first_answer_names_the_address() -> None:
+    """Its poll does not wait for the attempt, which lasts longer than bootstrap.timeout.ms."""
+    async with (
+        stranger(b"", hangs_up=False) as bootstrap,
+        Consumer(bootstrap_servers=bootstrap, group_id="g", bootstrap_timeout_ms=300) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        with pytest.raises(NoBrokerReachable, match="no answer yet; it gave no answer to ApiVersions") as caught:
+            while True:
+                await consumer.poll(100)
+        assert bootstrap in str(caught.value)
+
+
 async def test_a_host_that_no_dns_knows_is_named() -> None:
     with pytest.raises(NoBrokerReachable, match=r"no-such-host.invalid:9092: the host's name is not known"):
         await list_topics("no-such-host.invalid:9092")

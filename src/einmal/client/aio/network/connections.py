@@ -93,6 +93,8 @@ class Connections:
         self._silent = silent
         self._open: dict[LaneEndpoint, Connection] = {}
         self._opening: dict[LaneEndpoint, asyncio.Task[Connection]] = {}
+        self._greeted: dict[LaneEndpoint, Connection] = {}
+        """Connections that are being opened and have no answer yet."""
         self._failures: dict[tuple[str, int], _Failures] = {}
         self._pauses_ms = DoublingPauses(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._secured = Secured(settings, network)
@@ -181,11 +183,17 @@ class Connections:
         return any(opened[:2] == endpoint[:2] for opened in self._open)
 
     def last_failures(self) -> str:
-        """The connection error of each address."""
-        return "; ".join(failure.last.detail for failure in self._failures.values() if failure.last is not None)
+        """The connection error of each address; of one whose first attempt still lasts, how far that is."""
+        details = {at: failure.last.detail for at, failure in self._failures.items() if failure.last is not None}
+        for endpoint in self._opening:
+            greeted = self._greeted.get(endpoint)
+            why = "no connection yet" if greeted is None else f"no answer yet{self._secured.suspicion(greeted)}"
+            details.setdefault(endpoint[:2], f"{endpoint.host}:{endpoint.port}: {why}")
+        return "; ".join(details.values())
 
     def _opened(self, endpoint: LaneEndpoint, done: asyncio.Task[Connection]) -> None:
         self._opening.pop(endpoint, None)
+        self._greeted.pop(endpoint, None)
         if not done.cancelled():
             done.exception()
 
@@ -236,6 +244,7 @@ class Connections:
                 self._report(endpoint, secured.detail)
             raise (secured or Disconnected(f"{name}: {_cause(error)}", was_sent=False)) from error
         assert isinstance(connection, Connection)
+        self._greeted[endpoint] = connection
         try:
             await self._learn_versions(connection)
             return connection, await self._authenticate(connection, self._open.get(endpoint))
