@@ -56,6 +56,7 @@ OPTIONS = [
     ["topic", "create", "t", "-c", "novalue"],
     ["topic", "produce", "t", "-z", "brotli"],
     ["topic", "produce", "t", "-K", ""],
+    ["topic", "produce", "t", "-K", r"\n"],
     ["topic", "produce", "t", "-k", "\udcff"],
     ["topic", "produce", "t", "-H", "novalue"],
     ["topic", "produce", "t", "--transactional-id", ""],

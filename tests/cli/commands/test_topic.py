@@ -221,6 +221,14 @@ def test_lines_that_were_consumed_are_produced_again_as_the_same_bytes(cluster: 
     assert [line for line in done.stdout_bytes.split(b"\n") if b"W" in line] == [b"H\xf0\x90\x80W\xff"]
 
 
+def test_a_delimiter_has_the_escapes_of_a_template(cli: Cli) -> None:
+    lines = "a\tb:\\t\nno tab\n"
+    cli("topic", "produce", "tabs", "-K", r"\t", stdin=lines)
+    assert cli("topic", "consume", "tabs", "-o", "start:end", "-f", r"%k\t%v\n").lines == ["a\tb:\\t", "\tno tab"]
+    cli("topic", "produce", "tabs-2", "-K", r":\t", stdin="k\t:\tv\n")
+    assert cli("topic", "consume", "tabs-2", "-o", "start:end", "-f", r"%k %v\n").lines == ["k\t v"]
+
+
 def test_an_empty_value_can_be_written_as_null(cli: Cli) -> None:
     cli("topic", "create", "tombstones")
     cli("topic", "produce", "tombstones", "-K", ":", stdin="k:\nk:v\n")

@@ -32,7 +32,7 @@ from einmal.cli.printing.counted_output import CountedOutput
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import Row, Section, ServiceOutput, print_rows, print_sections, printable
-from einmal.cli.printing.record_output import LETTERS_HELP, Shown, shower
+from einmal.cli.printing.record_output import LETTERS_HELP, Shown, shower, unescaped
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -292,7 +292,10 @@ def produce(
     name: Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names)],
     key: Annotated[str | None, typer.Option("-k", "--key", help="Key of all records.")] = None,
     key_delimiter: Annotated[
-        str | None, typer.Option("-K", "--key-delimiter", help="Separator of key and value in a line.")
+        str | None,
+        typer.Option(
+            "-K", "--key-delimiter", help=r"Separator of key and value in a line; \t is a tab, as in consume -f."
+        ),
     ] = None,
     partition: Annotated[int | None, typer.Option("-p", "--partition", min=0, help="Partition to write to.")] = None,
     headers: Annotated[
@@ -315,14 +318,15 @@ def produce(
     """Write each line of stdin as a record, exactly once; print partition and offset of each record."""
     from einmal.client import Producer
 
-    if key_delimiter == "":
-        raise typer.BadParameter("--key-delimiter cannot be empty")
+    delimiter = None if key_delimiter is None else unescaped(key_delimiter)
+    if delimiter is not None and (not delimiter or b"\n" in delimiter):
+        raise typer.BadParameter("--key-delimiter cannot be empty, or have a line break: a record is one line")
     fixed = {
         "key": None if key is None else os.fsencode(key),
         "partition": partition,
         "headers": [_header(header) for header in headers or ()],
     }
-    lines = _lines(key_delimiter, fixed, tombstone)
+    lines = _lines(delimiter, fixed, tombstone)
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = config_of(brokers, settings, command_config, "ProducerSettings")
     config = {"max.block.ms": 10_000, **config}
@@ -379,12 +383,12 @@ def _written_line(written: RecordMetadata, output: Format) -> str:
     return f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}"
 
 
-def _lines(delimiter: str | None, fixed: dict[str, Any], tombstone: bool) -> Iterator[dict[str, Any]]:
+def _lines(delimiter: bytes | None, fixed: dict[str, Any], tombstone: bool) -> Iterator[dict[str, Any]]:
     for line in sys.stdin.buffer:
         value = line.rstrip(b"\n")
         key = fixed["key"]
         if delimiter is not None:
-            before, separator, after = value.partition(os.fsencode(delimiter))
+            before, separator, after = value.partition(delimiter)
             key, value = (before, after) if separator else (key, value)
         yield {**fixed, "key": key, "value": None if tombstone and not value else value}
 

@@ -37,6 +37,7 @@ Letter = Callable[[Shown], Any]
 
 _ESCAPES: Final[Mapping[str, bytes]] = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", "%%": b"%", "%{": b"{", "%}": b"}"}
 _TOKENS: Final = re.compile(r"(%[^%{]\{[^}]*\}?|%.?|\\[ntr])", re.DOTALL)
+_SPACES: Final = re.compile(r"(\\[ntr])")
 _LETTERS: Final[Mapping[str, Letter]] = {
     "%t": lambda shown: shown.record.topic,
     "%p": lambda shown: shown.record.partition,
@@ -59,6 +60,11 @@ _LETTERS: Final[Mapping[str, Letter]] = {
     "%|": lambda shown: shown.ends.last_stable_offset,
     "%]": lambda shown: shown.ends.high_watermark,
 }
+
+
+def unescaped(text: str) -> bytes:
+    r"""The bytes of a text in which \n, \t and \r are what they are in a template."""
+    return b"".join(_ESCAPES.get(part) or os.fsencode(part) for part in _SPACES.split(text))
 
 
 def shower(template: str | None, output: Format) -> Callable[[Shown], bytes]:
