@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import typer
 
-from einmal.cli.clients import BROKERS_VARIABLES, config_of
+from einmal.cli.clients import BROKERS_VARIABLES, config_of, for_each
+from einmal.client.errors import error_for
+from einmal.types import ErrorCode
 from tests.cli.running import Cli
 
 
@@ -44,3 +46,27 @@ def test_an_unknown_setting_is_reported_with_the_nearest_name() -> None:
 def test_a_name_that_no_host_can_have_is_a_broker_that_cannot_be_reached() -> None:
     failed = Cli("no..host:9092")("topic", "list", "-X", "default.api.timeout.ms=300", status=1)
     assert failed.errors[0].startswith("error: NETWORK_EXCEPTION (13)")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_alike", "tried"),
+    [
+        (ErrorCode.transactional_id_authorization_failed, False, 2),
+        (ErrorCode.topic_authorization_failed, False, 2),
+        (ErrorCode.cluster_authorization_failed, True, 1),
+        (ErrorCode.invalid_request, True, 2),
+        (ErrorCode.network_exception, False, 1),
+    ],
+)
+def test_a_failure_ends_a_series_where_the_others_would_fail_like_it(
+    code: ErrorCode, is_alike: bool, tried: int
+) -> None:
+    names: list[str] = []
+
+    def act(name: str) -> str:
+        names.append(name)
+        raise error_for(code, name)
+
+    outcomes = for_each(["a", "b"], act, is_alike=is_alike)
+    assert (names, outcomes.done) == (["a", "b"][:tried], {})
+    assert outcomes.of["b"] is None or tried == 2

@@ -30,6 +30,7 @@ _NEAREST: Final = "127.0.0.1:9092"
 _KINDS: Final = ("AdminSettings", "ConsumerSettings", "ProducerSettings")
 _SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
 Value = TypeVar("Value")
+Name = TypeVar("Name")
 
 Brokers = Annotated[
     str | None,
@@ -249,10 +250,10 @@ def print_error(error: KafkaError) -> None:
 class Outcomes(NamedTuple):
     """The outcome for each name, in order: its result, its error (already printed), or None if it was not tried."""
 
-    of: dict[str, Any]
+    of: dict[Any, Any]
 
     @property
-    def done(self) -> dict[str, Any]:
+    def done(self) -> dict[Any, Any]:
         return {name: what for name, what in self.of.items() if what is not None and not isinstance(what, Exception)}
 
     def print(self, kind: str, output: Format) -> None:
@@ -297,18 +298,22 @@ class LogOffsets:
         return offsets
 
 
-def for_each(names: Sequence[str], act: Callable[[str], Any]) -> Outcomes:
-    """``act`` on each name; one that is refused leaves the others alone, any other failure ends the series."""
-    from einmal.client.errors import KafkaError, RequestRefused
+def for_each(names: Iterable[Name], act: Callable[[Name], Any], *, is_alike: bool = False) -> Outcomes:
+    """``act`` on each name; one that is refused leaves the others alone, any other failure ends the series.
 
-    outcomes: dict[str, Any] = dict.fromkeys(names)
+    ``is_alike``: they need the same permission, so that the first one that lacks it ends the series.
+    """
+    from einmal.client.errors import KafkaError, NotAuthorized, RequestRefused
+
+    outcomes: dict[Any, Any] = dict.fromkeys(names)
     for name in outcomes:
         try:
             outcomes[name] = act(name)
         except KafkaError as error:
             print_error(error)
             outcomes[name] = error
-            if not isinstance(error, RequestRefused):
+            is_last = is_alike if isinstance(error, NotAuthorized) else not isinstance(error, RequestRefused)
+            if is_last:
                 break
     return Outcomes(outcomes)
 

@@ -91,13 +91,26 @@ def test_incomplete_command_is_refused(cli: Cli, arguments: tuple[str, ...], mes
     assert message in "\n".join(cli("acl", *arguments, status=2).errors)
 
 
-def test_invalid_principal_is_reported_with_what_to_do(cli: Cli) -> None:
-    errors = cli("acl", "add", "alice", "-o", "read", "-t", "tea", status=1).errors
-    assert errors[0].startswith("error: INVALID_REQUEST (42)")
-    assert "'alice' is not a principal" in errors[0]
-
-
 def test_cluster_without_an_authorizer_is_named(cluster: str) -> None:
     errors = Cli(cluster)("acl", "list", status=1).errors
     assert errors[0].startswith("error: SECURITY_DISABLED (54)")
     assert "authorizer.class.name" in errors[1]
+
+
+def test_a_refused_acl_hides_none_that_was_added(cli: Cli) -> None:
+    """A host without a name is refused by the broker."""
+    options = ("-o", "read", "-t", "orders", "--host", "", "--host", "10.0.0.1", "--format", "json")
+    added = cli("acl", "add", "User:alice", *options, status=1)
+    assert [each["host"] for each in added.document] == ["10.0.0.1"]
+    assert added.document == listed(cli, "User:alice")
+    assert added.errors[0].startswith("error: INVALID_REQUEST")
+
+
+@pytest.mark.parametrize("verb", [["add", "-o", "read"], ["remove", "-y"], ["list"]], ids=lambda verb: verb[0])
+def test_a_principal_without_a_type_is_refused_before_anything_is_done(verb: list[str], cli: Cli) -> None:
+    """A search for one would find nothing, and leave the ACLs of User:alice as they are without a word."""
+    cli("acl", "add", "User:alice", "-o", "read", "-t", "orders")
+    for principal in ("alice", "User:", ":alice"):
+        result = cli("acl", *verb, "User:bob", principal, "-t", "orders", status=2)
+        assert "as User:alice" in " ".join(result.errors)
+    assert [each["principal"] for each in listed(cli)] == ["User:alice"]

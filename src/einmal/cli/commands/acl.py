@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from einmal.cli.aliases import WithAliases
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
+from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, for_each
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows
 
@@ -127,9 +127,13 @@ def add(
     command_config: CommandConfig = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Allow operations to principals (User:alice; User:* is everybody), and print the ACLs."""
+    """Allow operations to principals (User:alice; User:* is everybody), and print the ACLs.
+
+    One that is refused keeps no other from being added; then the status is 1.
+    """
     from einmal.client import Acl, Admin, Permission
 
+    _check_principals(principals)
     resources = _resources(topics, groups, transactional_ids, cluster)
     if not resources:
         raise typer.BadParameter("name a resource: --topic, --group, --transactional-id or --cluster")
@@ -150,8 +154,15 @@ def add(
         for verb in _verbs(resource, roles, operations or ())
     ]
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        admin.create_acls(wanted)
-    _print(wanted, output)
+
+        def add_one(binding: Acl) -> str:
+            admin.create_acls([binding])
+            return "added"
+
+        # In one request, a refusal would hide which of the others hold now.
+        outcomes = for_each(wanted, add_one, is_alike=True)
+    _print(outcomes.done, output)
+    outcomes.exit()
 
 
 @acl.command()
@@ -214,6 +225,7 @@ def _filters(
 ) -> list[AclFilter]:
     from einmal.client import AclFilter, AclOperation, PatternType, ResourceType
 
+    _check_principals(principals or ())
     of_principals: Sequence[str | None] = principals or (None,)
     on_resources: Sequence[_Resource | None] = resources or (None,)
     verbs: Sequence[AclVerb | None] = operations or (None,)
@@ -227,6 +239,14 @@ def _filters(
         )
         for principal, resource, verb in product(of_principals, on_resources, verbs)
     ]
+
+
+def _check_principals(principals: Sequence[str]) -> None:
+    """Raises typer.BadParameter: no ACL has another form of principal, and a search for one finds nothing."""
+    for principal in principals:
+        kind, _, name = principal.partition(":")
+        if not kind or not name:
+            raise typer.BadParameter(f"{principal!r} is no principal: it has a type and a name, as User:alice")
 
 
 def _type_of(resource: _Resource) -> ResourceType:
