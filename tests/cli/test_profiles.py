@@ -173,3 +173,22 @@ def test_any_text_survives() -> None:
     assert "hunter2" not in str(failed.value)
     assert read().settings["p"] == texts
     assert os.listdir(path().parent) == [path().name]
+
+
+def test_a_link_to_the_file_remains_one(tmp_path: Path) -> None:
+    """As tools that keep dotfiles elsewhere make it."""
+    target = tmp_path / "dotfiles" / "profiles.toml"
+    target.parent.mkdir()
+    path().parent.mkdir()
+    path().symlink_to(target)
+    einmal("profile", "create", "p", "-b", "a:1")
+    assert path().is_symlink()
+    assert "[profiles.p]" in target.read_text()
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_copy_with_secrets() -> None:
+    path().mkdir(parents=True)
+    with pytest.raises(typer.BadParameter, match="cannot be written"):
+        write(Profiles("p", {"p": {"sasl.password": SECRET}}))
+    assert list(path().parent.iterdir()) == [path()]

@@ -142,11 +142,18 @@ def write(profiles: Profiles) -> None:
         raise typer.BadParameter(f"a setting with {wrong!a} is not UTF-8") from error
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A link, as among dotfiles, remains one.
+        target = file.resolve()
         # mkstemp makes files that only their owner may read.
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-        Path(temporary).replace(file)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=file.name)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(content)
+            Path(temporary).replace(target)
+        except BaseException:
+            # It may have secrets.
+            Path(temporary).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise typer.BadParameter(f"{file} cannot be written: {error.strerror}") from error
 
