@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from xml.etree import ElementTree
 
 from einmal.trace import svg, text
@@ -109,6 +109,30 @@ def test_a_zombie_ends_no_transaction_of_its_successor_and_begins_none() -> None
 def test_a_transaction_whose_writes_are_all_refused_is_not_open() -> None:
     diagram = last(asked("Produce", 0, parts=(ExchangePart("t", 0, error="INVALID_PRODUCER_EPOCH"),)))
     assert diagram.verdict == "Transaction of id: not begun. Each of its writes was refused."
+
+
+def test_a_write_that_one_of_its_partitions_has_taken_is_open() -> None:
+    parts = (ExchangePart("t", 0, 1, 5), ExchangePart("t", 1, 1, error="NOT_LEADER_OR_FOLLOWER"))
+    diagram = last(asked("Produce", 0, parts=parts))
+    assert diagram.verdict == "Transaction of id: open. Nobody has asked to end it."
+
+
+def test_only_the_ends_of_a_transaction_are_examined_at_each_of_its_requests() -> None:
+    """Else a trace of some thousand requests in one transaction takes minutes."""
+    examined = 0
+
+    class Counted(Exchange):
+        def __getattribute__(self, name: str) -> object:
+            nonlocal examined
+            examined += name == "parts"
+            return super().__getattribute__(name)
+
+    def counted(exchange: Exchange) -> Exchange:
+        return Counted(**{each.name: getattr(exchange, each.name) for each in fields(exchange)})
+
+    writes = [counted(produced(at, at)) for at in range(200)]
+    assert len(transactions([*writes, counted(ended(200))])) == 1
+    assert examined < 20 * len(writes)
 
 
 def test_the_last_transaction_is_not_one_that_the_next_instance_has_ended() -> None:

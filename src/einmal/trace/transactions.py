@@ -49,7 +49,7 @@ class Traced:
     @property
     def end(self) -> Exchange | None:
         """The EndTxn that had an answer without an error; else the last that was asked."""
-        asked = [exchange for exchange in _without_zombies(self.exchanges) if exchange.api == "EndTxn"]
+        asked = _ends(self.exchanges)
         done = [exchange for exchange in asked if exchange.is_done]
         return done[0] if done else asked[-1] if asked else None
 
@@ -69,13 +69,13 @@ class Traced:
         """
         if self.end is None or not self.end.is_done:
             return None
-        return min(exchange.sent_at for exchange in _without_zombies(self.exchanges) if exchange.api == "EndTxn")
+        return min(exchange.sent_at for exchange in _ends(self.exchanges))
 
     @property
     def is_refused(self) -> bool:
         """Whether it has not begun: each write was answered, and none was taken."""
         writes = [exchange for exchange in self.exchanges if exchange.api in WRITES]
-        return bool(writes) and not any(write.is_done or write.answered_at is None for write in writes)
+        return bool(writes) and all(write.is_refused for write in writes)
 
     @property
     def producer_id(self) -> int | None:
@@ -156,6 +156,11 @@ def _seems_open(traced: Traced) -> bool:
     return traced.outcome is LearntOutcome.NOT_ENDED and traced.successor is None and not traced.is_refused
 
 
+def _ends(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    # The api first: a transaction may have thousands of requests, and this is asked at each.
+    return [exchange for exchange in exchanges if exchange.api == "EndTxn" and not _is_zombies(exchange, exchanges)]
+
+
 def _without_zombies(exchanges: Sequence[Exchange]) -> list[Exchange]:
     return [exchange for exchange in exchanges if not _is_zombies(exchange, exchanges)]
 
@@ -183,7 +188,7 @@ def _begins(known: Sequence[Exchange], exchange: Exchange) -> bool:
         return True
     if _is_zombies(exchange, known):
         return False
-    ends = [other for other in _without_zombies(known) if other.api == "EndTxn"]
+    ends = _ends(known)
     if exchange.api == "EndTxn" or not ends:
         return False
     return any(other.answered_at is not None and other.answered_at <= exchange.sent_at for other in ends)
