@@ -53,4 +53,7 @@ def transaction_of(connection: psycopg.Connection[Any], transaction: int) -> Old
     if row is None:
         return None
     pid, user, application, state, gid, age_s = row
+    if pid is None and gid is None:
+        # A prepared one that has ended between the looks at the two views.
+        return None
     return OldestTransaction(transaction, pid, user, application, state, gid, age_s)

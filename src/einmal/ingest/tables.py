@@ -122,6 +122,8 @@ class TableSource(RecordSource):
         """When to look at the whole table next, on the monotonic clock."""
         self._held_at = 0.0
         """When to look next for a transaction that holds rows back, on the monotonic clock."""
+        self._holder: int | None = None
+        """The transaction that held rows back at the last such look."""
         self._held_by: int | None = None
         """The transaction that was reported."""
         self._parts = 0
@@ -190,10 +192,12 @@ class TableSource(RecordSource):
         if now < self._held_at:
             return
         self._held_at = now + _HELD_S
-        holder = reader.holder(current)
+        holder, former = reader.holder(current), self._holder
+        self._holder = None if holder is None else holder.transaction
         if holder is None or holder.transaction == self._held_by:
             return
-        if holder.age_s is None or holder.age_s >= _HELD_S:
+        # Without an age it may have just begun, unless the look before had it too.
+        if holder.transaction == former if holder.age_s is None else holder.age_s >= _HELD_S:
             self._held_by = holder.transaction
             text = f"{self._table}: rows are committed that are read only once an older transaction has ended: {holder}"
             yield SourceNotice("held back", self._table, f"{text}; {holder.hint}")
