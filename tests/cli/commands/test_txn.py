@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import typer
 
+from einmal.cli.commands.txn import _question
 from einmal.client import Producer
+from einmal.client.descriptions import TransactionDescription
 from einmal.client.errors import KafkaError, ProducerFenced
 from tests.cli.running import Cli
 from tests.interop.einmal_broker import EinmalBroker
 from tests.interop.topics import Broker, create_topic
 from tests.interop.transaction_driver import TV1, TransactionDriver
+from tests.suite.cases import each_case
 
 pytestmark = pytest.mark.system
 
@@ -91,6 +94,20 @@ def test_an_abort_that_was_agreed_to_ends_no_later_transaction(
     assert "has changed since you were asked: Ongoing" in refused.errors[0]
     producer.commit_transaction()
     assert len(cli("topic", "consume", topic, "-o", "start:end").lines) == 2
+
+
+@each_case(
+    "state, question",
+    [
+        ("Ongoing", "Fence the producer of 'id' and abort its transaction, open for "),
+        ("PrepareCommit", "Its coordinator is ending the transaction (PrepareCommit), which cannot change. Fence"),
+        ("CompleteCommit", "No transaction is open (CompleteCommit). Fence"),
+    ],
+)
+def test_no_abort_is_asked_for_that_cannot_be(state: str, question: str) -> None:
+    start_time = -1 if state == "CompleteCommit" else 1
+    described = TransactionDescription("id", state, 1, 0, 60_000, start_time, (), 1)
+    assert _question(described).startswith(question)
 
 
 def test_a_transaction_of_a_two_phase_commit_is_shown_and_aborted_only_with_a_warning(tmp_path: Path, cli: Cli) -> None:

@@ -377,6 +377,8 @@ def _question(transaction: TransactionDescription) -> str:
     fence = f"ence the producer of {transaction.transactional_id!r}"
     if not transaction.is_open:
         return f"No transaction is open ({transaction.state}). F{fence}?"
+    if transaction.state != "Ongoing":
+        return f"Its coordinator is ending the transaction ({transaction.state}), which cannot change. F{fence}?"
     seconds = max(0, now_ms() - transaction.start_time) / 1000
     return f"F{fence} and abort its transaction, open for {seconds:,.0f} s?"
 
