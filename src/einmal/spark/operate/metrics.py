@@ -30,7 +30,7 @@ ADDRESS: Final = "spark.einmal.metrics.address"
 _NAMING: Final = Naming("pipeline", "pipeline")
 _serving: Final[dict[str, str]] = {}
 """The addresses that are served, by the setting that asked for them."""
-_pushes: Final[list[Push]] = []
+_pushes: Final[list[tuple[Push, _Pipelines]]] = []
 """At most one in a process, for the pipelines of its first session."""
 _lock: Final = threading.Lock()
 
@@ -51,10 +51,11 @@ def served(spark: SparkSession) -> tuple[str, ...]:
                 registry.register(_Pipelines(_watch(queries_of(spark))))
             described.append(f"http://{_serving[wanted]}/metrics")
         if not _pushes and (push := wanted_push("einmal-pipeline")) is not None:
-            push.start(_Pipelines(_watch(queries_of(spark))).collect)
-            _pushes.append(push)
+            pipelines = _Pipelines(_watch(queries_of(spark)))
+            push.start(pipelines.collect)
+            _pushes.append((push, pipelines))
             atexit.register(stop_pushing)
-        described += [push.described for push in _pushes]
+        described += [push.described for push, _ in _pushes]
     return tuple(described)
 
 
@@ -62,7 +63,9 @@ def stop_pushing() -> None:
     """Push for the last time; the next pipeline begins again."""
     with _lock:
         while _pushes:
-            _pushes.pop().close()
+            push, pipelines = _pushes.pop()
+            pipelines.is_last = True
+            push.close()
 
 
 def _watch(queries: Queries) -> Watch:
@@ -77,13 +80,16 @@ def _watch(queries: Queries) -> Watch:
 class _Pipelines(Collector):
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
+        self.is_last = False
+        """Whether these are the last figures of the process, which have the lag that ended queries have left: a query
+        with availableNow may have ended before any other."""
 
     def collect(self) -> Iterable[Metric]:
         with self._watch.lock:
-            return list(_families(self._watch))
+            return list(_families(self._watch, self.is_last))
 
 
-def _families(watch: Watch) -> Iterator[Metric]:
+def _families(watch: Watch, is_last: bool) -> Iterator[Metric]:
     def counter(name: str, help_: str, *labels: str) -> CounterMetricFamily:
         return CounterMetricFamily(_NAMING.full(name), help_, labels=_NAMING.labels(*labels))
 
@@ -130,7 +136,9 @@ def _families(watch: Watch) -> Iterator[Metric]:
         transactions.add_metric([*name, "abort"], progress.aborted)
         opened.add_metric(name, progress.open_s(now))
         restarts.add_metric(name, progress.restarts)
-        for topic, behind in (pipeline.lag or {}).items():
+        # Nobody measures that of a query that has ended.
+        known = pipeline.lag if is_last or pipeline.is_running else None
+        for topic, behind in (known or {}).items():
             lag.add_metric([*name, topic], behind)
     yield from (letters, drifts)
     yield from (is_running, read, lost, written, batches, last, durations, phases, transactions, opened, restarts, lag)
