@@ -345,6 +345,25 @@ def test_a_role_that_may_not_see_ages_gets_the_session_that_holds_rows_back_at_t
     database.execute("DROP OWNED BY reads_only")
 
 
+def test_a_role_that_may_not_look_for_transactions_reads_rows_all_the_same(
+    server: PostgresServer, database: Connection
+) -> None:
+    database.execute("DROP ROLE IF EXISTS reads_only")
+    database.execute(sql.SQL("CREATE ROLE reads_only LOGIN PASSWORD {}").format(PASSWORD))
+    database.execute("GRANT SELECT ON events TO reads_only")
+    database.execute("REVOKE SELECT ON pg_locks FROM PUBLIC")
+    try:
+        reader = TableReader(server, user="reads_only")
+        with server.connect() as other, other.transaction():
+            insert(other, 1)
+            insert(database, 2)
+            assert (reader.read(), reader.notices) == ([], [])
+        assert sorted(reader.read()) == [1, 2]
+    finally:
+        database.execute("GRANT SELECT ON pg_locks TO PUBLIC")
+    database.execute("DROP OWNED BY reads_only")
+
+
 def test_each_version_of_a_row_that_is_seen_is_a_record(server: PostgresServer, database: Connection) -> None:
     insert(database, 1, 2)
     reader = TableReader(server, column="at")
