@@ -315,6 +315,14 @@ def test_the_command_checks_a_history_without_a_cluster(tmp_path: Path) -> None:
     assert (found["kind"], len(found["operations"])) == ("G1a", 2)
 
 
+def test_events_that_jepsen_has_not_numbered_are_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(
+        "".join(f"{{:type :ok, :f :send, :process 1, :index -1, :value [[:send 1 [{n} {n}]]]}}\n" for n in (0, 1))
+    )
+    assert len(list(read_history(path).ops)) == 2
+
+
 def test_a_file_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "green.edn"
     path.write_text(GREEN)

@@ -143,7 +143,8 @@ class _Reader:
         last = -1
         for number, event in enumerate(history):
             index = event.get("index")
-            if isinstance(index, int):
+            if isinstance(index, int) and index >= 0:
+                # Jepsen's events have -1 before they are numbered.
                 if index <= last:
                     raise NotAnOperation(f":index {index} comes after {last}; events are in order, each once")
                 last = index
