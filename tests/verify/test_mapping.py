@@ -179,6 +179,7 @@ _VERSIONS = [
     InputRecord(0, at, row, f'{{"id":{row},"amount":{amount}}}')
     for at, (row, amount) in enumerate([("7", 1), ("8", 2), ("7", 3)])
 ]
+_ELSEWHERE = TopicPartition("out", 1)
 _FIRST, _OF_ANOTHER, _SECOND = [record.value for record in _VERSIONS]
 
 
@@ -188,7 +189,7 @@ _FIRST, _OF_ANOTHER, _SECOND = [record.value for record in _VERSIONS]
         ([(_OUT, 0, _FIRST), (_OUT, 1, _OF_ANOTHER), (_OUT, 2, _SECOND)], False),
         ([(_OUT, 0, _OF_ANOTHER), (_OUT, 1, _FIRST), (_OUT, 2, _SECOND)], False),
         ([(_OUT, 0, _SECOND), (_OUT, 1, _OF_ANOTHER), (_OUT, 2, _FIRST)], True),
-        ([(_OUT, 5, _FIRST), (_OUT, 1, _OF_ANOTHER), (TopicPartition("out", 1), 0, _SECOND)], False),
+        ([(_OUT, 5, _FIRST), (_OUT, 1, _OF_ANOTHER), (_ELSEWHERE, 0, _SECOND)], False),
     ],
 )
 def test_versions_of_one_row_are_in_their_order(outputs: Sequence[Output], is_reordered: bool) -> None:
@@ -204,6 +205,28 @@ def test_an_order_needs_values_that_come_from_one_record() -> None:
     assert list(ordered.anomalies([(_OUT, 0, "8"), (_OUT, 1, "7"), (_OUT, 2, "7")])) == []
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "1e99999999999999999999", '{"a":1e99999999999999999999}'])
+def test_the_order_in_a_partition_is_that_of_all_versions_in_it() -> None:
+    third = InputRecord(0, 3, "7", '{"id":7,"amount":4}')
+    ordered = OutputComparison(located, InputRecords([*_VERSIONS, third], is_ordered=True), identity())
+    outputs = [(_OUT, 5, _FIRST), (_OUT, 1, _OF_ANOTHER), (_ELSEWHERE, 0, _SECOND), (_OUT, 3, third.value)]
+    (found,) = ordered.anomalies(outputs)
+    assert found.kind == "reordered-output" and "in-0 0, in-0 3" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("order", "is_reordered"),
+    [("1a 1b 3a 3b", False), ("1b 1a 3b 3a", False), ("3a 1a 1b 3b", True), ("1a 3b 1b 3a", True)],
+)
+def test_outputs_of_one_record_have_no_order_among_each_other(order: str, is_reordered: bool) -> None:
+    both = query("SELECT unnest([amount || 'a', amount || 'b']) FROM input")
+    ordered = OutputComparison(located, InputRecords([_VERSIONS[0], _VERSIONS[2]], is_ordered=True), both)
+    found = list(ordered.anomalies([(_OUT, at, value) for at, value in enumerate(order.split())]))
+    assert {each.kind for each in found} == ({"reordered-output"} if is_reordered else set())
+
+
+_DEEP = "[" * 700 + "]" * 700
+
+
+@pytest.mark.parametrize("text", [_DEEP, "[" * 100_000, "1e99999999999999999999", '{"a":1e99999999999999999999}'])
 def test_output_that_nobody_can_parse_is_text(text: str) -> None:
     assert canonical(text) == text

@@ -97,20 +97,29 @@ class OutputComparison:
             yield from self._reordered(by_value)
 
     def _reordered(self, by_value: Mapping[str, Sequence[Output]]) -> Iterator[Anomaly]:
-        """Values that one input record becomes, and that are there once, by the keys of their records."""
-        last: dict[str, tuple[Output, InputRecord]] = {}
+        """Values that one input record becomes, and that are there once, by the keys of their records and by partition.
+
+        Those of one record have no order among each other.
+        """
+        last: dict[tuple[str, Key], tuple[Output, InputRecord]] = {}
+        before: dict[tuple[str, Key], tuple[Output, InputRecord]] = {}
         for value, sources in self._sources.items():
             outputs = by_value.get(value, ())
             if len(sources) != 1 or len(outputs) != 1:
                 continue
             output, source = outputs[0], sources[0]
-            if (before := last.get(source.key)) is not None:
-                (key, offset, text), earlier = before
-                if key == output[0] and output[1] < offset:
+            at = source.key, output[0]
+            is_next = at not in last or last[at][1] != source
+            if is_next and at in last:
+                before[at] = last[at]
+            if at in before:
+                (key, offset, text), earlier = before[at]
+                if output[1] < offset:
                     named = self._named([earlier, source])
                     detail = f"{output[2]} is at {key} {output[1]}, before {text} at {offset}; they come from {named}"
                     yield Anomaly("reordered-output", detail, (text, output[2], earlier.value, source.value))
-            last[source.key] = output, source
+            if is_next or output[1] > last[at][0][1]:
+                last[at] = output, source
 
     def missing(self) -> MissingOutput:
         """Everything that has to be there."""

@@ -227,8 +227,8 @@ def canonical(text: str) -> str:
     """JSON without the order of fields and without spaces, and with numbers by their value; another text as it is."""
     try:
         parsed = _loaded(text)
+        is_number = isinstance(parsed, int | Decimal) and not isinstance(parsed, bool)
+        return _written(parsed) if is_number or isinstance(parsed, dict | list) else text
     except (ValueError, RecursionError, ArithmeticError):
         # No JSON, or nested deeper or with a larger exponent than can be held.
         return text
-    is_number = isinstance(parsed, int | Decimal) and not isinstance(parsed, bool)
-    return _written(parsed) if is_number or isinstance(parsed, dict | list) else text
