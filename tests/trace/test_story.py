@@ -111,12 +111,6 @@ def test_a_transaction_whose_writes_are_all_refused_is_not_open() -> None:
     assert diagram.verdict == "Transaction of id: not begun. Each of its writes was refused."
 
 
-def test_a_write_that_one_of_its_partitions_has_taken_is_open() -> None:
-    parts = (ExchangePart("t", 0, 1, 5), ExchangePart("t", 1, 1, error="NOT_LEADER_OR_FOLLOWER"))
-    diagram = last(asked("Produce", 0, parts=parts))
-    assert diagram.verdict == "Transaction of id: open. Nobody has asked to end it."
-
-
 def test_only_the_ends_of_a_transaction_are_examined_at_each_of_its_requests() -> None:
     """Else a trace of some thousand requests in one transaction takes minutes."""
     examined = 0
@@ -133,6 +127,13 @@ def test_only_the_ends_of_a_transaction_are_examined_at_each_of_its_requests() -
     writes = [counted(produced(at, at)) for at in range(200)]
     assert len(transactions([*writes, counted(ended(200))])) == 1
     assert examined < 20 * len(writes)
+
+
+def test_a_transaction_with_one_write_in_the_log_is_open() -> None:
+    refused = ExchangePart("t", 1, error="NOT_LEADER_OR_FOLLOWER")
+    for taken in (ExchangePart("t", 0, 1, 5), ExchangePart("t", 0, error="NOT_ENOUGH_REPLICAS_AFTER_APPEND")):
+        diagram = last(asked("Produce", 0, parts=(refused, taken)))
+        assert diagram.verdict == "Transaction of id: open. Nobody has asked to end it."
 
 
 def test_the_last_transaction_is_not_one_that_the_next_instance_has_ended() -> None:

@@ -77,13 +77,6 @@ class Exchange:
             self.answered_at is not None and self.error is None and not any(partition.error for partition in self.parts)
         )
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether the answer has an error for all of it: what one partition refuses, another one may have taken."""
-        if self.answered_at is None or self.error is not None:
-            return self.answered_at is not None
-        return bool(self.parts) and all(partition.error for partition in self.parts)
-
 
 @dataclass(frozen=True, slots=True)
 class Names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -10,6 +10,22 @@ from typing import Final
 from einmal.trace.exchanges import WRITES, Exchange
 
 _FENCED: Final = frozenset(("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"))
+_REFUSALS: Final = _FENCED | {
+    "INVALID_PRODUCER_ID_MAPPING",
+    "INVALID_TXN_STATE",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "OPERATION_NOT_ATTEMPTED",
+    "CONCURRENT_TRANSACTIONS",
+    "NOT_COORDINATOR",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "NOT_LEADER_OR_FOLLOWER",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "UNKNOWN_TOPIC_ID",
+}
+"""After others, such as NOT_ENOUGH_REPLICAS_AFTER_APPEND, the log may have the records."""
 
 
 class LearntOutcome(StrEnum):
@@ -73,19 +89,23 @@ class Traced:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it has not begun: each write was answered, and none was taken."""
+        """Whether it has not begun: each write was answered, and none was taken, for any partition."""
         writes = [exchange for exchange in self.exchanges if exchange.api in WRITES]
-        return bool(writes) and all(write.is_refused for write in writes)
+        return bool(writes) and all(_is_refused(write) for write in writes)
 
     @property
     def producer_id(self) -> int | None:
-        known = [exchange.producer_id for exchange in _without_zombies(self.exchanges)]
-        return next((producer_id for producer_id in reversed(known) if producer_id is not None), None)
+        return next((exchange.producer_id for exchange in self._identified()), None)
 
     @property
     def producer_epoch(self) -> int | None:
-        known = [exchange.producer_epoch for exchange in _without_zombies(self.exchanges)]
-        return next((epoch for epoch in reversed(known) if epoch is not None), None)
+        return next((exchange.producer_epoch for exchange in self._identified()), None)
+
+    def _identified(self) -> Iterator[Exchange]:
+        """Those that have the identity of the producer, the latest one first."""
+        for exchange in reversed(self.exchanges):
+            if exchange.producer_id is not None and not _is_zombies(exchange, self.exchanges):
+                yield exchange
 
     @property
     def topics(self) -> frozenset[str]:
@@ -157,18 +177,22 @@ def _seems_open(traced: Traced) -> bool:
 
 
 def _ends(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    # The api first: a transaction may have thousands of requests, and this is asked at each.
+    """The EndTxns, without those of zombies."""
     return [exchange for exchange in exchanges if exchange.api == "EndTxn" and not _is_zombies(exchange, exchanges)]
 
 
-def _without_zombies(exchanges: Sequence[Exchange]) -> list[Exchange]:
-    return [exchange for exchange in exchanges if not _is_zombies(exchange, exchanges)]
+def _errors(exchange: Exchange) -> list[str | None]:
+    """Return the error of the whole exchange, or those of its partitions."""
+    return [exchange.error] if exchange.error or not exchange.parts else [part.error for part in exchange.parts]
+
+
+def _is_refused(write: Exchange) -> bool:
+    return write.answered_at is not None and all(error in _REFUSALS for error in _errors(write))
 
 
 def _is_zombies(exchange: Exchange, others: Sequence[Exchange]) -> bool:
     """Whether an earlier instance of the transactional id has sent it, and was refused as such: that ends nothing."""
-    errors = {exchange.error, *(partition.error for partition in exchange.parts)}
-    if exchange.producer_epoch is None or not errors & _FENCED:
+    if exchange.producer_epoch is None or _FENCED.isdisjoint(_errors(exchange)):
         return False
     return any(
         other.is_done
