@@ -80,6 +80,81 @@ def test_a_program_that_leaves_an_iterator_half_read_ends() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
+_OUTLIVES_PYTHON = """
+import asyncio, ctypes, sys
+from einmal.client.blocking.loop_thread import LoopThread
+
+
+class Twin:
+    def __init__(self):
+        asyncio.get_running_loop().call_later(0.5, print)
+
+    async def close(self):
+        pass
+
+
+thread = LoopThread(Twin, "twin")
+thread.client
+# Once Python is gone the C library calls sleep(1), where 1 is the exit status; the timer of the client is due then.
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)
+sys.exit(1)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on_exit is glibc's")
+def test_a_thread_that_is_left_open_does_not_run_on_after_the_interpreter() -> None:
+    done = subprocess.run([sys.executable, "-c", _OUTLIVES_PYTHON], capture_output=True, text=True, timeout=patient(20))
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+_USED_WHILE_PYTHON_ENDS = """
+import asyncio, atexit, threading
+
+
+def late():
+    try:
+        thread.run(twice)
+    except Exception as error:
+        print(type(error).__name__)
+    thread.close()
+
+
+# Handlers run in the reverse of their order.
+atexit.register(late)
+from einmal.client.blocking.loop_thread import LoopThread
+
+
+class Twin:
+    async def close(self):
+        pass
+
+
+async def twice(_):
+    return 2
+
+
+def use():
+    while True:
+        thread.run(twice)
+        in_use.set()
+
+
+thread = LoopThread(Twin, "twin")
+in_use = threading.Event()
+threading.Thread(target=use, daemon=True).start()
+in_use.wait()
+atexit.register(lambda: print(thread.run(twice)))
+"""
+
+
+def test_until_its_thread_is_parked_a_client_can_be_used_at_the_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _USED_WHILE_PYTHON_ENDS], capture_output=True, text=True, timeout=patient(20)
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("2\nClientClosed\n", "", 0)
+
+
 def test_an_iterator_gives_one_by_one_and_can_be_left(thread: LoopThread[Twin]) -> None:
     assert list(thread.iterate(lambda twin: twin.count(3))) == [0, 1, 2]
     for number in thread.iterate(lambda twin: twin.count(3)):

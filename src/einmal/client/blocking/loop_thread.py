@@ -2,17 +2,19 @@
 
 One thread and one event loop per client, made at the first call and once per process: after a fork the child gets its
 own, because threads and connections do not survive it. Calls may come from any thread. When the interpreter ends, the
-thread has stopped already: a generator that is closed then must not wait for it. Calls that are under way in other
-threads when the client is closed end with ClientClosed.
+thread has stopped already (``park``): a generator that is closed then must not wait for it. Calls that are under way in
+other threads when the client is closed end with ClientClosed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
@@ -24,6 +26,9 @@ T = TypeVar("T")
 
 _CANCELLING_S: Final = 5.0
 """How long calls of other threads may take to end when the client is closed; then they are left behind."""
+
+_PARKING_S: Final = 5.0
+"""How long the interpreter's end waits for threads that are inside a callback of the user's."""
 
 
 class Closable(Protocol):
@@ -46,6 +51,7 @@ class LoopThread(Generic[ClientT]):
         self._thread: threading.Thread | None = None
         self._client: ClientT | None = None
         self._is_closed = False
+        self._is_parked = False
         self._calls: set[Future[Any]] = set()
         """The calls that are under way."""
         self._closings: list[asyncio.Task[None]] = []
@@ -60,6 +66,8 @@ class LoopThread(Generic[ClientT]):
     @property
     def client(self) -> ClientT:
         """The asyncio client of this process. Raises ClientClosed."""
+        if self._is_parked and threading.current_thread().daemon:
+            threading.Event().wait()
         if self._has_ended:
             raise ClientClosed()
         if self._client is None or self._process_id != os.getpid():
@@ -78,7 +86,7 @@ class LoopThread(Generic[ClientT]):
 
     @property
     def _has_ended(self) -> bool:
-        return self._is_closed or sys.is_finalizing()
+        return self._is_closed or self._is_parked or sys.is_finalizing()
 
     def wake(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function inside the thread soon, without waiting for it; none is called once the client is closed."""
@@ -170,6 +178,18 @@ class LoopThread(Generic[ClientT]):
         await asyncio.wait(self._closings)
         await closing
 
+    def park(self) -> threading.Event | None:
+        """The interpreter ends, and nobody has closed the client: its thread stops for good inside the next callback.
+        uvloop's would wake after the interpreter, at a timer or an answer, and crash the process. Nothing is cancelled:
+        daemon threads that use the client end as silently as all others. Returns what is set then; None: no thread."""
+        loop, thread = self._loop, self._thread
+        if loop is None or self._process_id != os.getpid() or thread is threading.current_thread():
+            return None
+        self._is_parked = True
+        parked = threading.Event()
+        self.wake(_stay, parked)
+        return parked
+
     def _end_thread(self) -> None:
         if self._process_id != os.getpid():
             return
@@ -202,6 +222,20 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _park_all() -> None:
+    """Handlers that were registered later have run: they could still use their clients."""
+    parked = [event for thread in list(_ALL) if (event := thread.park()) is not None]
+    until = time.monotonic() + _PARKING_S
+    for event in parked:
+        event.wait(max(0.0, until - time.monotonic()))
+
+
+def _stay(parked: threading.Event) -> None:
+    parked.set()
+    threading.Event().wait()
 
 
 async def _end_calls() -> None:
