@@ -165,6 +165,29 @@ def test_records_that_still_exist_are_read_although_retention_overtakes_the_read
     assert f"offsets {len(offsets) - 5} to 24" in caplog.text
 
 
+def test_deleted_records_are_not_read_although_others_of_their_batch_exist(
+    bootstrap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = unique("halved")
+    create(bootstrap, topic, partitions=1)
+    with Producer({"bootstrap.servers": bootstrap, "linger.ms": 1_000}) as producer:
+        for _ in range(20):
+            producer.send(topic, bytes(900_000))
+        producer.flush()
+        for number in range(6):
+            producer.send(topic, str(number))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 3})
+        pieces = arrow_rows(bootstrap, topic, 30, failOnDataLoss="false")
+        offsets = next(pieces).column("offset").to_pylist()
+        admin.delete_records({TopicPartition(topic, 0): 23})
+    for rows in pieces:
+        offsets += rows.column("offset").to_pylist()
+    assert offsets == [*range(3, len(offsets)), *range(23, 26)]
+    assert "offsets 0 to 2;" in caplog.text
+    assert "offsets 26 to 29 cannot be read: the log ends at offset 26; it was truncated" in caplog.text
+
+
 def test_records_behind_an_open_transaction_are_waited_for_not_left_out(bootstrap: str) -> None:
     topic = unique("open")
     create(bootstrap, topic, partitions=1)

@@ -15,7 +15,7 @@ action, and "latest" would be another offset each time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -274,43 +274,43 @@ def read_piece(options: SourceOptions, piece: Piece) -> Iterator[Any]:
 
 
 def _read(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) -> Iterator[Any]:
+    """Under failOnDataLoss=false: what still exists, also where retention overtakes the reader. Raises DataLoss,
+    StillOpen."""
     partition, wanted = bounds.topic_partition, Bounds(bounds.start, bounds.end)
+    if not options.fail_on_data_loss:
+        wanted = _existing(options, bounds)
+    while True:
+        lost, start = yield from _rows(options, partition, wanted, topic_id)
+        if lost is None:
+            return
+        tried = wanted
+        if isinstance(lost, RangeGone):
+            wanted = _existing(options, PlannedRange(partition, start, bounds.end))
+        if wanted == tried:
+            # Nothing has changed since, and nothing was read.
+            _log_lost(str(lost).partition("\n")[0])
+            return
+
+
+def _rows(
+    options: SourceOptions, partition: TopicPartition, wanted: Bounds, topic_id: str | None
+) -> Generator[Any, None, tuple[DataLoss | None, Offset]]:
+    """Return what ended the range early under failOnDataLoss=false, and where. Raises DataLoss, StillOpen."""
     builder = RowBuilder(partition, wanted, include_headers=options.include_headers, undated=options.undated)
-    batches = (
-        _batches(options, partition, wanted, topic_id)
-        if options.fail_on_data_loss
-        else _surviving(options, bounds, topic_id)
-    )
+    lost, reached = None, Offset(wanted.start)
     try:
-        for batch in batches:
+        for batch in _batches(options, partition, wanted, topic_id):
             builder.add(batch)
+            reached = Offset(batch.header.next_offset)
             if builder.is_full:
                 yield builder.take()
     except DataLoss as error:
         if options.fail_on_data_loss:
             raise
-        _log_lost(str(error).partition("\n")[0])
+        lost = error
     if not builder.is_empty:
         yield builder.take()
-
-
-def _surviving(options: SourceOptions, bounds: PlannedRange, topic_id: str | None) -> Iterator[RawBatch]:
-    """The batches that still exist, also where retention overtakes the reader. Raises DataLoss where no more can be
-    read, StillOpen."""
-    partition, start, end = bounds
-    tried: Bounds | None = None
-    while True:
-        wanted = Bounds(*_existing(options, PlannedRange(partition, start, end)))
-        try:
-            for batch in _batches(options, partition, wanted, topic_id):
-                yield batch
-                start = Offset(batch.header.next_offset)
-            return
-        except RangeGone:
-            if wanted == tried:
-                # Nothing has changed since, and nothing was read.
-                raise
-            tried = wanted
+    return lost, reached
 
 
 def _log_lost(lost: str) -> None:
@@ -362,18 +362,20 @@ def _cannot_reach(options: SourceOptions, topic_partition: TopicPartition, wante
     return DataLoss(unreadable(topic_partition, *wanted, f"the log ends at offset {last}; it was truncated"))
 
 
-def _existing(options: SourceOptions, bounds: PlannedRange) -> tuple[Offset, Offset]:
-    """The part of a range that still exists."""
-    partition = bounds.topic_partition
+def _existing(options: SourceOptions, bounds: PlannedRange) -> Bounds:
+    """The part of a range that still exists. What does not is logged."""
+    partition, start, end = bounds
     try:
         with closing(KafkaCluster(options.client)) as cluster:
             first = cluster.earliest([partition])[partition]
             # Not the last stable offset: what lies behind an open transaction exists, and is waited for.
-            last = cluster.latest([partition], committed=False, reached={partition: bounds.end})[partition]
+            last = cluster.latest([partition], committed=False, reached={partition: end})[partition]
     except UnknownTopic:
         # The read reports it.
-        return bounds.start, bounds.end
-    if first > bounds.start:
-        _log_lost(expired_records({partition: bounds.start}, {partition: min(first, bounds.end)}))
-    start = max(bounds.start, first)
-    return start, Offset(max(start, min(bounds.end, last)))
+        return Bounds(start, end)
+    if first > start:
+        _log_lost(expired_records({partition: start}, {partition: min(first, end)}))
+    if last < end:
+        _log_lost(unreadable(partition, max(start, last), end, f"the log ends at offset {last}; it was truncated"))
+    start = max(start, first)
+    return Bounds(start, max(start, min(end, last)))
