@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import TimestampType
 
 from einmal.client import Admin, Producer
 from einmal.clusters.kafka_cluster import KafkaCluster
@@ -86,6 +87,20 @@ def test_starting_and_ending_offsets_choose_the_records(spark: SparkSession, boo
     )
     assert frame.rdd.getNumPartitions() == 3
     assert sorted(int(row.value) for row in frame.collect()) == [3, 4, 5, 6]
+
+
+def test_timestamps_are_instants_whatever_the_session_calls_a_timestamp(spark: SparkSession, bootstrap: str) -> None:
+    topic = unique("ntz")
+    create(bootstrap, topic, partitions=1)
+    fill(bootstrap, topic, [1])
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        frame = read(spark, bootstrap, topic)
+        assert frame.schema["timestamp"].dataType == TimestampType()
+        assert frame.count() == 1
+        assert [row.value for row in frame.collect()] == [b"1"]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from einmal.extras import install_command
 from einmal.options.source import UNDATED, topics_of
@@ -200,5 +200,10 @@ def _schema(before: StructType, kinds: Mapping[str, str], *, rescues: bool) -> s
             f"the frame has no column {', '.join(sorted(missing))}: it is no source's\n"
             'hint: decode the frame of spark.readStream.format("einmal") before any other step'
         )
-    columns = [f"`{field.name}` {kinds.get(field.name) or field.dataType.simpleString()}" for field in before.fields]
+    columns = [f"`{field.name}` {kinds.get(field.name) or _kind(field)}" for field in before.fields]
     return ", ".join([*columns, f"`{RESCUED}` string"] if rescues else columns)
+
+
+def _kind(field: StructField) -> str:
+    # The short name is one without a zone under spark.sql.timestampType=TIMESTAMP_NTZ.
+    return "timestamp_ltz" if isinstance(field.dataType, TimestampType) else field.dataType.simpleString()

@@ -43,7 +43,7 @@ letters; without it a row that is dropped would be dropped for good."""
 RESCUED: Final = "_rescued_data"
 """The column of unknown fields, named as Databricks' Auto Loader names it."""
 LETTER_SCHEMA: Final = (
-    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp"
+    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp_ltz"
 )
 LETTER: Final = pyarrow.schema(
     [

@@ -19,7 +19,7 @@ from einmal.types import Header
 
 _SCHEMA: Final = (
     "topic string, partition int, key binary, value binary, headers array<struct<key:string,value:binary>>, "
-    "timestamp timestamp"
+    "timestamp timestamp_ltz"
 )
 _ROWS: Final = 1_000
 """Rows of one Arrow batch."""

@@ -64,9 +64,11 @@ _COLUMNS: Final = {
     "timestamp": "timestamp",
     "timestampType": "int",
 }
+_OF_ANY_SESSION: Final = {"timestamp": "timestamp_ltz"}
+"""``timestamp`` is one without a zone under ``spark.sql.timestampType=TIMESTAMP_NTZ``."""
+_HEADERS: Final = {"headers": "array<struct<key:string,value:binary>>"}
 _LOAD_MS: Final = 10_000
 """How long ``load()`` waits for a broker: a stream is loaded while there is none, too."""
-_HEADERS: Final = {"headers": "array<struct<key:string,value:binary>>"}
 
 
 class RangeUnknown(Exception):
@@ -93,7 +95,7 @@ class KafkaDataSource(DataSource):
     @answered(OptionError)
     def schema(self) -> str:
         columns = _columns(source_options(self.options, streaming=False))
-        return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        return ", ".join(f"{name} {_OF_ANY_SESSION.get(kind, kind)}" for name, kind in columns.items())
 
     @answered(OptionError)
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
