@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from einmal.options.source import source_options
 from einmal.spark import OptionError
 from einmal.spark.source.data_loss import PositionRefused
 from einmal.spark.source.planner import SourcePlanner
-from einmal.spark.source.source import KafkaDataSource, KafkaStreamReader, Piece, StillOpen, read_piece
+from einmal.spark.source.source import KafkaDataSource, KafkaStreamReader, Piece, RangeUnknown, StillOpen, read_piece
 from einmal.types import Offset, TopicPartition
 from tests.interop.topics import at_last
 from tests.spark.topics import create, fill
@@ -216,3 +217,13 @@ def test_columns_that_the_source_does_not_have_are_refused_before_any_task(boots
                 asked.reader(schema)
             with pytest.raises(OptionError, match=r"the columns of this source are key binary, "):
                 asked.streamReader(schema)
+
+
+def test_a_partition_without_an_end_is_named_with_the_numbers_that_an_end_can_have(bootstrap: str) -> None:
+    topic = unique("ends")
+    create(bootstrap, topic, partitions=2)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    for name, words in (("startingOffsets", "-2 stands for earliest, -1 for"), ("endingOffsets", "-1 stands for")):
+        source = KafkaDataSource(options | {name: json.dumps({topic: {"0": 0}})})
+        with pytest.raises(RangeUnknown, match=f"\nhint: {words} latest$"):
+            source.reader(COLUMNS)

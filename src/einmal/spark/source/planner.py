@@ -397,9 +397,9 @@ class SourcePlanner:
             may_lack = side == "ending" or self._options.starting_without_record == "latest"
             return self._cluster.at_times(times, committed=self._committed, may_lack=may_lack)
         assert not isinstance(wanted, str)
-        chosen = _for_each(
-            partitions, wanted, f"{side}Offsets", "an offset", "\nhint: -2 stands for earliest, -1 for latest"
-        )
+        # No range ends at earliest.
+        words = "-1 stands for latest" if side == "ending" else "-2 stands for earliest, -1 for latest"
+        chosen = _for_each(partitions, wanted, f"{side}Offsets", "an offset", f"\nhint: {words}")
         earliest = self._cluster.earliest([partition for partition in partitions if chosen[partition] == EARLIEST])
         latest = self._cluster.latest(
             [partition for partition in partitions if chosen[partition] == LATEST], committed=self._committed
