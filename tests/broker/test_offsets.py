@@ -51,6 +51,20 @@ async def test_offsets_are_found_by_time(tmp_path: Path, version: int) -> None:
             assert await offset_at(client, -5, version) == (-1, -1)
 
 
+@pytest.mark.parametrize("version", range(1, 12))
+async def test_a_special_timestamp_that_a_version_does_not_have_is_refused(tmp_path: Path, version: int) -> None:
+    first_versions = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11, -7: 12, -(2**63): 12}
+    asked = [{"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1} for timestamp in first_versions]
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await written_at(client, TIMES)
+        answer = await client.call(LIST_OFFSETS, version, {"topics": [{"name": "t", "partitions": asked}]})
+    for first, found in zip(first_versions.values(), answer.topics[0].partitions, strict=True):
+        expected = ErrorCode.none if version >= first else ErrorCode.unsupported_version
+        assert found.error_code == expected, first
+        if expected:
+            assert found.offset == -1
+
+
 async def test_a_batch_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, Client.connect(node) as client:
         await written_at(client, (1_000,))

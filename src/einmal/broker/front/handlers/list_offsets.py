@@ -3,10 +3,10 @@
 API: 2. Versions: 1-11.
 Access: DESCRIBE on Topic.
 Behaviour: -1 the end that this isolation level may read, -2 and -4 the log's start, -3 the record with the largest
-timestamp, -5 and -6 nothing (no tiered storage), else the first record of that time or later. What is not visible yet
-is not found. Only of partitions that this broker leads; a new leader that does not know yet how much was visible under
-its predecessor answers OFFSET_NOT_AVAILABLE. A batch that cannot be read is CORRUPT_MESSAGE, and one that decompresses
-to very much is searched in the background.
+timestamp, -5 and -6 nothing (no tiered storage), else the first record of that time or later. A negative one that the
+version does not have is UNSUPPORTED_VERSION. What is not visible yet is not found. Only of partitions that this broker
+leads; a new leader that does not know yet how much was visible under its predecessor answers OFFSET_NOT_AVAILABLE. A
+batch that cannot be read is CORRUPT_MESSAGE, and one that decompresses to very much is searched in the background.
 Version notes: v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE; v7 -3; v8 -4; v9 -5; v10 a timeout, not
 needed here; v11 -6.
 """
@@ -41,6 +41,18 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_FIRST_VERSIONS: Final = {
+    _LATEST: 1,
+    _EARLIEST: 1,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version with each special timestamp."""
+_NEVER: Final = 2**15
 _START: Final = (_EARLIEST, _EARLIEST_LOCAL)
 _NO_TIMESTAMP: Final = -1
 _OFFSET_NOT_AVAILABLE: Final = 5
@@ -77,6 +89,8 @@ class ListOffsetsHandler:
     async def _partition(
         self, context: RequestContext, topic: str, asked: ListOffsetsPartition, isolation: IsolationLevel
     ) -> ListOffsetsPartitionResponse:
+        if asked.timestamp < 0 and context.api_version < _FIRST_VERSIONS.get(asked.timestamp, _NEVER):
+            return _response(asked, ErrorCode.unsupported_version, _Position())
         topic_partition = TopicPartition(topic, asked.partition_index)
         partition = self.partitions.get(topic_partition)
         error, position = self.partitions.error_of_missing(topic_partition), _Position()
