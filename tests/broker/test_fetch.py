@@ -224,3 +224,13 @@ async def test_a_diverging_reader_gets_the_diverging_epoch(tmp_path: Path) -> No
         parted = (await client.fetch_all(wanted)).topics[0][1][0]
         assert parted.diverging_epoch is not None
         assert tuple(parted.diverging_epoch) == (0, 1)
+
+
+async def test_a_reader_of_an_epoch_that_never_was_is_out_of_range(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, Client.connect(node) as client:
+        await client.create_topic("t")
+        await client.produce("t", batch(b"a"))
+        for offset in (0, 1, 7):
+            wanted = [("t", [FetchPartition(0, offset, 1_000, -1, 5)])]
+            parted = (await client.fetch_all(wanted)).topics[0][1][0]
+            assert (parted.error_code, parted.diverging_epoch) == (ErrorCode.offset_out_of_range, None)

@@ -172,6 +172,9 @@ class ConsumerFetch:
             return FetchedPartition(wanted.partition, error)
         diverging = divergence(partition, wanted)
         if diverging is not None:
+            if diverging.epoch < 0:
+                # To clients an undefined epoch is no divergence: they would ask for the same again, and for ever.
+                return FetchedPartition(wanted.partition, ErrorCode.offset_out_of_range)
             return self._fetched(wanted, partition, b"", diverging)
         offset = Offset(wanted.fetch_offset)
         if not partition.log_start_offset <= offset <= partition.log_end_offset:
