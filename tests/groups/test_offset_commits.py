@@ -247,6 +247,44 @@ def test_the_retention_of_a_group_begins_when_its_last_member_leaves() -> None:
     assert shard.fetch() == -1
 
 
+def test_offsets_of_a_topic_that_no_member_wants_any_more_expire() -> None:
+    shard = shard_at_once()
+    protocols = (("range", subscription(TOPIC.topic)),)
+    member = Consumer(shard, "a", session_timeout_ms=1_800_000, protocols=protocols)
+    stable_group(shard, member)
+    other = TopicPartition("other", 0)
+    assert member.commit(5) is ErrorCode.none
+    offsets = {other: OffsetToCommit(5, -1, None)}
+    own = {"generation_id": member.generation_id, "member_id": member.member_id}
+    assert shard.commit(0, offsets=offsets, **own) is ErrorCode.none
+    for expected in ({TOPIC: 5, other: 5}, {TOPIC: 5}):
+        for _ in range(4 * 24 * 4):
+            shard.pass_time(900_000)
+            assert member.heartbeat() is ErrorCode.none
+        assert shard.coordinator.position(GROUP).offsets == expected
+    shard.fail_over()
+    assert shard.coordinator.position(GROUP).offsets == {TOPIC: 5}
+
+
+@pytest.mark.parametrize("kind", ["consumer", "connect", "unreadable", "rebalancing"])
+def test_offsets_expire_only_where_it_is_known_what_members_want(kind: str) -> None:
+    shard = shard_at_once()
+    fields: dict[str, Any] = {"session_timeout_ms": 1_800_000, "rebalance_timeout_ms": 1_800_000}
+    fields["protocol_type"] = "connect" if kind == "connect" else "consumer"
+    fields["protocols"] = (("range", b"?" if kind == "unreadable" else subscription("wanted")),)
+    member = Consumer(shard, "a", **fields)
+    stable_group(shard, member)
+    assert member.commit(5) is ErrorCode.none
+    for _ in range(7 * 24 * 4 - 1):
+        shard.pass_time(900_000)
+        assert member.heartbeat() is ErrorCode.none
+    if kind == "rebalancing":
+        Consumer(shard, "b", **fields).join()
+    shard.pass_time(901_000)
+    shard.pass_time(600_000)
+    assert shard.fetch() == (-1 if kind == "consumer" else 5)
+
+
 def test_offsets_of_a_simple_consumer_expire_one_by_one() -> None:
     shard = shard_at_once()
     other = TopicPartition("other", 0)

@@ -416,7 +416,9 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting(50, "Partitions of __consumer_offsets.", low=1)
     offsets_topic_replication_factor: int = _setting(1, "Replicas of __consumer_offsets.", low=1, high=_INT16_MAX)
     offsets_topic_segment_bytes: int = _setting(4_194_304, "Segment size of __consumer_offsets.", low=1)
-    offsets_retention_minutes: int = _setting(10_080, "Offsets of an empty group are forgotten after so long.", low=1)
+    offsets_retention_minutes: int = _setting(
+        10_080, "Offsets are forgotten after so long without members, or a subscription.", low=1
+    )
     offsets_retention_check_interval_ms: int = _setting(
         600_000, "Interval of the search for such offsets.", low=1, high=_INT64_MAX
     )

@@ -212,11 +212,11 @@ class GroupCoordinator:
         yield from self._classic.forget(group_id)
 
     def _expire(self, group_id: str, now: Instant) -> Iterator[Record]:
-        if self._classic.has_logged_members(group_id):
+        group = self._view(group_id)
+        if group.is_empty and self._classic.has_logged_members(group_id):
             return
         expired = tuple(self._commits.expired(group_id, self._classic.empty_since(group_id), now))
         yield from expired
-        group = self._view(group_id)
         keeps_offsets = self._offsets.has_pending(group_id) or len(expired) < self._offsets.count(group_id)
         if group.is_empty and not group.is_awaited and not keeps_offsets:
             yield from self._classic.forget(group_id)

@@ -33,6 +33,9 @@ class Group(Protocol):
     def wanted(self, topics: Set[str]) -> Set[str]:
         """Those of the topics that a member is, or may be, subscribed to."""
 
+    def kept(self, topics: Set[str]) -> Set[str]:
+        """Those of the topics whose offsets do not expire while it has members."""
+
     def commit_refusal(self, request: OffsetCommit | TxnOffsetCommit, *, is_transactional: bool) -> ErrorCode:
         """The error for a commit as this member, in this generation."""
 

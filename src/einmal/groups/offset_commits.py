@@ -129,23 +129,34 @@ class OffsetCommits:
         )
 
     def expired(self, group_id: str, empty_since: int | None, now: Instant) -> Iterator[OffsetRecord]:
-        """Tombstones for offsets that were unused for the retention time.
+        """Tombstones for offsets that were unused for the retention time. Of a group with members only those of topics
+        that no member is subscribed to.
 
         ``empty_since``: when the last member left (wall clock); None for a simple group, whose offsets age by
         themselves. Retention outlives restarts, so it uses the wall clock.
         """
         group = self._groups.get(group_id)
-        if group is not None and not group.is_empty:
-            return
-        for partition, offset in self._offsets.committed_by(group_id):
-            if self._offsets.is_unstable(group_id, partition):
-                continue
-            expires = offset.expire_timestamp
-            if expires == NO_TIMESTAMP:
-                last_use = offset.commit_timestamp if empty_since is None else max(empty_since, offset.commit_timestamp)
-                expires = last_use + self._config.offsets_retention_ms
-            if expires <= now.wall_ms:
-                yield OffsetRecord(group_id, partition.topic, partition.partition, None)
+        living = None if group is None or group.is_empty else group
+        if living is not None:
+            empty_since = None
+        old = [
+            partition
+            for partition, offset in self._offsets.committed_by(group_id)
+            if not self._offsets.is_unstable(group_id, partition)
+            and self._expires_at(offset, empty_since) <= now.wall_ms
+        ]
+        topics = {partition.topic for partition in old}
+        if topics and living is not None:
+            topics -= living.kept(topics)
+        for topic, index in old:
+            if topic in topics:
+                yield OffsetRecord(group_id, topic, index, None)
+
+    def _expires_at(self, offset: CommittedOffset, empty_since: int | None) -> int:
+        if offset.expire_timestamp != NO_TIMESTAMP:
+            return offset.expire_timestamp
+        last_use = offset.commit_timestamp if empty_since is None else max(empty_since, offset.commit_timestamp)
+        return last_use + self._config.offsets_retention_ms
 
     # --- checks -------------------------------------------------------------------------------------------------
 

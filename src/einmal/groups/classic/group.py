@@ -119,6 +119,11 @@ class ClassicGroup:
                 wanted |= topics & subscribed
         return wanted
 
+    def kept(self, topics: Set[str]) -> Set[str]:
+        """Those that a member wants; all while members join, and where subscriptions are not known."""
+        is_known = self.state is GroupState.STABLE and self.has_known_subscriptions
+        return self.wanted(topics) if is_known else topics
+
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """The error for a request as this member (KIP-345 for instance ids)."""
         if group_instance_id is not None:
