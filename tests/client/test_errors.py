@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from einmal.client import errors
-from einmal.client.errors import KafkaError, error_for
+from einmal.client.errors import KafkaError, RequestRefused, error_for
 from einmal.types import ErrorCode
 from tests.suite.cases import each_case
 
@@ -75,3 +75,9 @@ def test_errors_survive_a_journey_between_processes() -> None:
     error = error_for(ErrorCode.producer_fenced, "detail")
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.code) == (type(error), str(error), error.code)
+
+
+def test_records_that_may_not_be_deleted_name_the_setting_that_allows_it() -> None:
+    error = error_for(ErrorCode.policy_violation, "DELETE_RECORDS of t-0")
+    assert isinstance(error, RequestRefused)
+    assert "cleanup.policy" in str(error)

@@ -249,6 +249,11 @@ _ENTRIES: Final[dict[ErrorCode, _Entry]] = {
     ErrorCode.invalid_config: _Entry(
         RequestRefused, "a setting's name or value is invalid", "correct it, and send the request again"
     ),
+    ErrorCode.policy_violation: _Entry(
+        RequestRefused,
+        "a policy of the cluster forbids it; records of a topic that is only compacted are not deleted by offset",
+        "change the request, or the policy; to delete records, add delete to the topic's cleanup.policy",
+    ),
     ErrorCode.topic_already_exists: _Entry(
         TopicAlreadyExists, "a topic of this name exists", "use it, or choose another name"
     ),
