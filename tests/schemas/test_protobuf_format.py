@@ -19,8 +19,10 @@ from einmal.schemas.errors import (
     OutOfRange,
     SchemaError,
     UnusableSchema,
+    ValueTooLarge,
 )
 from einmal.schemas.protobuf_format import ProtobufDecoder
+from einmal.wire.primitives import encode_uvarint
 from tests.schemas.protobuf_files import file_set, message_class
 
 FILES = file_set(
@@ -161,6 +163,41 @@ def test_what_a_timestamp_has_beside_its_fields_is_drift() -> None:
     epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     assert value == {"at": epoch + datetime.timedelta(seconds=1), "all": [epoch, epoch]}
     assert unknown == {"$.at.3": b"x", "$.all[].3": {"1": b"y"}}
+
+
+def test_the_type_of_an_enum_may_have_a_relative_name() -> None:
+    files = descriptor_pb2.FileDescriptorSet.FromString(with_enum(file_set(M=[("switch", 1, "int64")])))
+    files.file[0].message_type[0].field[0].type_name = "Switch"
+    assert ProtobufDecoder(files.SerializeToString()).decode(b"\x08\x01").value == {"switch": "ON"}
+
+
+@pytest.mark.parametrize("kind", ["repeated Item", "map int32 Item", "group", "Outer"])
+def test_messages_of_few_bytes_have_no_more_fields_than_memory(kind: str) -> None:
+    """They are counted before the library has memory for each of 1,000 fields of a message of two bytes."""
+    item = [(f"f{at}", at, "int32") for at in range(2, 1_001)] + [("switch", 1, "bool")]
+    field = ("items", 1, "repeated Item" if kind == "group" else kind)
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        file_set("proto2", Item=item, Outer=[("items", 1, "repeated Item")], M=[field])
+    )
+    if kind == "group":
+        files.file[0].message_type[2].field[0].type = 10
+    decoder = ProtobufDecoder(files.SerializeToString(), "test.M")
+    # The switch of the last one is no boolean, which nobody finds out.
+    empty, last = {
+        "map int32 Item": (b"\x0a\x02\x12\x00", b"\x0a\x04\x12\x02\x08\x02"),
+        "group": (b"\x0b\x0c", b"\x0b\x08\x02\x0c"),
+    }.get(kind, (b"\x0a\x00", b"\x0a\x02\x08\x02"))
+
+    def record(count: int) -> bytes:
+        items = empty * count + last
+        return b"\x0a" + encode_uvarint(len(items)) + items if kind == "Outer" else items
+
+    with pytest.raises(OutOfRange):
+        decoder.decode(record(2))
+    with pytest.raises(ValueTooLarge, match="8,388,608 values"):
+        decoder.decode(record(8_389))
+    with pytest.raises(MalformedValue):
+        decoder.decode(record(8_389) + b"\x08")
 
 
 @pytest.mark.parametrize("kind", ["string", "repeated string", "map string int32", "map int32 string"])

@@ -27,7 +27,7 @@ _UNKNOWN_MAX: Final = 100
 """Unknown fields that one record reports; more of them are one too many for a schema that has drifted."""
 
 
-_VALUES_MAX: Final = 8 * 1024 * 1024
+VALUES_MAX: Final = 8 * 1024 * 1024
 """Values of one row below arrays and maps, with those that its record lacks: an item of two bytes can lack a thousand.
 A record has no more of its own."""
 
@@ -50,8 +50,8 @@ class Unknown:
         """Raises ValueTooLarge."""
         whole = self.whole or self
         whole.values += values
-        if whole.values > _VALUES_MAX:
-            raise ValueTooLarge(f"more than {_VALUES_MAX:,} values in arrays and maps, with those that are not set")
+        if whole.values > VALUES_MAX:
+            raise ValueTooLarge(f"more than {VALUES_MAX:,} values in arrays and maps, with those that are not set")
 
     def add(self, path: str, value: Any) -> None:
         if len(self.fields) >= _UNKNOWN_MAX:

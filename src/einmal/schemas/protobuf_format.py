@@ -24,6 +24,7 @@ from einmal.schemas.columns import (
     STRING,
     TIMESTAMP,
     UNSIGNED_INT,
+    VALUES_MAX,
     ColumnType,
     Convert,
     Unknown,
@@ -56,6 +57,8 @@ _WIDER: Final = {"INT32": "INT64", "SINT32": "SINT64", "UINT32": "INT64", "BOOL"
 """Types of the same encoding. A number that no INT64 is, is no UINT32 either."""
 _BOOLEANS: Final = (False, True)
 _UINT64: Final = ("UINT64", "FIXED64")
+_MESSAGE_MIN: Final = 2
+"""Bytes of a message within another."""
 
 
 class ProtobufDecoder:
@@ -74,7 +77,7 @@ class ProtobufDecoder:
             files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
             for file in files:
                 pool.Add(file)
-                wide_pool.Add(_widened(file, pool))
+                wide_pool.Add(_widened(file, pool.FindFileByName(file.name)))
             name = message or _only_message(files)
             descriptor = pool.FindMessageTypeByName(name)
         except KeyError as error:
@@ -94,6 +97,7 @@ class ProtobufDecoder:
         self._descriptor = descriptor
         self._column = _message_column(descriptor, (), VisitedTypes("Protobuf message"))
         self._convert = self._column.at("$")
+        self._widest = _widest(descriptor)
 
     @property
     def ddl(self) -> str:
@@ -107,6 +111,9 @@ class ProtobufDecoder:
         if indexes is not None and indexes != self.indexes:
             raise UnusableSchema(f"message {list(indexes)} of its schema, not the declared {list(self.indexes)}")
         try:
+            if len(raw) // _MESSAGE_MIN * self._widest > VALUES_MAX:
+                # The library has memory for each field of each message, set or not.
+                _count_values(raw, self._descriptor, Unknown())
             message = self._class.FromString(raw)
         except DecodeError as error:
             reason = "it is not UTF-8" if "UTF-8" in str(error) else ""
@@ -130,30 +137,27 @@ def descriptor_bytes(text: str) -> bytes:
         raise SchemaError("not base 64") from error
 
 
-def _widened(file: Any, pool: Any) -> Any:
+def _widened(file: Any, declared: Any) -> Any:
     """The same file with integers of 64 bits, and without extensions: without columns they are unknown fields.
-    ``pool``: has its types as they are declared."""
+    ``declared``: its descriptor."""
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
     wide = type(file).FromString(file.SerializeToString())
     del wide.extension[:]
-    messages = list(wide.message_type)
+    messages = [(message, declared.message_types_by_name[message.name]) for message in wide.message_type]
     while messages:
-        message = messages.pop()
-        messages += message.nested_type
+        message, descriptor = messages.pop()
+        messages += [(nested, descriptor.nested_types_by_name[nested.name]) for nested in message.nested_type]
         del message.extension[:]
         for field in message.field:
             name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_")
-            if name in _WIDER and not (name == "ENUM" and _is_closed(field, pool)):
+            enum = descriptor.fields_by_number[field.number].enum_type
+            if name in _WIDER and not (enum is not None and enum.is_closed):
                 field.type = FieldDescriptorProto.Type.Value(f"TYPE_{_WIDER[name]}")
                 # No default is read: where there is one, a field that is not set has no value.
                 field.ClearField("type_name")
                 field.ClearField("default_value")
     return wide
-
-
-def _is_closed(field: Any, pool: Any) -> bool:
-    return bool(pool.FindEnumTypeByName(field.type_name.removeprefix(".")).is_closed)
 
 
 def _only_message(files: Any) -> str:
@@ -182,6 +186,27 @@ def _message_column(descriptor: Any, above: tuple[str, ...], visited: VisitedTyp
         )
     inner = (*above, descriptor.full_name)
     return struct({field.name: _field_column(field, inner, visited) for field in descriptor.fields})
+
+
+def _widest(descriptor: Any) -> int:
+    """Fields that a message within one of ``descriptor`` has at most."""
+    inner = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return max((max(len(message.fields), _widest(message)) for message in inner), default=0)
+
+
+def _count_values(written: Any, descriptor: Any, counted: Unknown) -> None:
+    """Count the fields of the messages within a message, before it is parsed as such. ``written``: its bytes, or the
+    fields of a group. Raises ValueTooLarge, DecodeError."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    inner = {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
+    if not inner or isinstance(written, int):
+        return
+    for field in UnknownFieldSet(Empty.FromString(written)) if isinstance(written, bytes) else written:
+        if (declared := inner.get(field.field_number)) is not None:
+            counted.count(len(declared.fields))
+            _count_values(field.data, declared, counted)
 
 
 def _timestamp_at(path: str) -> Convert:
@@ -277,12 +302,12 @@ def _plain_value(value: Any, field: Any) -> Any:
     import datetime
     import decimal
 
-    from google.protobuf.unknown_fields import UnknownFieldSet
-
     kind = _kind(field)
     if kind in ("MESSAGE", "GROUP"):
         if field.message_type.full_name != _TIMESTAMP:
             return _plain(value, field.message_type)
+        from google.protobuf.unknown_fields import UnknownFieldSet
+
         try:
             if value.nanos % 1_000:
                 raise OutOfRange(f"$.{field.name}: a timestamp with nanoseconds, which no column has")
