@@ -123,7 +123,7 @@ def test_references_that_are_none_are_no_answer(references: Any) -> None:
 def test_the_truststore_counts_in_each_spelling_of_the_scheme(scheme: str) -> None:
     settings = {"schema.registry.url": f"{scheme}://127.0.0.1:1", "schema.registry.ssl.truststore.location": "/gone"}
     with pytest.raises(RegistryUnavailable, match="No such file"):
-        SchemaRegistry(settings, lambda _: None).schema(1)
+        SchemaRegistry(settings, list[float]().append).schema(1)
 
 
 def test_schemas_that_refer_to_each_other_are_asked_for_once(server: RegistryServer) -> None:
