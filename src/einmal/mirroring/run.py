@@ -71,7 +71,7 @@ class MirrorStopped(Exception):
     """The mirror cannot continue as it is."""
 
     def __init__(self, reason: str, hint: str) -> None:
-        super().__init__(f"{reason}\nhint: {hint}")
+        super().__init__(f"{reason}\nhint: {hint}" if hint else reason)
         self.reason = reason
 
 
