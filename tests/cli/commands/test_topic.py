@@ -221,6 +221,29 @@ def test_lines_that_were_consumed_are_produced_again_as_the_same_bytes(cluster: 
     assert [line for line in done.stdout_bytes.split(b"\n") if b"W" in line] == [b"H\xf0\x90\x80W\xff"]
 
 
+@pytest.mark.parametrize("options", [(), ("--transactional-id", "long-lines")])
+def test_a_line_that_is_too_long_is_named_and_not_read_to_its_end(options: tuple[str, ...], cli: Cli) -> None:
+    name = f"long-{len(options)}"
+    fits = "k:" + "x" * 900
+    settings = ("-K", ":", "-X", "max.request.size=1000")
+    with subprocess.Popen(
+        [sys.executable, "-m", "einmal", "topic", "produce", name, "-b", cli.bootstrap, *settings, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        # What is written fits in a pipe; the line has no end.
+        process.stdin.write(f"{fits}\n{'y' * 20_000}")
+        process.stdin.flush()
+        errors = process.stderr.read()
+        assert process.wait() == 1
+    assert "MESSAGE_TOO_LARGE" in errors and "line 2; max.request.size is 1000" in errors
+    written = cli("topic", "consume", name, "-o", "start:end", "-f", r"%k:%v\n").lines
+    assert written == ([] if options else [fits])
+
+
 def test_a_delimiter_has_the_escapes_of_a_template(cli: Cli) -> None:
     lines = "a\tb:\\t\nno tab\n"
     cli("topic", "produce", "tabs", "-K", r"\t", stdin=lines)

@@ -9,6 +9,7 @@ import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from einmal.client import Admin, Consumer, ConsumerRecord, Producer, RecordMetadata, TopicPartition
+    from einmal.client.errors import KafkaError
     from einmal.inspection.topic import PartitionContent
 
 topic = typer.Typer(
@@ -326,7 +328,6 @@ def produce(
         "partition": partition,
         "headers": [_header(header) for header in headers or ()],
     }
-    lines = _lines(delimiter, fixed, tombstone)
     # A partition that is not there is waited for; a person does not want to wait for a minute.
     config = config_of(brokers, settings, command_config, "ProducerSettings")
     config = {"max.block.ms": 10_000, **config}
@@ -335,6 +336,7 @@ def produce(
     if one_transaction is not None:
         config["transactional.id"] = one_transaction
     with failures_reported(), Producer(config) as producer:
+        lines = _lines(delimiter, fixed, tombstone, producer.settings.max_request_size)
         if one_transaction is None:
             _produce_each(producer, name, lines, output)
             return
@@ -383,14 +385,31 @@ def _written_line(written: RecordMetadata, output: Format) -> str:
     return f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}"
 
 
-def _lines(delimiter: bytes | None, fixed: dict[str, Any], tombstone: bool) -> Iterator[dict[str, Any]]:
-    for line in sys.stdin.buffer:
+def _lines(delimiter: bytes | None, fixed: dict[str, Any], tombstone: bool, size_max: int) -> Iterator[dict[str, Any]]:
+    """``size_max``: of a record; of a longer line no more is read, it may have no end. Raises RecordTooLarge."""
+    longest = size_max + len(delimiter or b"") + 1
+    for number, line in enumerate(iter(partial(sys.stdin.buffer.readline, longest + 1), b""), 1):
+        if len(line) > longest:
+            raise _too_long(number, size_max)
         value = line.rstrip(b"\n")
         key = fixed["key"]
         if delimiter is not None:
             before, separator, after = value.partition(delimiter)
             key, value = (before, after) if separator else (key, value)
         yield {**fixed, "key": key, "value": None if tombstone and not value else value}
+
+
+def _too_long(number: int, size_max: int) -> KafkaError:
+    from einmal.client.errors import RecordTooLarge
+    from einmal.types import ErrorCode
+
+    detail = f"line {number:,}; max.request.size is {size_max}"
+    return RecordTooLarge(
+        ErrorCode.message_too_large,
+        detail,
+        meaning="a line is longer than the producer's max.request.size",
+        what_to_do="raise max.request.size, or split the line; lines from here on are not written",
+    )
 
 
 def _header(text: str) -> tuple[str, bytes]:
