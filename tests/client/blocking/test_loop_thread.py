@@ -155,6 +155,61 @@ def test_until_its_thread_is_parked_a_client_can_be_used_at_the_end() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("2\nClientClosed\n", "", 0)
 
 
+_WAITED_FOR_AT_THE_END = """
+import asyncio, atexit, threading
+
+
+def late():
+    for user in users:
+        user.join()
+    print(*ended)
+
+
+atexit.register(late)
+from einmal.client.blocking import loop_thread
+
+loop_thread._SILENT_S = 0.1
+
+
+class Twin:
+    async def close(self):
+        pass
+
+
+async def wait(_):
+    begun.set()
+    await asyncio.Event().wait()
+
+
+async def at_once(_):
+    pass
+
+
+def use(begin):
+    try:
+        while True:
+            thread.run(begin)
+    except Exception as error:
+        ended.append(type(error).__name__)
+
+
+ended = []
+thread = loop_thread.LoopThread(Twin, "twin")
+begun = threading.Event()
+users = [threading.Thread(target=use, args=(begin,), daemon=True) for begin in (wait, at_once)]
+for user in users:
+    user.start()
+begun.wait()
+"""
+
+
+def test_a_handler_that_waits_for_a_thread_which_uses_a_client_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WAITED_FOR_AT_THE_END], capture_output=True, text=True, timeout=patient(20)
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("ClientClosed ClientClosed\n", "", 0)
+
+
 def test_an_iterator_gives_one_by_one_and_can_be_left(thread: LoopThread[Twin]) -> None:
     assert list(thread.iterate(lambda twin: twin.count(3))) == [0, 1, 2]
     for number in thread.iterate(lambda twin: twin.count(3)):

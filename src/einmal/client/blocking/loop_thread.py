@@ -29,6 +29,8 @@ _CANCELLING_S: Final = 5.0
 
 _PARKING_S: Final = 5.0
 """How long the interpreter's end waits for threads that are inside a callback of the user's."""
+_SILENT_S: Final = 5.0
+"""How long a daemon thread waits for the interpreter's end, before it gets an error."""
 
 
 class Closable(Protocol):
@@ -67,7 +69,7 @@ class LoopThread(Generic[ClientT]):
     def client(self) -> ClientT:
         """The asyncio client of this process. Raises ClientClosed."""
         if self._is_parked and threading.current_thread().daemon:
-            threading.Event().wait()
+            threading.Event().wait(_SILENT_S)
         if self._has_ended:
             raise ClientClosed()
         if self._client is None or self._process_id != os.getpid():
@@ -181,13 +183,14 @@ class LoopThread(Generic[ClientT]):
     def park(self) -> threading.Event | None:
         """The interpreter ends, and nobody has closed the client: its thread stops for good inside the next callback.
         uvloop's would wake after the interpreter, at a timer or an answer, and crash the process. Nothing is cancelled:
-        daemon threads that use the client end as silently as all others. Returns what is set then; None: no thread."""
+        daemon threads that use the client end as silently as all others, unless another handler waits for them: then
+        with ClientClosed. Returns what is set once it has stopped; None: no thread."""
         loop, thread = self._loop, self._thread
         if loop is None or self._process_id != os.getpid() or thread is threading.current_thread():
             return None
         self._is_parked = True
         parked = threading.Event()
-        self.wake(_stay, parked)
+        self.wake(_stay, parked, self._calls)
         return parked
 
     def _end_thread(self) -> None:
@@ -233,8 +236,11 @@ def _park_all() -> None:
         event.wait(max(0.0, until - time.monotonic()))
 
 
-def _stay(parked: threading.Event) -> None:
+def _stay(parked: threading.Event, calls: set[Future[Any]]) -> None:
     parked.set()
+    threading.Event().wait(_SILENT_S)
+    for call in list(calls):
+        call.cancel()
     threading.Event().wait()
 
 
