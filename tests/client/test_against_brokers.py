@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,6 +34,7 @@ from einmal.client.errors import (
     CommitFailed,
     InvalidState,
     KafkaError,
+    LocalError,
     NoOffset,
     OffsetOutOfRange,
     ProducerFenced,
@@ -450,6 +452,9 @@ def test_a_consumer_owns_its_position(bootstrap: str, name: NameFactory) -> None
         assert values(poll_some(consumer, 2)) == texts(0, 2)
         assert consumer.beginning_offsets(first, second) == {first: 0, second: 0}
         assert consumer.end_offsets(first, second) == {first: 100, second: 0}
+        for no_time in (-1, -2, 2**63, 1_495.0):
+            with pytest.raises(LocalError, match=re.escape(repr(no_time))):
+                consumer.offsets_for_times({first: no_time})  # type: ignore[dict-item]
         times = consumer.offsets_for_times({first: 1_495, second: 0})
         assert times[first] is not None
         assert (times[first].offset, times[first].timestamp, times[second]) == (50, 1_500, None)  # type: ignore[union-attr]

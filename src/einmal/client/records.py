@@ -192,6 +192,16 @@ def encode_text(text: str, what: str) -> bytes:
         ) from error
 
 
+def check_times(times: Mapping[TopicPartition, int]) -> None:
+    """Raises LocalError for what is no time: the protocol's negative numbers are ends of the log."""
+    for partition, time_ms in times.items():
+        if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:
+            raise LocalError(
+                meaning=f"a time is whole milliseconds since 1970, from 0 on, not {time_ms!r} ({partition})",
+                what_to_do="ask with 0 for the first record, or call beginning_offsets() or end_offsets()",
+            )
+
+
 def check_timeout(timeout_ms: int) -> None:
     """Raises LocalError for anything but whole milliseconds: ``poll(1.0)`` means a second elsewhere."""
     if not isinstance(timeout_ms, int) or timeout_ms < 0:

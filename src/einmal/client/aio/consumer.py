@@ -34,6 +34,7 @@ from einmal.client.records import (
     OffsetAndTimestamp,
     check_max_records,
     check_timeout,
+    check_times,
     check_topic,
     partition_of,
     position_of,
@@ -278,7 +279,9 @@ class Consumer:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms); None where all records are older."""
+        """The first record at or after each time (ms); None where all records are older. Raises LocalError for a
+        negative time."""
+        check_times(times)
         offsets = await self._offsets(times)
         return {partition: None if offsets[partition].offset < 0 else offsets[partition] for partition in times}
 
