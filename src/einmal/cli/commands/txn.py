@@ -374,13 +374,13 @@ def _abort_through_coordinator(config: dict[str, str], transactional_id: str, ye
 
 def _question(transaction: TransactionDescription) -> str:
     """Has the age, by which one sees whether it is the transaction that was meant: its producer may have come back."""
-    fence = f"ence the producer of {transaction.transactional_id!r}"
+    fence = f"Fence the producer of {transaction.transactional_id!r}"
     if not transaction.is_open:
-        return f"No transaction is open ({transaction.state}). F{fence}?"
+        return f"No transaction is open ({transaction.state}). {fence}?"
     if transaction.state != "Ongoing":
-        return f"Its coordinator is ending the transaction ({transaction.state}), which cannot change. F{fence}?"
+        return f"Its coordinator is ending the transaction ({transaction.state}), which cannot change. {fence}?"
     seconds = max(0, now_ms() - transaction.start_time) / 1000
-    return f"F{fence} and abort its transaction, open for {seconds:,.0f} s?"
+    return f"{fence} and abort its transaction, open for {seconds:,.0f} s?"
 
 
 def _refuse_another(asked: TransactionDescription, now: TransactionDescription) -> None:

@@ -69,7 +69,7 @@ class LoopThread(Generic[ClientT]):
     def client(self) -> ClientT:
         """The asyncio client of this process. Raises ClientClosed."""
         if self._is_parked and threading.current_thread().daemon:
-            threading.Event().wait(_SILENT_S)
+            time.sleep(_SILENT_S)
         if self._has_ended:
             raise ClientClosed()
         if self._client is None or self._process_id != os.getpid():
@@ -238,7 +238,7 @@ def _park_all() -> None:
 
 def _stay(parked: threading.Event, calls: set[Future[Any]]) -> None:
     parked.set()
-    threading.Event().wait(_SILENT_S)
+    time.sleep(_SILENT_S)
     for call in list(calls):
         call.cancel()
     threading.Event().wait()
