@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from einmal.checker.history import OpOutcome
+from einmal.checker.history import OpOutcome, Send
 from einmal.types import TopicPartition
 from einmal.workloads.recorder import Recorder
 
@@ -15,11 +15,10 @@ def test_operations_that_write_are_counted_by_their_present_outcome() -> None:
     async def record() -> Recorder:
         recorder = Recorder()
         ongoing = recorder.begin(1, transactional=True)
-        ongoing.sends(KEY, "a")
-        ongoing.sends(KEY, "b")
+        ongoing.sends(Send(KEY, "a"), Send(KEY, "b"))
         for outcome in OpOutcome:
             ended = recorder.begin(2)
-            ended.sends(KEY, outcome.name)
+            ended.sends(Send(KEY, outcome.name))
             ended.ended(outcome)
         reading = recorder.begin(3)
         reading.polled([])
@@ -28,6 +27,7 @@ def test_operations_that_write_are_counted_by_their_present_outcome() -> None:
 
     recorder = asyncio.run(record())
     counts = {outcome: recorder.count(outcome) for outcome in OpOutcome}
+    assert recorder.sent == 2 + len(OpOutcome)
     assert counts == {OpOutcome.OK: 1, OpOutcome.FAIL: 1, OpOutcome.INFO: 2}
     ops = [op for op in recorder.history(is_read_to_the_end=False).ops if op.sends]
     assert counts == {outcome: sum(op.outcome is outcome for op in ops) for outcome in OpOutcome}

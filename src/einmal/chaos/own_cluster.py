@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from einmal.chaos.cluster_faults import ClusterFaults
 from einmal.local.processes import NodeProcess, ProcessCluster
 
 _PAUSE_S: Final = (0.3, 12.0)
 """Shorter and longer than a broker's session."""
-_DOWN_S: Final = (0.0, 2.0)
-_WEIGHTS: Final = {"kill -9": 3, "SIGSTOP": 2, "clean restart": 2}
+
+
+class FaultMix(NamedTuple):
+    """``weights``: of the faults, by which they are drawn. ``calm_s``, ``down_s``: bounds of the calm before a fault,
+    and of the time in which a broker is down."""
+
+    weights: Mapping[str, int]
+    calm_s: tuple[float, float]
+    down_s: tuple[float, float]
+
+
+ALL_FAULTS: Final = FaultMix({"kill -9": 3, "SIGSTOP": 2, "clean restart": 2}, (1.5, 4.0), (0.0, 2.0))
+KILLS: Final = FaultMix({"kill -9": 1}, (0.0, 1.0), (0.0, 1.0))
 
 
 class OwnCluster:
     """A cluster of the run's own. ``software``: in words. Calls of brokers block, so they run in threads."""
 
-    calm_s: ClassVar = (1.5, 4.0)
-
-    def __init__(self, cluster: ProcessCluster[NodeProcess], software: str) -> None:
+    def __init__(self, cluster: ProcessCluster[NodeProcess], software: str, mix: FaultMix = ALL_FAULTS) -> None:
         self.software = software
+        self.calm_s = mix.calm_s
+        self._mix = mix
         self._cluster = cluster
         self._faults = ClusterFaults(cluster)
         self._call: asyncio.Future[None] | None = None
@@ -41,7 +52,7 @@ class OwnCluster:
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """One fault of one broker, to its end. Raises BrokerFailed."""
-        (fault,) = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        (fault,) = chance.choices(list(self._mix.weights), list(self._mix.weights.values()))
         node_id = chance.choice(list(self._cluster.brokers))
         note(f"{fault} of broker {node_id}")
         if fault == "SIGSTOP":
@@ -51,7 +62,7 @@ class OwnCluster:
             finally:
                 self._faults.resume(node_id)
         else:
-            seconds = chance.uniform(*_DOWN_S)
+            seconds = chance.uniform(*self._mix.down_s)
             await self._in_thread(self._faults.stop if fault == "clean restart" else self._faults.kill, node_id)
             await asyncio.sleep(seconds)
             await self._in_thread(self._faults.start, node_id)

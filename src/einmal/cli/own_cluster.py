@@ -15,7 +15,7 @@ from einmal.cli.clients import config_of, config_of_other
 from einmal.cli.printing.messages import note
 
 if TYPE_CHECKING:
-    from einmal.chaos.own_cluster import OwnCluster
+    from einmal.chaos.own_cluster import FaultMix, OwnCluster
 
 Nodes = Annotated[int | None, typer.Option(min=1, max=9, help="Brokers of --cluster. Default: 3.")]
 
@@ -34,7 +34,7 @@ def check_target(
     if bootstrap_server is not None and cluster is not None:
         raise typer.BadParameter("name an existing cluster by --bootstrap-server, or start one by --cluster: not both")
     if disturbs_brokers and cluster is None:
-        raise typer.BadParameter("--faults brokers needs --cluster: nothing of an existing cluster is killed")
+        raise typer.BadParameter("faults of brokers need --cluster: nothing of an existing cluster is killed")
 
 
 def config_at(
@@ -54,17 +54,23 @@ def config_at(
 
 @contextmanager
 def own_cluster(
-    kind: ClusterKind | None, wanted: int | None, kafka_home: Path | None, folder: Path
+    kind: ClusterKind | None, wanted: int | None, kafka_home: Path | None, folder: Path, *, is_killed_only: bool = False
 ) -> Iterator[OwnCluster | None]:
-    """A running cluster of this kind; None for no kind. ``wanted``: brokers, 3 where nobody asks for a number. Raises
-    KafkaMissing, BrokerFailed."""
+    """A running cluster of this kind; None for no kind. ``wanted``: brokers, 3 where nobody asks for a number.
+
+    ``is_killed_only``: its faults are kills. Raises KafkaMissing, BrokerFailed.
+    """
     if kind is None:
         yield None
         return
+    from einmal.chaos.own_cluster import ALL_FAULTS, KILLS
+
     nodes = wanted or 3
-    own = (
-        _apache_kafka(folder, nodes, kafka_home) if kind is ClusterKind.KAFKA and kafka_home else _einmal(folder, nodes)
-    )
+    mix = KILLS if is_killed_only else ALL_FAULTS
+    if kind is ClusterKind.KAFKA and kafka_home:
+        own = _apache_kafka(folder, nodes, kafka_home, mix)
+    else:
+        own = _einmal(folder, nodes, mix)
     note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
     own.start()
     try:
@@ -73,20 +79,21 @@ def own_cluster(
         own.close()
 
 
-def _einmal(folder: Path, nodes: int) -> OwnCluster:
+def _einmal(folder: Path, nodes: int, mix: FaultMix) -> OwnCluster:
     from einmal.chaos.own_cluster import OwnCluster
     from einmal.local.processes import LocalCluster
 
-    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}")
+    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}", mix)
 
 
-def _apache_kafka(folder: Path, nodes: int, home: Path) -> OwnCluster:
+def _apache_kafka(folder: Path, nodes: int, home: Path, mix: FaultMix) -> OwnCluster:
     """Raises KafkaMissing."""
     from einmal.chaos.own_cluster import OwnCluster
     from einmal.local.apache_kafka import ApacheCluster, KafkaJars
 
     jars = KafkaJars.locate(home)
-    return OwnCluster(ApacheCluster.on_loopback(folder, nodes, jars, java_program()), f"Apache Kafka {jars.version}")
+    cluster = ApacheCluster.on_loopback(folder, nodes, jars, java_program())
+    return OwnCluster(cluster, f"Apache Kafka {jars.version}", mix)
 
 
 def java_program() -> Path:

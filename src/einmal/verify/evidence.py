@@ -44,13 +44,16 @@ class ShownAnomaly:
 
 
 class OpCounts:
-    """Counts the operations of a history that pass: those that write by their outcome, and ``read`` records.
+    """Counts the operations of a history that pass: those that write by their outcome, and their records.
+
+    ``written``: acknowledged records. ``read``: records that readers got.
 
     ``began``: of the first operation, in seconds.
     """
 
     def __init__(self) -> None:
         self.outcomes: Counter[OpOutcome] = Counter()
+        self.written = 0
         self.read = 0
         self.began = 0.0
 
@@ -59,21 +62,26 @@ class OpCounts:
         for number, op in enumerate(ops):
             if not number:
                 self.began = op.began
-            if op.sends:
+            if sends := op.sends:
                 self.outcomes[op.outcome] += 1
+                self.written += len(sends) if op.outcome is OpOutcome.OK else 0
             self.read += sum(len(poll.records) for poll in op.polls)
             yield op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEvidence:
-    """Operations that write, by their outcome. ``read``: records that readers got."""
+    """Operations that write, by their outcome.
+
+    ``written``: acknowledged records. ``read``: records that readers got.
+    """
 
     name: str
     mistake: str
     acknowledged: int
     failed: int
     unknown: int
+    written: int
     read: int
     anomalies: tuple[Anomaly, ...]
     history: History
@@ -100,6 +108,7 @@ class WorkloadEvidence:
             acknowledged=counts.outcomes[OpOutcome.OK],
             failed=counts.outcomes[OpOutcome.FAIL],
             unknown=counts.outcomes[OpOutcome.INFO],
+            written=counts.written,
             read=counts.read,
             anomalies=tuple(anomalies),
             history=history,
@@ -114,6 +123,7 @@ class WorkloadEvidence:
             "acknowledged": self.acknowledged,
             "failed": self.failed,
             "unknown": self.unknown,
+            "written": self.written,
             "read": self.read,
             "client_errors": dict(self.client_errors),
             "anomalies": [

@@ -14,7 +14,7 @@ from einmal.verify.evidence import Evidence, NotedFault, WorkloadEvidence
 from einmal.verify.picture import NARROW_WIDTH, draw
 from einmal.verify.verdict import RunVerdict, definition
 
-HEADS = ("workload", "acknowledged", "failed", "unknown", "read", "anomalies")
+HEADS = ("workload", "acknowledged", "failed", "unknown", "written", "read", "anomalies")
 _LISTED_MAX: Final = 30
 """Maximum number of faults that are read one by one."""
 _ERRORS_MAX: Final = 5
@@ -25,13 +25,13 @@ _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerd
 
 
 def rows(workloads: Iterable[WorkloadEvidence]) -> list[tuple[str, ...]]:
-    """A row for each workload: operations by their outcome, and records that were read."""
+    """A row for each workload: operations by their outcome, acknowledged records, and records that were read."""
     return [(workload.name, *(f"{count:,}" for count in _counts(workload))) for workload in workloads]
 
 
 def _counts(workload: WorkloadEvidence) -> tuple[int, ...]:
     anomalies = len(workload.anomalies)
-    return workload.acknowledged, workload.failed, workload.unknown, workload.read, anomalies
+    return workload.acknowledged, workload.failed, workload.unknown, workload.written, workload.read, anomalies
 
 
 def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -> str:
@@ -41,7 +41,7 @@ def page(evidence: Evidence, environment: RunEnvironment, left: Sequence[str]) -
 {verdict(evidence.verdict.value, _WORDS[evidence.verdict], evidence.sentence)}
 {_control(evidence)}
 <p class="soft">{escape(evidence.definition)}</p>
-{table(HEADS, rows(evidence.workloads), numbers=5)}
+{table(HEADS, rows(evidence.workloads), numbers=6)}
 {_anomalies(evidence)}
 {_client_errors(evidence)}
 <h2>Timeline</h2>

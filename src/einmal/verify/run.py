@@ -35,11 +35,12 @@ from einmal.verify.verdict import (
 )
 from einmal.verify.workload_run import WorkloadRun
 from einmal.workloads.bank import Bank
+from einmal.workloads.bulk import Bulk
 from einmal.workloads.controls import CONTROLS
 from einmal.workloads.ledger import Ledger
 
 PREFIX: Final = "einmal-verify-"
-WORKLOADS: Final[Mapping[str, type[Bank] | type[Ledger]]] = {"appends": Ledger, "bank": Bank}
+WORKLOADS: Final[Mapping[str, type[Bank] | type[Ledger]]] = {"appends": Ledger, "bank": Bank, "bulk": Bulk}
 _SESSION_MS: Final = 6_000
 """Kafka's default of group.min.session.timeout.ms."""
 _LOOK_S: Final = 0.2

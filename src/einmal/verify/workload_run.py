@@ -22,6 +22,8 @@ _RIVAL_S: Final = 3.0
 """How long two processes of one role run."""
 _END_S: Final = 20.0
 FINISH_S: Final = 120.0
+_READ_PER_S: Final = 5_000
+"""Records, of a slow library: so much longer the last reading may take."""
 
 
 @dataclass(slots=True)
@@ -96,13 +98,14 @@ class WorkloadRun:
             return
         if not self.mistake and not self._has_committed():
             self.gaps.append(f"{self.name}: no transaction was committed{self._most_frequent_error()}")
+        seconds = FINISH_S + self.recorder.sent / _READ_PER_S
         try:
-            await asyncio.wait_for(self.workload.finish(self._process("last")), FINISH_S)
+            await asyncio.wait_for(self.workload.finish(self._process("last")), seconds)
             self._is_read_to_the_end = True
         except NotFinished as error:
             self.gaps.append(f"{self.name}: the end could not be read {error}")
         except TimeoutError:
-            self.gaps.append(f"{self.name}: the end could not be read within {FINISH_S:.0f} s")
+            self.gaps.append(f"{self.name}: the end could not be read within {seconds:.0f} s")
         except Exception as error:  # noqa: BLE001 - whatever a library raises here, there is no verdict
             self.gaps.append(f"{self.name}: the end could not be read: {_text(error)}")
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from einmal.checker.bank import BankReader, TransferEntry
-from einmal.checker.history import Anomaly, OpOutcome
+from einmal.checker.history import Anomaly, OpOutcome, Send
 from einmal.checker.log import find_anomalies
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
 from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata
@@ -213,7 +213,7 @@ class Bank:
         results = []
         for side in sides:
             value = f"{side.transfer} {side.account} {side.delta} {side.partner} {attempt}"
-            entry.sends(TopicPartition(self._accounts_topic, side.partition), value)
+            entry.sends(Send(TopicPartition(self._accounts_topic, side.partition), value))
             results.append(producer.send(self._accounts_topic, value, partition=side.partition))
         return results
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from einmal.checker.batches import WrittenRecord, find_batch_anomalies
-from einmal.checker.history import Anomaly, OpOutcome
+from einmal.checker.history import Anomaly, OpOutcome, Send
 from einmal.checker.log import find_anomalies
 from einmal.client.aio import PartitionWriter, TransactionDriver
 from einmal.client.errors import AbortableError, FatalError, KafkaError, UnknownOutcome
@@ -153,7 +153,7 @@ class _Attempt:
             version = await self._driver.transaction_version()
             has_all = await self._write_all(chosen, version)
             if has_all:
-                self._entry.sends(COMMITS, self._value(COMMITS, 0))
+                self._entry.sends(Send(COMMITS, self._value(COMMITS, 0)))
                 await self._write(COMMITS, 1, version)
         except KafkaError:
             has_all = False
@@ -169,7 +169,7 @@ class _Attempt:
         for key in keys:
             count = source.randint(1, 3)
             for number in range(count):
-                self._entry.sends(key, self._value(key, number))
+                self._entry.sends(Send(key, self._value(key, number)))
             writers.append(asyncio.ensure_future(self._write(key, count, version)))
         if source.random() < 0.2:
             await asyncio.sleep(source.uniform(0, 0.1))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from einmal.checker.agreement import find_disagreements
-from einmal.checker.history import Anomaly, OpOutcome
+from einmal.checker.history import Anomaly, OpOutcome, Send
 from einmal.checker.log import find_anomalies
 from einmal.client.aio import Producer
 from einmal.client.errors import FatalError, KafkaError
@@ -180,7 +180,7 @@ class DualWrites:
         producer.begin_transaction()
         for value in values:
             key = source.choice(self.keys)
-            entry.sends(key, value)
+            entry.sends(Send(key, value))
             producer.send(key.topic, value, partition=key.partition)
         return values
 

@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from einmal.checker.history import Anomaly, OpOutcome
+from einmal.checker.history import Anomaly, OpOutcome, Send
 from einmal.checker.log import find_anomalies
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
 from einmal.client.records import RecordMetadata
@@ -97,7 +97,7 @@ class Ledger:
         results = []
         for number in range(source.randint(1, 5)):
             key = source.choice(self.keys)
-            entry.sends(key, f"{name}/{number}")
+            entry.sends(Send(key, f"{name}/{number}"))
             results.append(producer.send(self._topic, f"{name}/{number}", partition=key.partition))
             if source.random() < 0.4:
                 await asyncio.sleep(source.uniform(0, 0.05))
@@ -119,7 +119,7 @@ class Ledger:
                     key = process.random.choice(self.keys)
                     entry = self.recorder.begin(process.number)
                     value = f"{process.name}.{process.number}.{count}"
-                    entry.sends(key, value)
+                    entry.sends(Send(key, value))
                     result = producer.send(self._topic, value, partition=key.partition)
                     pending.append(asyncio.create_task(_note(result, entry)))
                 await asyncio.sleep(process.random.uniform(0, 0.4))

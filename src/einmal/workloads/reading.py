@@ -15,7 +15,7 @@ from einmal.workloads.recorder import Recorder
 
 Seen = Callable[[Sequence[ConsumerRecord]], None]
 _PATIENCE: Final = 60.0
-"""Seconds in which everything that was open must have been decided, once no fault happens any more."""
+"""Seconds without a record in which everything that was open must have been decided, once no fault happens any more."""
 
 _FETCH_MAX: Final = 64 * 1024 * 1024
 
@@ -45,13 +45,22 @@ async def follow(
     *,
     read_committed: bool,
     seen: Seen | None = None,
+    behind_max: int | None = None,
 ) -> None:
-    """Read from the beginning until the workload ends; each poll goes into the history."""
+    """Read until the workload ends; each poll goes into the history.
+
+    From the beginning, or from at most ``behind_max`` offsets before the end that a partition has at first.
+    """
     consumer = process.consumer(**_settings(read_committed))
+    is_placed = behind_max is None
     try:
         consumer.assign(keys)
         while not endings.is_stopped:
             try:
+                if not is_placed and behind_max is not None:
+                    for key, end in (await consumer.end_offsets(*keys)).items():
+                        consumer.seek(key, max(0, end - behind_max))
+                    is_placed = True
                 records = await consumer.poll(timeout_ms=500)
             except KafkaError:
                 await asyncio.sleep(0.2)
@@ -69,18 +78,20 @@ async def read_to_the_end(
     process: ClientProcess, keys: Sequence[TopicPartition], recorder: Recorder, seen: Seen | None = None
 ) -> None:
     """Read every partition, ``read_committed``, up to the high watermark it has now. Raises NotFinished."""
-    give_up_at = asyncio.get_running_loop().time() + _PATIENCE
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + _PATIENCE
     consumer = process.consumer(**_settings(True))
     uncommitted = process.consumer(**_settings(False))
     try:
         ends = await uncommitted.end_offsets(*keys)
         consumer.assign(keys)
         while behind := [key for key in keys if await consumer.position(key) < ends[key]]:
-            if asyncio.get_running_loop().time() > give_up_at:
+            if loop.time() > give_up_at:
                 positions = [f"{key} at {await consumer.position(key)} of {ends[key]}" for key in behind]
-                raise NotFinished(f"after {_PATIENCE:.0f} s: {', '.join(positions)}")
+                raise NotFinished(f"within {_PATIENCE:.0f} s: {', '.join(positions)}")
             records = await consumer.poll(timeout_ms=500)
             if records:
+                give_up_at = loop.time() + _PATIENCE
                 recorder.polled(process.number, records, read_committed=True)
                 if seen is not None:
                     seen(records)

@@ -61,6 +61,11 @@ class ClientName(StrEnum):
 class WorkloadName(StrEnum):
     APPENDS = "appends"
     BANK = "bank"
+    BULK = "bulk"
+
+
+_WORKLOADS: Final = (WorkloadName.APPENDS, WorkloadName.BANK)
+"""The default. Bulk writes as much as it can: on a cluster that others use, somebody has to ask for it."""
 
 
 class ControlName(StrEnum):
@@ -72,6 +77,7 @@ class ControlName(StrEnum):
 
 class FaultSource(StrEnum):
     BROKERS = "brokers"
+    KILLS = "kills"
     NETWORK = "network"
 
 
@@ -96,7 +102,8 @@ def verify(
     command_config: CommandConfig = None,
     client: Annotated[ClientName | None, typer.Option(help="Library of all clients. Default: einmal.")] = None,
     workloads: Annotated[
-        list[WorkloadName] | None, typer.Option("--workload", help="Workload; may be repeated. Default: all.")
+        list[WorkloadName] | None,
+        typer.Option("--workload", help="Workload; may be repeated. Default: appends and bank."),
     ] = None,
     control: Annotated[
         ControlName | None,
@@ -157,8 +164,9 @@ def verify(
     faults: Annotated[
         list[FaultSource] | None,
         typer.Option(
-            help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. network: "
-            "drop answers, break and delay connections of this run's clients. Default: both with --cluster, else none."
+            help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. kills: only "
+            "kill -9 of them, one after another. network: drop answers, break and delay connections of this run's "
+            "clients. Default: brokers and network with --cluster, else none."
         ),
     ] = None,
     time: Annotated[
@@ -203,7 +211,7 @@ def verify(
         if any(value not in (None, []) for value in (*of_clusters, *of_runs, *of_pipelines.values())):
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
-    check_target(bootstrap_server, cluster, nodes, disturbs_brokers=FaultSource.BROKERS in (faults or ()))
+    check_target(bootstrap_server, cluster, nodes, disturbs_brokers=_disturbs_brokers(faults))
     _check(control, workloads, pipeline)
     if pipeline is None:
         _check_without_pipeline(of_pipelines)
@@ -232,11 +240,11 @@ def verify(
                 output_config=there or None,
                 projection=None if output_sql is None else projection(output_sql),
             )
-        with own_cluster(cluster, nodes, kafka_home, Path(folder)) as own:
+        with own_cluster(cluster, nodes, kafka_home, Path(folder), is_killed_only=FaultSource.KILLS in kinds) as own:
             options = VerifyOptions(
                 client=(client or ClientName.EINMAL).value,
                 java=_java_library(kafka_home) if kafka_home and client is ClientName.JAVA else None,
-                workloads=[workload.value for workload in workloads or WorkloadName],
+                workloads=[workload.value for workload in workloads or _WORKLOADS],
                 control=None if control is None else control.value,
                 pipeline=tested,
                 seconds=seconds,
@@ -245,7 +253,7 @@ def verify(
                 software="" if own is None else own.software,
             )
             with _network(kinds, options.config) as network:
-                disturbed = own if FaultSource.BROKERS in kinds else None
+                disturbed = own if _disturbs_brokers(kinds) else None
                 run = VerifyRun(options, secrets.token_hex(4), disturbed, network, note)
                 evidence, left = asyncio.run(run.run())
     for leftover in left:
@@ -336,7 +344,13 @@ def _check_client_settings(client: ClientName | None, settings: list[str] | None
 
 
 def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> list[FaultSource]:
-    return faults or ([] if cluster is None else list(FaultSource))
+    if faults and FaultSource.BROKERS in faults and FaultSource.KILLS in faults:
+        raise typer.BadParameter("--faults brokers has kills among its faults: name one of brokers and kills")
+    return faults or ([] if cluster is None else [FaultSource.BROKERS, FaultSource.NETWORK])
+
+
+def _disturbs_brokers(faults: list[FaultSource] | None) -> bool:
+    return not {FaultSource.BROKERS, FaultSource.KILLS}.isdisjoint(faults or ())
 
 
 def _pipeline(

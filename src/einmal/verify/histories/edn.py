@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring
 from typing import Final, TypeAlias
 
 _TOKEN: Final = re.compile(
@@ -78,6 +79,13 @@ def _atom(text: str) -> EdnValue:
 
 def write(value: EdnValue) -> str:
     """Return a form in one line."""
+    # Most of a history are offsets with their values: the abstract types below are slow to ask for.
+    if type(value) is str:
+        return encode_basestring(value)
+    if type(value) is int:
+        return str(value)
+    if type(value) is list:
+        return "[" + " ".join(map(write, value)) + "]"
     if isinstance(value, Keyword):
         return f":{value}"
     if value is None:

@@ -48,7 +48,7 @@ class _Writer:
         self._count = 0
 
     def events(self, ops: Iterable[Op]) -> Iterator[Event]:
-        for op in sorted(ops, key=lambda op: op.began):
+        for op in ops:
             if op.read_committed:
                 # What ended at this moment runs beside it: only a later beginning is an order.
                 yield from self._completions(op.began)

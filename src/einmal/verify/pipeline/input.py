@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
-from einmal.checker.history import OpOutcome
+from einmal.checker.history import OpOutcome, Send
 from einmal.client.aio import Consumer, Producer
 from einmal.client.errors import KafkaError, RequestRefused
 from einmal.client.records import RecordMetadata
@@ -106,7 +106,7 @@ class PipelineInput:
         value = json.dumps({"id": self._number, "amount": self._chance.randint(1, 100)}, separators=(",", ":"))
         partition = self._chance.randrange(PARTITIONS)
         entry = self._recorder.begin(_WRITER)
-        entry.sends(TopicPartition(self._topic, partition), value)
+        entry.sends(Send(TopicPartition(self._topic, partition), value))
         sent = producer.send(self._topic, value, key=str(self._number % _KEYS), partition=partition)
         return asyncio.create_task(_noted(entry, sent))
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from einmal.checker.history import OpOutcome
+from einmal.checker.history import OpOutcome, Send
 from einmal.extras import install_command
 from einmal.security.secret import HIDDEN
 from einmal.types import TopicPartition
@@ -248,7 +248,7 @@ class TableInput:
 
     def _begun(self, change: _Change) -> OngoingOp:
         entry = self._recorder.begin(_WRITER, transactional=True)
-        entry.sends(TopicPartition(self._table, 0), change.value)
+        entry.sends(Send(TopicPartition(self._table, 0), change.value))
         return entry
 
     async def _connect(self) -> AsyncConnection[Any]:
