@@ -169,10 +169,14 @@ def test_operations_of_jepsen_are_in_the_order_of_their_invocations(tmp_path: Pa
     assert second.actions == (Send(TopicPartition("t", 2), "v", 4),)
 
 
+def history_in_order(seed: int) -> History:
+    whole = random_history(seed)
+    return replace(whole, ops=tuple(sorted(whole.ops, key=lambda op: op.began)))
+
+
 def test_json_lines_keep_everything(tmp_path: Path) -> None:
     for seed in range(30):
-        whole = random_history(seed)
-        history = replace(whole, ops=tuple(sorted(whole.ops, key=lambda op: op.began)))
+        history = history_in_order(seed)
         path = tmp_path / f"{seed}.jsonl"
         write_json(history, path)
         again = read_history(path)
@@ -183,7 +187,7 @@ def test_what_is_written_for_jepsen_has_one_operation_of_a_process_at_a_time(tmp
     running: dict[tuple[str, object], str] = {}
     for seed in range(30):
         path = tmp_path / f"{seed}.edn"
-        history = random_history(seed)
+        history = history_in_order(seed)
         write_edn(history, path)
         times = []
         for number, line in enumerate(path.read_text().splitlines()):

@@ -18,14 +18,14 @@ from einmal.spark.environment.java import use_java
 from einmal.verify.clients.processes import CLIENTS, JAVA, JavaLibrary
 from einmal.verify.evidence import Evidence
 from einmal.verify.page import page
-from einmal.verify.run import PREFIX, WORKLOADS, VerifyOptions, VerifyRun
+from einmal.verify.run import PREFIX, VerifyOptions, VerifyRun
 from einmal.verify.verdict import RunVerdict
 from einmal.workloads.controls import CONTROLS
 from tests.interop.apache_kafka import KafkaUnavailable, classpath
 from tests.interop.conftest import Node
 from tests.interop.einmal_broker import EinmalBroker
 from tests.security.secure_kafka import SecureKafka
-from tests.suite.patience import patient
+from tests.suite.patience import as_slow, patient
 from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(120)]
 _SECONDS = 9.0
 """A group begins to read after three."""
 _DISTURBED_S: Final = 15.0
+_WORKLOADS: Final = ("appends", "bank")
 PYTHONS_CLIENTS: Final = tuple(client for client in CLIENTS if client != JAVA)
 _JVM_S: Final = 15.0
 """On a busy machine, until the clients in a new one have done something."""
@@ -49,7 +50,7 @@ async def verified(
     *,
     client: str = "einmal",
     control: str | None = None,
-    workloads: Sequence[str] = tuple(WORKLOADS),
+    workloads: Sequence[str] = _WORKLOADS,
     seconds: float = _SECONDS,
     disturbs_network: bool = False,
 ) -> Evidence:
@@ -114,13 +115,20 @@ async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counte
     assert kinds["two-transactions"] & {"bank-sum", "torn-transaction", "duplicate"}
 
 
+async def test_transactions_of_thousands_of_records_hold(bootstrap: str) -> None:
+    evidence = await verified(bootstrap, workloads=["bulk"], seconds=as_slow(3.0))
+    assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
+    (part,) = evidence.workloads
+    assert part.read >= part.written > 100 * part.acknowledged**0.5
+
+
 @pytest.mark.representatives(1)
 @pytest.mark.interop
 @pytest.mark.parametrize("client", [each for each in CLIENTS if each != "einmal"])
 async def test_workloads_hold_through_other_libraries(bootstrap: str, client: str) -> None:
     # A member of aiokafka that is late, as on a busy machine, commits offsets of partitions that are another's by then.
     # The bank of Java's clients, each of whose calls takes a while, has a test of its own.
-    workloads = ["appends"] if client in ("aiokafka", JAVA) else list(WORKLOADS)
+    workloads = ["appends"] if client in ("aiokafka", JAVA) else _WORKLOADS
     evidence = await verified(bootstrap, client=client, workloads=workloads)
     assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence
     assert all(part.acknowledged and part.read for part in evidence.workloads)
