@@ -1,17 +1,29 @@
-"""A cluster of a run's own, with faults that a seed draws: kill -9, SIGSTOP and clean restarts of brokers."""
+"""A cluster of a run's own, with faults that a seed draws: kill -9, SIGSTOP, clean restarts, partitions of brokers."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from einmal.chaos.cluster_faults import ClusterFaults
+from einmal.local.namespaces import Namespaces
 from einmal.local.processes import NodeProcess, ProcessCluster
 
 _PAUSE_S: Final = (0.3, 12.0)
 """Shorter and longer than a broker's session."""
+_PARTITION_S: Final = (0.3, 20.0)
+"""Longer, too, than a follower may be behind before it leaves the ISR."""
+_CALM_S: Final = (1.5, 4.0)
+_DOWN_S: Final = (0.0, 2.0)
+_PARTITION: Final = "partition"
+_WEIGHTS: Final[Mapping[str, Mapping[str, int]]] = {
+    "brokers": {"kill -9": 3, "SIGSTOP": 2, "clean restart": 2},
+    "kills": {"kill -9": 1},
+    "partitions": {_PARTITION: 3},
+}
 
 
 class FaultMix(NamedTuple):
@@ -22,19 +34,39 @@ class FaultMix(NamedTuple):
     calm_s: tuple[float, float]
     down_s: tuple[float, float]
 
+    @property
+    def partitions(self) -> bool:
+        """Whether the brokers need a network of their own."""
+        return _PARTITION in self.weights
 
-ALL_FAULTS: Final = FaultMix({"kill -9": 3, "SIGSTOP": 2, "clean restart": 2}, (1.5, 4.0), (0.0, 2.0))
-KILLS: Final = FaultMix({"kill -9": 1}, (0.0, 1.0), (0.0, 1.0))
+
+def mix_of(kinds: Collection[str]) -> FaultMix:
+    """The faults of the kinds ``brokers``, ``kills`` and ``partitions``; kills alone follow one another at once."""
+    weights = {fault: weight for kind in sorted(kinds) for fault, weight in _WEIGHTS[kind].items()}
+    return FaultMix(weights, (0.0, 1.0), (0.0, 1.0)) if [*kinds] == ["kills"] else FaultMix(weights, _CALM_S, _DOWN_S)
 
 
 class OwnCluster:
-    """A cluster of the run's own. ``software``: in words. Calls of brokers block, so they run in threads."""
+    """A cluster of the run's own. ``software``: in words. Calls of brokers block, so they run in threads.
 
-    def __init__(self, cluster: ProcessCluster[NodeProcess], software: str, mix: FaultMix = ALL_FAULTS) -> None:
+    ``namespaces``: of the brokers, for partitions between them; they end with the cluster.
+    """
+
+    def __init__(
+        self,
+        cluster: ProcessCluster[NodeProcess],
+        software: str,
+        mix: FaultMix,
+        namespaces: Namespaces | None = None,
+    ) -> None:
         self.software = software
         self.calm_s = mix.calm_s
+        self.partitions = 0
+        """How often brokers were cut off from one another."""
         self._mix = mix
         self._cluster = cluster
+        self._namespaces = namespaces
+        self._cut: dict[tuple[int, int], None] = {}
         self._faults = ClusterFaults(cluster)
         self._call: asyncio.Future[None] | None = None
 
@@ -49,11 +81,16 @@ class OwnCluster:
     def close(self) -> None:
         self._faults.close()
         self._cluster.kill()
+        if self._namespaces is not None:
+            self._namespaces.close()
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """One fault of one broker, to its end. Raises BrokerFailed."""
         (fault,) = chance.choices(list(self._mix.weights), list(self._mix.weights.values()))
         node_id = chance.choice(list(self._cluster.brokers))
+        if fault == _PARTITION and self._namespaces is not None:
+            await self._partition(self._namespaces, node_id, chance, note)
+            return
         note(f"{fault} of broker {node_id}")
         if fault == "SIGSTOP":
             self._faults.pause(node_id)
@@ -63,22 +100,53 @@ class OwnCluster:
                 self._faults.resume(node_id)
         else:
             seconds = chance.uniform(*self._mix.down_s)
-            await self._in_thread(self._faults.stop if fault == "clean restart" else self._faults.kill, node_id)
+            end = self._faults.stop if fault == "clean restart" else self._faults.kill
+            await self._in_thread(partial(end, node_id))
             await asyncio.sleep(seconds)
-            await self._in_thread(self._faults.start, node_id)
+            await self._in_thread(partial(self._faults.start, node_id))
         note(f"broker {node_id} serves again")
 
+    async def _partition(
+        self, namespaces: Namespaces, node_id: int, chance: random.Random, note: Callable[[str], None]
+    ) -> None:
+        """Cut a broker off from the others, or from one of them, in both directions or one. Clients reach them all."""
+        others = [other for other in namespaces.node_ids if other != node_id]
+        if chance.random() < 0.5:
+            others = [chance.choice(others)]
+        sends, receives = chance.choice([(False, False), (False, True), (True, False)])
+        cut = [(node_id, other) for other in others if not sends]
+        cut += [(other, node_id) for other in others if not receives]
+        what = "sends to" if receives else "receives from" if sends else "reaches"
+        note(f"partition: broker {node_id} no longer {what} {' and '.join(f'broker {other}' for other in others)}")
+        self.partitions += 1
+        self._cut = dict.fromkeys(cut)
+        await self._in_thread(partial(_for_each, namespaces.cut, cut))
+        await asyncio.sleep(chance.uniform(*_PARTITION_S))
+        await self._heal(namespaces)
+        note("the partition is healed")
+
+    async def _heal(self, namespaces: Namespaces) -> None:
+        await self._in_thread(partial(_for_each, namespaces.restore, list(self._cut)))
+        self._cut.clear()
+
     async def calm(self) -> None:
-        """Bring back every broker. Raises BrokerFailed."""
+        """Heal the network, and bring back every broker. Raises BrokerFailed."""
         if self._call is not None:
-            # A broker that is still on its way down would not come back otherwise.
+            # A broker that is still on its way down would not come back otherwise, and a late cut would stay.
             await self._call
+        if self._namespaces is not None:
+            await self._heal(self._namespaces)
         for node_id, broker in self._cluster.brokers.items():
             self._faults.resume(node_id)
             if not broker.is_running:
-                await self._in_thread(self._faults.start, node_id)
+                await self._in_thread(partial(self._faults.start, node_id))
 
-    async def _in_thread(self, call: Callable[[int], None], node_id: int) -> None:
+    async def _in_thread(self, call: Callable[[], None]) -> None:
         """Raises BrokerFailed. A call that has begun ends, also where nobody waits for it any more."""
-        self._call = asyncio.ensure_future(asyncio.to_thread(call, node_id))
+        self._call = asyncio.ensure_future(asyncio.to_thread(call))
         await asyncio.shield(self._call)
+
+
+def _for_each(change: Callable[[int, int], None], links: Iterable[tuple[int, int]]) -> None:
+    for sender, receiver in links:
+        change(sender, receiver)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from einmal.cli.clients import config_of, config_of_other
 from einmal.cli.printing.messages import note
 
 if TYPE_CHECKING:
-    from einmal.chaos.own_cluster import FaultMix, OwnCluster
+    from einmal.chaos.own_cluster import OwnCluster
 
 Nodes = Annotated[int | None, typer.Option(min=1, max=9, help="Brokers of --cluster. Default: 3.")]
 
@@ -54,23 +54,24 @@ def config_at(
 
 @contextmanager
 def own_cluster(
-    kind: ClusterKind | None, wanted: int | None, kafka_home: Path | None, folder: Path, *, is_killed_only: bool = False
+    kind: ClusterKind | None,
+    wanted: int | None,
+    kafka_home: Path | None,
+    folder: Path,
+    faults: Collection[str] = ("brokers",),
 ) -> Iterator[OwnCluster | None]:
     """A running cluster of this kind; None for no kind. ``wanted``: brokers, 3 where nobody asks for a number.
 
-    ``is_killed_only``: its faults are kills. Raises KafkaMissing, BrokerFailed.
+    ``faults``: those of brokers, as ``mix_of`` has them. Raises KafkaMissing, BrokerFailed, NamespacesMissing.
     """
     if kind is None:
         yield None
         return
-    from einmal.chaos.own_cluster import ALL_FAULTS, KILLS
-
     nodes = wanted or 3
-    mix = KILLS if is_killed_only else ALL_FAULTS
     if kind is ClusterKind.KAFKA and kafka_home:
-        own = _apache_kafka(folder, nodes, kafka_home, mix)
+        own = _apache_kafka(folder, nodes, kafka_home, faults)
     else:
-        own = _einmal(folder, nodes, mix)
+        own = _einmal(folder, nodes, faults)
     note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
     own.start()
     try:
@@ -79,21 +80,31 @@ def own_cluster(
         own.close()
 
 
-def _einmal(folder: Path, nodes: int, mix: FaultMix) -> OwnCluster:
-    from einmal.chaos.own_cluster import OwnCluster
+def _einmal(folder: Path, nodes: int, faults: Collection[str]) -> OwnCluster:
+    """Raises NamespacesMissing."""
+    from einmal.chaos.own_cluster import OwnCluster, mix_of
+    from einmal.local.namespaces import Namespaces
     from einmal.local.processes import LocalCluster
 
-    return OwnCluster(LocalCluster.on_loopback(folder, nodes), f"einmal {einmal.__version__}", mix)
+    mix = mix_of(faults)
+    namespaces = Namespaces(nodes) if mix.partitions else None
+    cluster = LocalCluster.in_namespaces(folder, namespaces) if namespaces else LocalCluster.on_loopback(folder, nodes)
+    return OwnCluster(cluster, f"einmal {einmal.__version__}", mix, namespaces)
 
 
-def _apache_kafka(folder: Path, nodes: int, home: Path, mix: FaultMix) -> OwnCluster:
-    """Raises KafkaMissing."""
-    from einmal.chaos.own_cluster import OwnCluster
+def _apache_kafka(folder: Path, nodes: int, home: Path, faults: Collection[str]) -> OwnCluster:
+    """Raises KafkaMissing, NamespacesMissing."""
+    from einmal.chaos.own_cluster import OwnCluster, mix_of
     from einmal.local.apache_kafka import ApacheCluster, KafkaJars
+    from einmal.local.namespaces import Namespaces
 
-    jars = KafkaJars.locate(home)
-    cluster = ApacheCluster.on_loopback(folder, nodes, jars, java_program())
-    return OwnCluster(cluster, f"Apache Kafka {jars.version}", mix)
+    jars, java, mix = KafkaJars.locate(home), java_program(), mix_of(faults)
+    namespaces = Namespaces(nodes) if mix.partitions else None
+    if namespaces is None:
+        cluster = ApacheCluster.on_loopback(folder, nodes, jars, java)
+    else:
+        cluster = ApacheCluster.in_namespaces(folder, namespaces, jars, java)
+    return OwnCluster(cluster, f"Apache Kafka {jars.version}", mix, namespaces)
 
 
 def java_program() -> Path:

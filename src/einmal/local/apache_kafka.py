@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from einmal.local.layout import BrokerPlan, plan_cluster, settings_of_node, write_private_properties
+from einmal.local.layout import BrokerPlan, plan_cluster, plan_hosts, settings_of_node, write_private_properties
+from einmal.local.namespaces import Namespaces
 from einmal.local.processes import BrokerFailed, NodeProcess, ProcessCluster, tail
 
 QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -70,8 +71,9 @@ class KafkaNode(NodeProcess):
         cluster_id: str = CLUSTER_ID,
         format_options: Sequence[str] = (),
         jvm: Sequence[str] = SMALL_JVM,
+        inside: Sequence[str] = (),
     ) -> None:
-        super().__init__(plan)
+        super().__init__(plan, inside)
         self._jars = jars
         self._java = java
         self._format_options = ("-t", cluster_id, *format_options)
@@ -84,7 +86,7 @@ class KafkaNode(NodeProcess):
             self._format()
         with self.plan.log.open("ab") as log:
             self._child = subprocess.Popen(
-                self._command(self._jvm, "kafka.Kafka", str(self.plan.properties)),
+                [*self.inside, *self._command(self._jvm, "kafka.Kafka", str(self.plan.properties))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -143,6 +145,16 @@ class ApacheCluster(ProcessCluster[KafkaNode]):
         for plan in plans:
             write_kafka_properties(plan, plans, {})
         return cls({plan.node_id: KafkaNode(plan, jars, java) for plan in plans})
+
+    @classmethod
+    def in_namespaces(cls, folder: Path, namespaces: Namespaces, jars: KafkaJars, java: Path) -> Self:
+        """A node in each namespace, with its data in ``folder``."""
+        plans = plan_hosts(folder, list(map(namespaces.host, namespaces.node_ids)))
+        for plan in plans:
+            write_kafka_properties(plan, plans, {})
+        return cls(
+            {plan.node_id: KafkaNode(plan, jars, java, inside=namespaces.command(plan.node_id)) for plan in plans}
+        )
 
 
 def write_kafka_properties(plan: BrokerPlan, plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from typing import Final
 from einmal.local.ports import free_ports
 
 BROKERS_MAX: Final = 9
+DEFAULT_PORT: Final = 9_092
 PORT_STEP: Final = 1_000
 _CONTROLLERS_MAX: Final = 5
 _REPLICAS_MAX: Final = 3
@@ -36,7 +37,10 @@ class LayoutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """``internal_port``: for other brokers. ``controller_port``: None for a broker that is no controller."""
+    """``internal_port``: for other brokers. ``controller_port``: None for a broker that is no controller.
+
+    ``is_alone``: nobody else listens at ``host``, which other brokers reach, too.
+    """
 
     node_id: int
     host: str
@@ -44,6 +48,7 @@ class BrokerPlan:
     internal_port: int
     controller_port: int | None
     folder: Path
+    is_alone: bool = False
 
     @property
     def bootstrap_server(self) -> str:
@@ -51,11 +56,15 @@ class BrokerPlan:
 
     @property
     def internal_address(self) -> str:
-        return _address(_loopback(self.host), self.internal_port)
+        return _address(self._internal_host, self.internal_port)
 
     @property
     def controller_address(self) -> str | None:
-        return None if self.controller_port is None else _address(_loopback(self.host), self.controller_port)
+        return None if self.controller_port is None else _address(self._internal_host, self.controller_port)
+
+    @property
+    def _internal_host(self) -> str:
+        return self.host if self.is_alone else _loopback(self.host)
 
     @property
     def data(self) -> Path:
@@ -94,8 +103,7 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
     node_ids = sorted(int(match[1]) for path in folder.glob("broker-*") if (match := _DATA.fullmatch(path.name)))
     if node_ids and len(node_ids) != count:
         raise LayoutError(f"{folder} has the data of {len(node_ids)} brokers, not of {count}")
-    controllers = min(count, _CONTROLLERS_MAX)
-    controllers -= controllers % 2 == 0
+    controllers = _controllers(count)
     internal = _loopback(host)
     wanted = []
     for number in range(count):
@@ -113,6 +121,28 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
         )
         for number in range(count)
     ]
+
+
+def plan_hosts(folder: Path, hosts: Sequence[str]) -> list[BrokerPlan]:
+    """The plan of one broker for each host of its own, all on the usual ports."""
+    return [
+        BrokerPlan(
+            number,
+            host,
+            port=DEFAULT_PORT,
+            internal_port=DEFAULT_PORT + 2,
+            controller_port=DEFAULT_PORT + 1 if number <= _controllers(len(hosts)) else None,
+            folder=folder,
+            is_alone=True,
+        )
+        for number, host in enumerate(hosts, start=1)
+    ]
+
+
+def _controllers(count: int) -> int:
+    """An odd number."""
+    controllers = min(count, _CONTROLLERS_MAX)
+    return controllers - (controllers % 2 == 0)
 
 
 def _loopback(host: str) -> str:

@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from einmal.local.layout import BrokerPlan, plan_cluster, write_properties
+from einmal.local.layout import BrokerPlan, plan_cluster, plan_hosts, write_properties
+from einmal.local.namespaces import Namespaces
 
 _TAIL_LINES: Final = 15
 
@@ -30,13 +31,14 @@ class BrokerFailed(Exception):
 class NodeProcess(ABC):
     """One broker, which can be killed. ``start`` again after it has ended: on the same ports and data.
 
-    ``stop_s``: how long a clean stop may take.
+    ``stop_s``: how long a clean stop may take. ``inside``: comes before its command, and becomes the same process.
     """
 
     stop_s: ClassVar = 15.0
 
-    def __init__(self, plan: BrokerPlan) -> None:
+    def __init__(self, plan: BrokerPlan, inside: Sequence[str] = ()) -> None:
         self.plan = plan
+        self.inside = inside
         self._child: subprocess.Popen[str] | None = None
 
     @property
@@ -100,12 +102,12 @@ class NodeProcess(ABC):
 class BrokerProcess(NodeProcess):
     """A broker of einmal. ``options``: of ``einmal start``."""
 
-    def __init__(self, plan: BrokerPlan, options: Sequence[str] = ()) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: BrokerPlan, options: Sequence[str] = (), inside: Sequence[str] = ()) -> None:
+        super().__init__(plan, inside)
         self._options = options
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "einmal", "start", "--config", str(self.plan.properties)]
+        command = [*self.inside, sys.executable, "-m", "einmal", "start", "--config", str(self.plan.properties)]
         with self.plan.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*command, "--format", "json", "--stop-with-stdin", *self._options],
@@ -162,10 +164,17 @@ class ProcessCluster(Generic[Node]):
 
 
 class LocalCluster(ProcessCluster[BrokerProcess]):
-    """All brokers of a plan. ``options``: of ``einmal start``."""
+    """All brokers of a plan. ``options``: of ``einmal start``. ``namespaces``: they run in these."""
 
-    def __init__(self, plans: Sequence[BrokerPlan], options: Sequence[str] = ()) -> None:
-        super().__init__({plan.node_id: BrokerProcess(plan, options) for plan in plans})
+    def __init__(
+        self, plans: Sequence[BrokerPlan], options: Sequence[str] = (), namespaces: Namespaces | None = None
+    ) -> None:
+        super().__init__(
+            {
+                plan.node_id: BrokerProcess(plan, options, namespaces.command(plan.node_id) if namespaces else ())
+                for plan in plans
+            }
+        )
 
     @classmethod
     def on_loopback(cls, folder: Path, count: int, settings: Mapping[str, str] | None = None) -> Self:
@@ -173,6 +182,13 @@ class LocalCluster(ProcessCluster[BrokerProcess]):
         plans = plan_cluster(folder, count, host="127.0.0.1", first_port=0)
         write_properties(plans, settings or {})
         return cls(plans)
+
+    @classmethod
+    def in_namespaces(cls, folder: Path, namespaces: Namespaces) -> Self:
+        """A broker in each namespace, with its data in ``folder``."""
+        plans = plan_hosts(folder, list(map(namespaces.host, namespaces.node_ids)))
+        write_properties(plans, {})
+        return cls(plans, namespaces=namespaces)
 
     def watch(self, ended: Callable[[BrokerProcess, int], None]) -> None:
         """Call ``ended``, in another thread, when a broker has ended."""

@@ -169,7 +169,8 @@ def _size(anomaly: Anomaly) -> int:
 class Evidence:
     """``began``: on the clock of the histories. ``has_broker_faults``: a broker was killed, paused or restarted.
 
-    ``has_network_faults``: connections of the run's clients were disturbed. ``not_compared``: parts of a pipeline's
+    ``has_network_faults``: connections of the run's clients were disturbed. ``has_partitions``: brokers were cut off
+    from one another. ``not_compared``: parts of a pipeline's
     output, in words.
     """
 
@@ -188,6 +189,7 @@ class Evidence:
     durability: Mapping[str, str]
     has_broker_faults: bool
     has_network_faults: bool
+    has_partitions: bool
 
     @property
     def not_tested(self) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ class Evidence:
             *(() if self.has_broker_faults else ("failures of brokers: none was killed or stopped",)),
             *(() if self.has_network_faults else ("lost answers, broken connections and delays",)),
             "loss of power, disks that lose what they have flushed, and several machines at once",
-            "partitions of the network between brokers",
+            *(() if self.has_partitions else ("partitions of the network between brokers",)),
             *((self.not_compared,) if self.not_compared else ()),
             "effects outside of the log, such as databases and other services",
             "other clients, other settings, and more than the load of this run",

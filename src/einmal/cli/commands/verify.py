@@ -78,7 +78,11 @@ class ControlName(StrEnum):
 class FaultSource(StrEnum):
     BROKERS = "brokers"
     KILLS = "kills"
+    PARTITIONS = "partitions"
     NETWORK = "network"
+
+
+_OF_BROKERS: Final = (FaultSource.BROKERS, FaultSource.KILLS, FaultSource.PARTITIONS)
 
 
 def verify(
@@ -165,8 +169,9 @@ def verify(
         list[FaultSource] | None,
         typer.Option(
             help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. kills: only "
-            "kill -9 of them, one after another. network: drop answers, break and delay connections of this run's "
-            "clients. Default: brokers and network with --cluster, else none."
+            "kill -9 of them, one after another. partitions: cut them off from one another, in network namespaces (root"
+            " on Linux). network: drop answers, break and delay connections of this run's clients. Default: brokers "
+            "and network with --cluster, else none."
         ),
     ] = None,
     time: Annotated[
@@ -211,7 +216,7 @@ def verify(
         if any(value not in (None, []) for value in (*of_clusters, *of_runs, *of_pipelines.values())):
             raise typer.BadParameter("--history checks a file, without a cluster: leave out all options but --format")
         _check_history(history, output)
-    check_target(bootstrap_server, cluster, nodes, disturbs_brokers=_disturbs_brokers(faults))
+    check_target(bootstrap_server, cluster, nodes, disturbs_brokers=bool(_of_brokers(faults or ())))
     _check(control, workloads, pipeline)
     if pipeline is None:
         _check_without_pipeline(of_pipelines)
@@ -240,7 +245,7 @@ def verify(
                 output_config=there or None,
                 projection=None if output_sql is None else projection(output_sql),
             )
-        with own_cluster(cluster, nodes, kafka_home, Path(folder), is_killed_only=FaultSource.KILLS in kinds) as own:
+        with own_cluster(cluster, nodes, kafka_home, Path(folder), _of_brokers(kinds)) as own:
             options = VerifyOptions(
                 client=(client or ClientName.EINMAL).value,
                 java=_java_library(kafka_home) if kafka_home and client is ClientName.JAVA else None,
@@ -253,7 +258,7 @@ def verify(
                 software="" if own is None else own.software,
             )
             with _network(kinds, options.config) as network:
-                disturbed = own if _disturbs_brokers(kinds) else None
+                disturbed = own if _of_brokers(kinds) else None
                 run = VerifyRun(options, secrets.token_hex(4), disturbed, network, note)
                 evidence, left = asyncio.run(run.run())
     for leftover in left:
@@ -349,8 +354,8 @@ def _kinds(faults: list[FaultSource] | None, cluster: ClusterKind | None) -> lis
     return faults or ([] if cluster is None else [FaultSource.BROKERS, FaultSource.NETWORK])
 
 
-def _disturbs_brokers(faults: list[FaultSource] | None) -> bool:
-    return not {FaultSource.BROKERS, FaultSource.KILLS}.isdisjoint(faults or ())
+def _of_brokers(faults: Sequence[FaultSource]) -> list[str]:
+    return [kind.value for kind in _OF_BROKERS if kind in faults]
 
 
 def _pipeline(
