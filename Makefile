@@ -218,7 +218,7 @@ docs: $(DOCS_READY) $(MERMAID)  ## build the documentation site in build/site
 requirements:  ## compile requirements/*.txt again (needs uv)
 	$(COMPILE) requirements/build.in -o requirements/build.txt
 	$(COMPILE) pyproject.toml --extra spark --extra schemas --extra bench --extra oauth --extra postgres --extra duckdb \
-	  --extra delta --extra iceberg --extra zstd --extra otel --group dev -o requirements/dev.txt
+	  --extra delta --extra iceberg --extra zstd --extra otel --extra chaos --group dev -o requirements/dev.txt
 	$(COMPILE) --group docs -o requirements/docs.txt
 
 clean:  ## remove the output of runs

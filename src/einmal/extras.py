@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "deltalake": "delta",
     "pyiceberg": "iceberg",
     "zstandard": "zstd",
+    "libfaketime": "chaos",
     "opentelemetry": "otel",
 }
 

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from einmal.chaos.own_cluster import OwnCluster, mix_of
+from einmal.chaos.own_cluster import OwnCluster, Surroundings, mix_of
+from einmal.local.clocks import Clocks
 from einmal.local.layout import plan_hosts
 from einmal.local.namespaces import Namespaces
 from einmal.local.processes import LocalCluster
@@ -37,9 +38,8 @@ class Links:
 
 
 def own_cluster(links: Links, folder: Path) -> OwnCluster:
-    namespaces = cast(Namespaces, links)
-    cluster = LocalCluster(plan_hosts(folder, ["198.18.0.1", "198.18.0.2", "198.18.0.3"]), namespaces=namespaces)
-    own = OwnCluster(cluster, "einmal", mix_of(["partitions"]), namespaces)
+    cluster = LocalCluster(plan_hosts(folder, ["198.18.0.1", "198.18.0.2", "198.18.0.3"]))
+    own = OwnCluster(cluster, "einmal", mix_of(["partitions"]), Surroundings(cast(Namespaces, links)))
 
     async def at_once(call: Any) -> None:
         call()
@@ -88,9 +88,34 @@ async def test_a_run_that_ends_in_a_partition_heals_it(tmp_path: Path) -> None:
         (["kills"], {"kill -9"}),
         (["kills", "partitions"], {"kill -9", "partition"}),
         (["brokers", "partitions"], {"kill -9", "SIGSTOP", "clean restart", "partition"}),
+        (["clocks"], {"clock step"}),
     ],
 )
 def test_the_faults_are_of_the_kinds_that_were_asked_for(kinds: list[str], faults: set[str]) -> None:
     mix = mix_of(kinds)
     assert set(mix.weights) == faults
-    assert mix.partitions == ("partition" in faults)
+    assert mix.partitions == ("partition" in faults) and mix.clock_steps == ("clock step" in faults)
+
+
+@virtual_time
+async def test_a_clock_is_right_again_after_a_step_and_after_a_run_that_ends_in_one(tmp_path: Path) -> None:
+    class Ahead:
+        def __init__(self) -> None:
+            self.seconds: list[float] = []
+
+        def set(self, node_id: int, ahead_s: float) -> None:
+            self.seconds.append(ahead_s)
+
+    clocks, chance = Ahead(), random.Random(3)
+    cluster = LocalCluster(plan_hosts(tmp_path, ["198.18.0.1"]))
+    own = OwnCluster(cluster, "einmal", mix_of(["clocks"]), Surroundings(clocks=cast(Clocks, clocks)))
+    for _ in range(40):
+        await own.inject(chance, lambda _text: None)
+    steps, after = clocks.seconds[::2], clocks.seconds[1::2]
+    assert after == [0.0] * 40 and own.clock_steps == 40
+    assert min(steps) < -1_800 and max(steps) > 1_800 and min(map(abs, steps)) < 1.0
+    fault = asyncio.create_task(own.inject(chance, lambda _text: None))
+    await asyncio.sleep(0.1)
+    fault.cancel()
+    await asyncio.wait([fault])
+    assert clocks.seconds[-2] and not clocks.seconds[-1]

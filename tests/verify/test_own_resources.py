@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from einmal.chaos.own_cluster import OwnCluster, mix_of
+from einmal.chaos.own_cluster import OwnCluster, Surroundings, mix_of
 from einmal.client import NewTopic
 from einmal.client.aio import Admin
 from einmal.client.errors import TopicAlreadyExists
@@ -23,7 +23,7 @@ _CLEAN_RESTART_SEED = 0
 
 
 async def test_a_run_that_ends_while_a_broker_stops_brings_it_back(tmp_path: Path) -> None:
-    own = OwnCluster(LocalCluster.on_loopback(tmp_path, 1), "einmal", mix_of(["brokers"]))
+    own = OwnCluster(LocalCluster.on_loopback(tmp_path, 1), "einmal", mix_of(["brokers"]), Surroundings())
     own.start()
     try:
         noted: list[str] = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
 from einmal.chaos.cluster_faults import ClusterFaults
+from einmal.local.clocks import Clocks
 from einmal.local.namespaces import Namespaces
 from einmal.local.processes import NodeProcess, ProcessCluster
 
@@ -19,10 +22,16 @@ _PARTITION_S: Final = (0.3, 20.0)
 _CALM_S: Final = (1.5, 4.0)
 _DOWN_S: Final = (0.0, 2.0)
 _PARTITION: Final = "partition"
+_CLOCK: Final = "clock step"
+_STEPS_S: Final = (1.0, 30.0, 600.0, 3_600.0)
+"""Up to longer than any transaction may take."""
+_WRONG_S: Final = (1.0, 15.0)
+"""How long a clock is wrong."""
 _WEIGHTS: Final[Mapping[str, Mapping[str, int]]] = {
     "brokers": {"kill -9": 3, "SIGSTOP": 2, "clean restart": 2},
     "kills": {"kill -9": 1},
     "partitions": {_PARTITION: 3},
+    "clocks": {_CLOCK: 2},
 }
 
 
@@ -39,17 +48,54 @@ class FaultMix(NamedTuple):
         """Whether the brokers need a network of their own."""
         return _PARTITION in self.weights
 
+    @property
+    def clock_steps(self) -> bool:
+        """Whether the brokers need clocks of their own."""
+        return _CLOCK in self.weights
+
 
 def mix_of(kinds: Collection[str]) -> FaultMix:
-    """The faults of the kinds ``brokers``, ``kills`` and ``partitions``; kills alone follow one another at once."""
+    """The faults of the kinds ``brokers``, ``kills``, ``partitions`` and ``clocks``.
+
+    Kills alone follow one another at once.
+    """
     weights = {fault: weight for kind in sorted(kinds) for fault, weight in _WEIGHTS[kind].items()}
     return FaultMix(weights, (0.0, 1.0), (0.0, 1.0)) if [*kinds] == ["kills"] else FaultMix(weights, _CALM_S, _DOWN_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Namespaces and clocks that faults need around the brokers, before these start."""
+
+    namespaces: Namespaces | None = None
+    clocks: Clocks | None = None
+
+    @classmethod
+    def of(cls, mix: FaultMix, folder: Path, nodes: int) -> Self:
+        """Raises NamespacesMissing, ClocksMissing."""
+        clocks = Clocks(folder, nodes) if mix.clock_steps else None
+        return cls(Namespaces(nodes) if mix.partitions else None, clocks)
+
+    @property
+    def hosts(self) -> list[str]:
+        """A host for each broker; none: all are on the loopback interface."""
+        return [] if self.namespaces is None else list(map(self.namespaces.host, self.namespaces.node_ids))
+
+    def command(self, node_id: int) -> list[str]:
+        """Return what comes before the command of a broker."""
+        around = [] if self.namespaces is None else self.namespaces.command(node_id)
+        return around if self.clocks is None else [*around, *self.clocks.command(node_id)]
+
+    def close(self) -> None:
+        """After the brokers have ended."""
+        if self.namespaces is not None:
+            self.namespaces.close()
 
 
 class OwnCluster:
     """A cluster of the run's own. ``software``: in words. Calls of brokers block, so they run in threads.
 
-    ``namespaces``: of the brokers, for partitions between them; they end with the cluster.
+    ``surroundings``: of its brokers; they end with it.
     """
 
     def __init__(
@@ -57,15 +103,18 @@ class OwnCluster:
         cluster: ProcessCluster[NodeProcess],
         software: str,
         mix: FaultMix,
-        namespaces: Namespaces | None = None,
+        surroundings: Surroundings,
     ) -> None:
         self.software = software
         self.calm_s = mix.calm_s
         self.partitions = 0
         """How often brokers were cut off from one another."""
+        self.clock_steps = 0
         self._mix = mix
         self._cluster = cluster
-        self._namespaces = namespaces
+        self._surroundings = surroundings
+        self._namespaces = surroundings.namespaces
+        self._clocks = surroundings.clocks
         self._cut: dict[tuple[int, int], None] = {}
         self._faults = ClusterFaults(cluster)
         self._call: asyncio.Future[None] | None = None
@@ -81,8 +130,7 @@ class OwnCluster:
     def close(self) -> None:
         self._faults.close()
         self._cluster.kill()
-        if self._namespaces is not None:
-            self._namespaces.close()
+        self._surroundings.close()
 
     async def inject(self, chance: random.Random, note: Callable[[str], None]) -> None:
         """One fault of one broker, to its end. Raises BrokerFailed."""
@@ -90,6 +138,9 @@ class OwnCluster:
         node_id = chance.choice(list(self._cluster.brokers))
         if fault == _PARTITION and self._namespaces is not None:
             await self._partition(self._namespaces, node_id, chance, note)
+            return
+        if fault == _CLOCK and self._clocks is not None:
+            await self._step_clock(self._clocks, node_id, chance, note)
             return
         note(f"{fault} of broker {node_id}")
         if fault == "SIGSTOP":
@@ -128,6 +179,21 @@ class OwnCluster:
     async def _heal(self, namespaces: Namespaces) -> None:
         await self._in_thread(partial(_for_each, namespaces.restore, list(self._cut)))
         self._cut.clear()
+
+    async def _step_clock(
+        self, clocks: Clocks, node_id: int, chance: random.Random, note: Callable[[str], None]
+    ) -> None:
+        """Let the clock of a broker jump, and jump back."""
+        seconds = round(chance.choice(_STEPS_S) * chance.uniform(0.5, 1.0), 1)
+        is_ahead = chance.random() < 0.5
+        note(f"clock step: that of broker {node_id} is {seconds:g} s {'ahead' if is_ahead else 'behind'}")
+        self.clock_steps += 1
+        try:
+            clocks.set(node_id, seconds if is_ahead else -seconds)
+            await asyncio.sleep(chance.uniform(*_WRONG_S))
+        finally:
+            clocks.set(node_id, 0.0)
+        note(f"the clock of broker {node_id} is right again")
 
     async def calm(self) -> None:
         """Heal the network, and bring back every broker. Raises BrokerFailed."""

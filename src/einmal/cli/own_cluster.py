@@ -15,7 +15,8 @@ from einmal.cli.clients import config_of, config_of_other
 from einmal.cli.printing.messages import note
 
 if TYPE_CHECKING:
-    from einmal.chaos.own_cluster import OwnCluster
+    from einmal.chaos.own_cluster import OwnCluster, Surroundings
+    from einmal.local.processes import NodeProcess, ProcessCluster
 
 Nodes = Annotated[int | None, typer.Option(min=1, max=9, help="Brokers of --cluster. Default: 3.")]
 
@@ -62,49 +63,53 @@ def own_cluster(
 ) -> Iterator[OwnCluster | None]:
     """A running cluster of this kind; None for no kind. ``wanted``: brokers, 3 where nobody asks for a number.
 
-    ``faults``: those of brokers, as ``mix_of`` has them. Raises KafkaMissing, BrokerFailed, NamespacesMissing.
+    ``faults``: those of brokers, as ``mix_of`` has them. Raises KafkaMissing, BrokerFailed, NamespacesMissing,
+    ClocksMissing.
     """
     if kind is None:
         yield None
         return
-    nodes = wanted or 3
-    if kind is ClusterKind.KAFKA and kafka_home:
-        own = _apache_kafka(folder, nodes, kafka_home, faults)
-    else:
-        own = _einmal(folder, nodes, faults)
-    note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
-    own.start()
+    from einmal.chaos.own_cluster import OwnCluster, Surroundings, mix_of
+
+    nodes, mix = wanted or 3, mix_of(faults)
+    surroundings = Surroundings.of(mix, folder, nodes)
     try:
+        if kind is ClusterKind.KAFKA and kafka_home:
+            cluster, software = _apache_kafka(folder, nodes, kafka_home, surroundings)
+        else:
+            cluster, software = _einmal(folder, nodes, surroundings)
+    except BaseException:
+        surroundings.close()
+        raise
+    own = OwnCluster(cluster, software, mix, surroundings)
+    note(f"starting {nodes} broker{'s' if nodes > 1 else ''} of {own.software}")
+    try:
+        own.start()
         yield own
     finally:
         own.close()
 
 
-def _einmal(folder: Path, nodes: int, faults: Collection[str]) -> OwnCluster:
-    """Raises NamespacesMissing."""
-    from einmal.chaos.own_cluster import OwnCluster, mix_of
-    from einmal.local.namespaces import Namespaces
+def _einmal(folder: Path, nodes: int, surroundings: Surroundings) -> tuple[ProcessCluster[NodeProcess], str]:
     from einmal.local.processes import LocalCluster
 
-    mix = mix_of(faults)
-    namespaces = Namespaces(nodes) if mix.partitions else None
-    cluster = LocalCluster.in_namespaces(folder, namespaces) if namespaces else LocalCluster.on_loopback(folder, nodes)
-    return OwnCluster(cluster, f"einmal {einmal.__version__}", mix, namespaces)
+    inside, hosts = surroundings.command, surroundings.hosts
+    if hosts:
+        return LocalCluster.on_hosts(folder, hosts, inside), f"einmal {einmal.__version__}"
+    return LocalCluster.on_loopback(folder, nodes, inside=inside), f"einmal {einmal.__version__}"
 
 
-def _apache_kafka(folder: Path, nodes: int, home: Path, faults: Collection[str]) -> OwnCluster:
-    """Raises KafkaMissing, NamespacesMissing."""
-    from einmal.chaos.own_cluster import OwnCluster, mix_of
+def _apache_kafka(
+    folder: Path, nodes: int, home: Path, surroundings: Surroundings
+) -> tuple[ProcessCluster[NodeProcess], str]:
+    """Raises KafkaMissing."""
     from einmal.local.apache_kafka import ApacheCluster, KafkaJars
-    from einmal.local.namespaces import Namespaces
 
-    jars, java, mix = KafkaJars.locate(home), java_program(), mix_of(faults)
-    namespaces = Namespaces(nodes) if mix.partitions else None
-    if namespaces is None:
-        cluster = ApacheCluster.on_loopback(folder, nodes, jars, java)
-    else:
-        cluster = ApacheCluster.in_namespaces(folder, namespaces, jars, java)
-    return OwnCluster(cluster, f"Apache Kafka {jars.version}", mix, namespaces)
+    jars, java = KafkaJars.locate(home), java_program()
+    inside, hosts = surroundings.command, surroundings.hosts
+    if hosts:
+        return ApacheCluster.on_hosts(folder, hosts, jars, java, inside), f"Apache Kafka {jars.version}"
+    return ApacheCluster.on_loopback(folder, nodes, jars, java, inside), f"Apache Kafka {jars.version}"
 
 
 def java_program() -> Path:

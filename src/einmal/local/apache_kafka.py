@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from einmal.local.layout import BrokerPlan, plan_cluster, plan_hosts, settings_of_node, write_private_properties
-from einmal.local.namespaces import Namespaces
-from einmal.local.processes import BrokerFailed, NodeProcess, ProcessCluster, tail
+from einmal.local.processes import BrokerFailed, Inside, NodeProcess, ProcessCluster, directly, tail
 
 QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 """For processes that are killed and started often: a quick start counts, peak speed does not."""
@@ -139,22 +138,20 @@ class ApacheCluster(ProcessCluster[KafkaNode]):
     """Nodes of Apache Kafka."""
 
     @classmethod
-    def on_loopback(cls, folder: Path, count: int, jars: KafkaJars, java: Path) -> Self:
+    def on_loopback(cls, folder: Path, count: int, jars: KafkaJars, java: Path, inside: Inside = directly) -> Self:
         """Nodes on free ports of this machine, with their data in ``folder``."""
-        plans = plan_cluster(folder, count, host="127.0.0.1", first_port=0)
-        for plan in plans:
-            write_kafka_properties(plan, plans, {})
-        return cls({plan.node_id: KafkaNode(plan, jars, java) for plan in plans})
+        return cls._of(plan_cluster(folder, count, host="127.0.0.1", first_port=0), jars, java, inside)
 
     @classmethod
-    def in_namespaces(cls, folder: Path, namespaces: Namespaces, jars: KafkaJars, java: Path) -> Self:
-        """A node in each namespace, with its data in ``folder``."""
-        plans = plan_hosts(folder, list(map(namespaces.host, namespaces.node_ids)))
+    def on_hosts(cls, folder: Path, hosts: Sequence[str], jars: KafkaJars, java: Path, inside: Inside) -> Self:
+        """A node on each host, with its data in ``folder``."""
+        return cls._of(plan_hosts(folder, hosts), jars, java, inside)
+
+    @classmethod
+    def _of(cls, plans: Sequence[BrokerPlan], jars: KafkaJars, java: Path, inside: Inside) -> Self:
         for plan in plans:
             write_kafka_properties(plan, plans, {})
-        return cls(
-            {plan.node_id: KafkaNode(plan, jars, java, inside=namespaces.command(plan.node_id)) for plan in plans}
-        )
+        return cls({plan.node_id: KafkaNode(plan, jars, java, inside=inside(plan.node_id)) for plan in plans})
 
 
 def write_kafka_properties(plan: BrokerPlan, plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -> None:

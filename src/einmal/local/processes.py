@@ -16,12 +16,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
 from einmal.local.layout import BrokerPlan, plan_cluster, plan_hosts, write_properties
-from einmal.local.namespaces import Namespaces
 
 _TAIL_LINES: Final = 15
+Inside: TypeAlias = Callable[[int], Sequence[str]]
+"""The beginning of a node's command, such as that of its network namespace; it becomes the same process."""
+
+
+def directly(_node_id: int) -> Sequence[str]:
+    """Nothing comes before a node's command."""
+    return ()
 
 
 class BrokerFailed(Exception):
@@ -164,31 +170,26 @@ class ProcessCluster(Generic[Node]):
 
 
 class LocalCluster(ProcessCluster[BrokerProcess]):
-    """All brokers of a plan. ``options``: of ``einmal start``. ``namespaces``: they run in these."""
+    """All brokers of a plan. ``options``: of ``einmal start``. ``inside``: comes before the command of a node."""
 
-    def __init__(
-        self, plans: Sequence[BrokerPlan], options: Sequence[str] = (), namespaces: Namespaces | None = None
-    ) -> None:
-        super().__init__(
-            {
-                plan.node_id: BrokerProcess(plan, options, namespaces.command(plan.node_id) if namespaces else ())
-                for plan in plans
-            }
-        )
+    def __init__(self, plans: Sequence[BrokerPlan], options: Sequence[str] = (), inside: Inside = directly) -> None:
+        super().__init__({plan.node_id: BrokerProcess(plan, options, inside(plan.node_id)) for plan in plans})
 
     @classmethod
-    def on_loopback(cls, folder: Path, count: int, settings: Mapping[str, str] | None = None) -> Self:
+    def on_loopback(
+        cls, folder: Path, count: int, settings: Mapping[str, str] | None = None, inside: Inside = directly
+    ) -> Self:
         """Brokers on free ports of this machine, with their data in ``folder``. ``settings``: of each of them."""
         plans = plan_cluster(folder, count, host="127.0.0.1", first_port=0)
         write_properties(plans, settings or {})
-        return cls(plans)
+        return cls(plans, inside=inside)
 
     @classmethod
-    def in_namespaces(cls, folder: Path, namespaces: Namespaces) -> Self:
-        """A broker in each namespace, with its data in ``folder``."""
-        plans = plan_hosts(folder, list(map(namespaces.host, namespaces.node_ids)))
+    def on_hosts(cls, folder: Path, hosts: Sequence[str], inside: Inside) -> Self:
+        """A broker on each host, with its data in ``folder``."""
+        plans = plan_hosts(folder, hosts)
         write_properties(plans, {})
-        return cls(plans, namespaces=namespaces)
+        return cls(plans, inside=inside)
 
     def watch(self, ended: Callable[[BrokerProcess, int], None]) -> None:
         """Call ``ended``, in another thread, when a broker has ended."""

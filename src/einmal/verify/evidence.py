@@ -170,7 +170,7 @@ class Evidence:
     """``began``: on the clock of the histories. ``has_broker_faults``: a broker was killed, paused or restarted.
 
     ``has_network_faults``: connections of the run's clients were disturbed. ``has_partitions``: brokers were cut off
-    from one another. ``not_compared``: parts of a pipeline's
+    from one another. ``has_clock_steps``: clocks of brokers jumped. ``not_compared``: parts of a pipeline's
     output, in words.
     """
 
@@ -190,6 +190,7 @@ class Evidence:
     has_broker_faults: bool
     has_network_faults: bool
     has_partitions: bool
+    has_clock_steps: bool
 
     @property
     def not_tested(self) -> tuple[str, ...]:
@@ -198,6 +199,7 @@ class Evidence:
             *(() if self.has_network_faults else ("lost answers, broken connections and delays",)),
             "loss of power, disks that lose what they have flushed, and several machines at once",
             *(() if self.has_partitions else ("partitions of the network between brokers",)),
+            *(() if self.has_clock_steps else ("clocks that jump",)),
             *((self.not_compared,) if self.not_compared else ()),
             "effects outside of the log, such as databases and other services",
             "other clients, other settings, and more than the load of this run",

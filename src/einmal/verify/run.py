@@ -304,6 +304,7 @@ class VerifyRun:
             has_broker_faults=self._injected["faults"] > 0,
             has_network_faults=self._injected["network"] > 0,
             has_partitions=self.cluster is not None and self.cluster.partitions > 0,
+            has_clock_steps=self.cluster is not None and self.cluster.clock_steps > 0,
         )
 
     def _claim(self) -> tuple[str, str]:

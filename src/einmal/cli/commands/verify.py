@@ -79,10 +79,11 @@ class FaultSource(StrEnum):
     BROKERS = "brokers"
     KILLS = "kills"
     PARTITIONS = "partitions"
+    CLOCKS = "clocks"
     NETWORK = "network"
 
 
-_OF_BROKERS: Final = (FaultSource.BROKERS, FaultSource.KILLS, FaultSource.PARTITIONS)
+_OF_BROKERS: Final = (FaultSource.BROKERS, FaultSource.KILLS, FaultSource.PARTITIONS, FaultSource.CLOCKS)
 
 
 def verify(
@@ -170,8 +171,8 @@ def verify(
         typer.Option(
             help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. kills: only "
             "kill -9 of them, one after another. partitions: cut them off from one another, in network namespaces (root"
-            " on Linux). network: drop answers, break and delay connections of this run's clients. Default: brokers "
-            "and network with --cluster, else none."
+            " on Linux). clocks: let theirs jump. network: drop answers, break and delay connections of this run's "
+            "clients. Default: brokers and network with --cluster, else none."
         ),
     ] = None,
     time: Annotated[
