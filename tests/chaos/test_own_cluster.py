@@ -89,6 +89,7 @@ async def test_a_run_that_ends_in_a_partition_heals_it(tmp_path: Path) -> None:
         (["kills", "partitions"], {"kill -9", "partition"}),
         (["brokers", "partitions"], {"kill -9", "SIGSTOP", "clean restart", "partition"}),
         (["clocks"], {"clock step"}),
+        (["disks"], {"full disk", "slow disk"}),
     ],
 )
 def test_the_faults_are_of_the_kinds_that_were_asked_for(kinds: list[str], faults: set[str]) -> None:

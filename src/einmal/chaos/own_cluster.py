@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, Self
 
 from einmal.chaos.cluster_faults import ClusterFaults
 from einmal.local.clocks import Clocks
+from einmal.local.disks import Disks, DisksMissing
+from einmal.local.layout import data_folder
 from einmal.local.namespaces import Namespaces
 from einmal.local.processes import NodeProcess, ProcessCluster
 
@@ -26,12 +28,17 @@ _CLOCK: Final = "clock step"
 _STEPS_S: Final = (1.0, 30.0, 600.0, 3_600.0)
 """Up to longer than any transaction may take."""
 _WRONG_S: Final = (1.0, 15.0)
-"""How long a clock is wrong."""
+"""How long a clock is wrong, or a disk full or slow."""
+_FULL_DISK: Final = "full disk"
+_SLOW_DISK: Final = "slow disk"
+_DELAY_S: Final = (0.05, 2.0)
+"""Added to a flush."""
 _WEIGHTS: Final[Mapping[str, Mapping[str, int]]] = {
     "brokers": {"kill -9": 3, "SIGSTOP": 2, "clean restart": 2},
     "kills": {"kill -9": 1},
     "partitions": {_PARTITION: 3},
     "clocks": {_CLOCK: 2},
+    "disks": {_FULL_DISK: 1, _SLOW_DISK: 1},
 }
 
 
@@ -49,13 +56,18 @@ class FaultMix(NamedTuple):
         return _PARTITION in self.weights
 
     @property
+    def disks(self) -> bool:
+        """Whether the brokers need disks of their own."""
+        return _FULL_DISK in self.weights
+
+    @property
     def clock_steps(self) -> bool:
         """Whether the brokers need clocks of their own."""
         return _CLOCK in self.weights
 
 
 def mix_of(kinds: Collection[str]) -> FaultMix:
-    """The faults of the kinds ``brokers``, ``kills``, ``partitions`` and ``clocks``.
+    """The faults of the kinds ``brokers``, ``kills``, ``partitions``, ``clocks`` and ``disks``.
 
     Kills alone follow one another at once.
     """
@@ -65,16 +77,25 @@ def mix_of(kinds: Collection[str]) -> FaultMix:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Namespaces and clocks that faults need around the brokers, before these start."""
+    """Namespaces, clocks and disks that faults need around the brokers, before these start."""
 
     namespaces: Namespaces | None = None
     clocks: Clocks | None = None
+    disks: Disks | None = None
 
     @classmethod
     def of(cls, mix: FaultMix, folder: Path, nodes: int) -> Self:
-        """Raises NamespacesMissing, ClocksMissing."""
+        """Raises NamespacesMissing, ClocksMissing, DisksMissing."""
         clocks = Clocks(folder, nodes) if mix.clock_steps else None
-        return cls(Namespaces(nodes) if mix.partitions else None, clocks)
+        namespaces = Namespaces(nodes) if mix.partitions else None
+        try:
+            disks = (
+                Disks({number: data_folder(folder, number) for number in range(1, nodes + 1)}) if mix.disks else None
+            )
+        except DisksMissing:
+            cls(namespaces).close()
+            raise
+        return cls(namespaces, clocks, disks)
 
     @property
     def hosts(self) -> list[str]:
@@ -90,6 +111,8 @@ class Surroundings:
         """After the brokers have ended."""
         if self.namespaces is not None:
             self.namespaces.close()
+        if self.disks is not None:
+            self.disks.close()
 
 
 class OwnCluster:
@@ -115,6 +138,7 @@ class OwnCluster:
         self._surroundings = surroundings
         self._namespaces = surroundings.namespaces
         self._clocks = surroundings.clocks
+        self._disks = surroundings.disks
         self._cut: dict[tuple[int, int], None] = {}
         self._faults = ClusterFaults(cluster)
         self._call: asyncio.Future[None] | None = None
@@ -141,6 +165,9 @@ class OwnCluster:
             return
         if fault == _CLOCK and self._clocks is not None:
             await self._step_clock(self._clocks, node_id, chance, note)
+            return
+        if fault in (_FULL_DISK, _SLOW_DISK) and self._disks is not None:
+            await self._disturb_disk(self._disks, fault, node_id, chance, note)
             return
         note(f"{fault} of broker {node_id}")
         if fault == "SIGSTOP":
@@ -194,6 +221,26 @@ class OwnCluster:
         finally:
             clocks.set(node_id, 0.0)
         note(f"the clock of broker {node_id} is right again")
+
+    async def _disturb_disk(
+        self, disks: Disks, fault: str, node_id: int, chance: random.Random, note: Callable[[str], None]
+    ) -> None:
+        """Take the space of a broker's disk, or slow its flushes down. Raises BrokerFailed, DisksMissing."""
+        delay_s = round(chance.uniform(*_DELAY_S), 2)
+        note(f"{fault} of broker {node_id}{'' if fault == _FULL_DISK else f': a flush takes {delay_s:g} s more'}")
+        try:
+            if fault == _FULL_DISK:
+                await asyncio.to_thread(disks.fill, node_id)
+            else:
+                disks.slow_down(node_id, self._cluster.brokers[node_id].pid, delay_s)
+            await asyncio.sleep(chance.uniform(*_WRONG_S))
+        finally:
+            disks.free(node_id)
+            disks.speed_up(node_id)
+        if not self._cluster.brokers[node_id].is_running:
+            # A broker may end where it cannot write.
+            await self._in_thread(partial(self._faults.start, node_id))
+        note(f"the disk of broker {node_id} is as before")
 
     async def calm(self) -> None:
         """Heal the network, and bring back every broker. Raises BrokerFailed."""

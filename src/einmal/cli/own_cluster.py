@@ -64,7 +64,7 @@ def own_cluster(
     """A running cluster of this kind; None for no kind. ``wanted``: brokers, 3 where nobody asks for a number.
 
     ``faults``: those of brokers, as ``mix_of`` has them. Raises KafkaMissing, BrokerFailed, NamespacesMissing,
-    ClocksMissing.
+    ClocksMissing, DisksMissing.
     """
     if kind is None:
         yield None

@@ -68,7 +68,7 @@ class BrokerPlan:
 
     @property
     def data(self) -> Path:
-        return self.folder / f"broker-{self.node_id}"
+        return data_folder(self.folder, self.node_id)
 
     @property
     def properties(self) -> Path:
@@ -121,6 +121,11 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
         )
         for number in range(count)
     ]
+
+
+def data_folder(folder: Path, node_id: int) -> Path:
+    """Return where a broker of the cluster in this folder has its data."""
+    return folder / f"broker-{node_id}"
 
 
 def plan_hosts(folder: Path, hosts: Sequence[str]) -> list[BrokerPlan]:

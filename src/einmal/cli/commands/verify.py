@@ -80,10 +80,17 @@ class FaultSource(StrEnum):
     KILLS = "kills"
     PARTITIONS = "partitions"
     CLOCKS = "clocks"
+    DISKS = "disks"
     NETWORK = "network"
 
 
-_OF_BROKERS: Final = (FaultSource.BROKERS, FaultSource.KILLS, FaultSource.PARTITIONS, FaultSource.CLOCKS)
+_OF_BROKERS: Final = (
+    FaultSource.BROKERS,
+    FaultSource.KILLS,
+    FaultSource.PARTITIONS,
+    FaultSource.CLOCKS,
+    FaultSource.DISKS,
+)
 
 
 def verify(
@@ -171,8 +178,8 @@ def verify(
         typer.Option(
             help="What is disturbed; may be repeated. brokers: kill, pause and restart those of --cluster. kills: only "
             "kill -9 of them, one after another. partitions: cut them off from one another, in network namespaces (root"
-            " on Linux). clocks: let theirs jump. network: drop answers, break and delay connections of this run's "
-            "clients. Default: brokers and network with --cluster, else none."
+            " on Linux). clocks: let theirs jump. disks: let theirs be full or slow. network: drop answers, break "
+            "and delay connections of this run's clients. Default: brokers and network with --cluster, else none."
         ),
     ] = None,
     time: Annotated[
