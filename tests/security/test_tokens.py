@@ -189,7 +189,10 @@ async def test_a_providers_failure_is_an_error_without_its_text() -> None:
     def fails() -> str:
         raise RuntimeError(CANARY)
 
-    for provider in (fails, lambda: 7, lambda: ("a", "b")):
+    def ends_its_tokens() -> str:
+        return next(iter(()))
+
+    for provider in (fails, ends_its_tokens, lambda: 7, lambda: ("a", "b")):
         with pytest.raises(TokenError) as caught:
             await Tokens(provider).get()
         assert CANARY not in str(caught.value)

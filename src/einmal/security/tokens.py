@@ -69,12 +69,20 @@ class Tokens:
         if isinstance(source, ClientCredentials):
             return await asyncio.to_thread(_ask, source, self._context)
         try:
-            answer = await asyncio.to_thread(source)
+            answer = await asyncio.to_thread(_called, source)
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as error:
             raise TokenError(f"the token provider failed: {type(error).__name__}", may_pass=False) from error
         return _provided(answer)
+
+
+def _called(source: TokenCallable) -> Any:
+    try:
+        return source()
+    except StopIteration as error:
+        # No future can carry it: nothing would ever connect.
+        raise TokenError("the token provider failed: StopIteration", may_pass=False) from error
 
 
 def _provided(answer: Any) -> tuple[str, float | None]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from einmal.client import Consumer, Producer
+from einmal.client.blocking.consumer import _in_another_thread
 from einmal.client.errors import ClientClosed
 from einmal.types import TopicPartition
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
+from tests.suite.patience import patient
 
 pytestmark = pytest.mark.system
 
@@ -50,6 +53,15 @@ def test_a_signal_handler_may_close_the_consumer_and_end_the_program(monkeypatch
     monkeypatch.setattr(consumer._thread, "run", interrupted)
     with pytest.raises(SystemExit):
         consumer.poll(20_000)
+
+
+def test_a_rebalance_callback_that_raises_stop_iteration_ends() -> None:
+    callback = _in_another_thread(lambda _: next(iter(())))
+    assert callback is not None
+    ran = callback([])
+    assert ran is not None
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(asyncio.wait_for(ran, patient(20)))
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,16 @@ def test_the_client_lives_in_its_own_thread(thread: LoopThread[Twin]) -> None:
     thread.close()
 
 
+def test_a_call_that_ends_the_program_ends_no_other_call(thread: LoopThread[Twin]) -> None:
+    async def ends(_twin: Twin) -> None:
+        sys.exit(3)
+
+    with pytest.raises(SystemExit):
+        thread.run(ends)
+    assert thread.run(lambda twin: twin.double(21)) == 42
+    thread.close()
+
+
 def test_it_is_made_at_the_first_call(thread: LoopThread[Twin]) -> None:
     thread.close()
     assert "twin" not in [each.name for each in threading.enumerate()]

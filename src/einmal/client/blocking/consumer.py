@@ -181,8 +181,15 @@ def _in_another_thread(callback: RebalanceCallback | None) -> rebalancing.Rebala
     if callback is None:
         return None
 
+    def call(partitions: list[TopicPartition]) -> None:
+        try:
+            callback(partitions)
+        except StopIteration as error:
+            # No future can carry it: poll would wait for ever.
+            raise RuntimeError("a rebalance callback raised StopIteration") from error
+
     async def run(partitions: list[TopicPartition]) -> None:
         # Not in the loop's own thread: a blocking call of the callback would wait for itself.
-        await asyncio.get_running_loop().run_in_executor(None, callback, partitions)
+        await asyncio.get_running_loop().run_in_executor(None, call, partitions)
 
     return run

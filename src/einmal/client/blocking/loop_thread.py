@@ -103,7 +103,7 @@ class LoopThread(Generic[ClientT]):
             self._client, self._thread, self._process_id = None, None, os.getpid()
             self._loop = _new_event_loop()
             try:
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
                 self._client = run_in(self._loop, self._make_inside)
             except BaseException:
@@ -295,6 +295,15 @@ def _hand_over(task: asyncio.Task[T], outcome: Future[T]) -> None:
         outcome.set_exception(error)
     else:
         outcome.set_result(task.result())
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Until it is stopped. An event loop ends with a task that raises SystemExit, such as one that calls a callback of
+    the user's: whoever waits for that task gets it, and all other calls need the loop."""
+    while True:
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+            return
 
 
 async def _next(iterator: AsyncIterator[T]) -> T:

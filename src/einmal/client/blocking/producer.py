@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio import producer as aio
+from einmal.client.aio.producing.tickets import fail
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ProducerSettings, parse
 from einmal.client.cores.producer_batch import check_size, record_size
@@ -145,7 +146,7 @@ class Producer:
                 producer.send_with_ticket(ticket, topic, value, key, headers, partition, timestamp)
             except KafkaError as error:
                 producer.refuse(topic, error)
-                ticket.set_exception(error)
+                fail(ticket, error)
         # Only now: until here the records count as queued.
         self._taken_bytes += sum(record[-1] for record in queued)
         return True
@@ -270,7 +271,7 @@ class Producer:
         """The thread has ended: other threads may have queued records since."""
         self._has_ended = True
         for ticket, *_ in self._take_queued():
-            ticket.set_exception(ClientClosed())
+            fail(ticket, ClientClosed())
 
 
 async def _or_outcome(producer: aio.Producer, ending: Coroutine[Any, Any, None]) -> None:

@@ -6,12 +6,16 @@ A ticket is a future of its caller's own kind: it needs ``done``, ``set_result``
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from einmal.client.cores.producer_core import BatchOutcome
 from einmal.client.errors import KafkaError
 from einmal.client.records import RecordMetadata
+
+_log: Final = logging.getLogger("concurrent.futures")
+"""Where Python logs the other exceptions of a future's callbacks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +52,10 @@ def _resolve(outcome: BatchOutcome) -> None:
     for record, ticket in zip(batch.records, batch.tickets, strict=True):
         if not ticket.done():
             timestamp = record.timestamp if append_time < 0 else append_time
-            ticket.set_result(RecordMetadata(topic, partition, offset, timestamp))
+            try:
+                ticket.set_result(RecordMetadata(topic, partition, offset, timestamp))
+            except (SystemExit, KeyboardInterrupt):
+                _callback_failed(ticket)
         if offset >= 0:
             offset += 1
 
@@ -56,5 +63,13 @@ def _resolve(outcome: BatchOutcome) -> None:
 def fail(ticket: Any, error: KafkaError) -> None:
     """Nobody has to ask this future: the error is reported elsewhere too, by the commit or by ``UnwrittenRecords``."""
     if not ticket.done():
-        ticket.set_exception(error)
+        try:
+            ticket.set_exception(error)
+        except (SystemExit, KeyboardInterrupt):
+            _callback_failed(ticket)
         ticket.exception()
+
+
+def _callback_failed(ticket: Any) -> None:
+    """Its future has its outcome, and so must those behind it: the exception of a thread's own ends no program."""
+    _log.exception("exception calling callback for %r", ticket)
