@@ -68,12 +68,26 @@ def test_several_servers_are_a_list_or_one_text() -> None:
         ({"enable.idempotence": True, "acks": "1"}, "idempotence needs acks=all, not 1"),
         ({"max.in.flight.requests.per.connection": 6}, "a broker remembers the last 5 batches"),
         ({"linger.ms": None}, "linger.ms cannot be None"),
+        ({"linger.ms": 0.5}, "linger.ms is a whole number, not 0.5"),
+        ({"linger.ms": float("inf")}, "linger.ms is a whole number, not inf"),
+        ({"linger.ms": True}, "linger.ms is a whole number, not True"),
+        ({"transactional.id": b"abc"}, "transactional.id is text, not bytes"),
+        ({"sasl.password": b"secret"}, "sasl.password is text, not bytes"),
+        ({"client.id": "\ud800"}, "UTF-8 cannot encode client.id"),
+        ({"client.id": "a" * 2**15}, "client.id has more than 32767 bytes"),
+        ({"bootstrap.servers": "h:" + "1" * 5_000}, "which is no host:port"),
+        ({"bootstrap.servers": "PLAINTEXT://h:9092"}, "with a protocol. Write host:port alone"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_reason(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(ProducerSettings, {**SERVERS, **given}, {})
     assert text in str(caught.value)
+
+
+def test_a_consumer_has_a_named_group_or_none() -> None:
+    with pytest.raises(ConfigError, match=r"group\.id cannot be empty"):
+        parse(ConsumerSettings, SERVERS, {"group_id": " "})
 
 
 def test_a_missing_server_is_refused() -> None:

@@ -14,7 +14,7 @@ from einmal.client import aio
 from einmal.client.config import AdminSettings, ConsumerSettings, ProducerSettings, documentation, parse
 from einmal.client.errors import ConfigError, LocalError
 from einmal.client.habits import SETTINGS
-from einmal.client.records import check_timeout, headers_of
+from einmal.client.records import check_timeout, group_of, headers_of
 from einmal.types import Header, TopicPartition
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -116,7 +116,7 @@ def test_headers_may_be_a_mapping_or_pairs_and_values_text() -> None:
     assert headers_of({}) == ()
 
 
-@pytest.mark.parametrize("headers", [["a"], [("a",)], [(1, b"x")], {"a": 1}, 5, "a=b"])
+@pytest.mark.parametrize("headers", [["a"], ["ab"], [("a",)], [(1, b"x")], {"a": 1}, 5, "a=b"])
 def test_headers_of_another_shape_are_an_error_that_shows_the_shape(headers: Any) -> None:
     with pytest.raises(LocalError, match="header"):
         headers_of(headers)
@@ -142,6 +142,7 @@ def test_a_timeout_of_one_second_is_translated() -> None:
         ({"key": 7}, "key must be bytes, str or None, not int"),
         ({"partition": "0"}, "a partition is a whole number"),
         ({"partition": -1}, "a partition is a whole number"),
+        ({"partition": True}, "a partition is a whole number"),
         ({"timestamp": 1.5e9}, r"int\(time.time\(\) \* 1000\)"),
         ({"headers": {"a": 1}}, "header value must be bytes"),
         ({"topic": LONE_SURROGATE}, "UTF-8 cannot encode a topic's name"),
@@ -172,6 +173,17 @@ def test_a_record_of_the_wrong_types_is_refused_where_it_is_sent(arguments: dict
         (lambda consumer: consumer.assign([("t", 2**31)]), "a partition is a whole number"),
         (lambda consumer: consumer.assign([("t", -1)]), "a partition is a whole number"),
         (lambda consumer: consumer.assign([(LONE_SURROGATE, 0)]), "UTF-8 cannot encode a topic's name"),
+        (lambda consumer: consumer.assign([None]), "a partition is a topic and a number, not None"),
+        (lambda consumer: consumer.seek(T0, True), "an offset is a whole number"),
+        (lambda consumer: consumer.commit({T0: client.OffsetAndMetadata(0, -1, b"m")}), "an offset's metadata is text"),
+        (lambda consumer: consumer.commit([T0]), "are a mapping, not"),
+        (lambda consumer: consumer.commit({"t": 0}), "a partition is a topic and a number, not 't'"),
+        (lambda consumer: consumer.offsets_for_times([T0]), "are a mapping, not"),
+        (lambda consumer: consumer.partitions_for_topic(None), "a topic is named by text"),
+        *(
+            (lambda consumer, name=name: getattr(consumer, name)([T0, T0]), r"as in pause\(\*partitions\)")
+            for name in ("pause", "resume", "seek_to_beginning", "seek_to_end", "committed", "end_offsets")
+        ),
     ],
 )
 def test_a_position_or_a_partition_that_cannot_be_is_refused_where_it_is_named(
@@ -186,8 +198,19 @@ def test_a_position_or_a_partition_that_cannot_be_is_refused_where_it_is_named(
 
 
 @pytest.mark.parametrize(
+    "group", [None, "", b"g", client.GroupMetadata("g", True), client.GroupMetadata(LONE_SURROGATE)]
+)
+def test_offsets_of_no_group_are_refused_before_they_abort_the_transaction(group: Any) -> None:
+    with pytest.raises(LocalError):
+        group_of(group)
+
+
+@pytest.mark.parametrize(
     ("use", "expected"),
     [
+        (lambda admin: admin.list_offsets([T0]), "are a mapping, not"),
+        (lambda admin: admin.delete_records({"t": 1}), "a partition is a topic and a number"),
+        (lambda admin: admin.list_group_offsets("g", [None]), "a partition is a topic and a number"),
         (lambda admin: admin.create_topics("orders"), r"Write \['orders'\]"),
         (lambda admin: admin.create_topics([None]), "topics are named by text"),
         (

@@ -23,6 +23,9 @@ from einmal.security.settings import TokenCallable
 
 SettingsT = TypeVar("SettingsT", bound="ClientSettings")
 _INT64_MAX: Final = 2**63 - 1
+_TEXT_MAX: Final = 2**15 - 1
+"""Bytes of a client's name in the header of a request."""
+_PORT_DIGITS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +252,8 @@ def _convert(field: dataclasses.Field[Any], annotation: Any, value: Any) -> Any:
         if field.default is None:
             return None
         raise ConfigError(meaning=f"{name} cannot be None", what_to_do="leave it out to take the default")
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ConfigError(meaning=f"{name} is text, not {type(value).__name__}", what_to_do="decode it first")
     if annotation in (bool, bool | None):
         if isinstance(value, bool):
             return value
@@ -275,6 +280,10 @@ def _to_text(field: dataclasses.Field[Any], value: Any) -> str:
     if not isinstance(value, str) and isinstance(value, Sequence):
         value = ",".join(str(member) for member in value)
     text = str(value) if field.name in _NAMES else str(value).strip()
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(meaning=f"UTF-8 cannot encode {name}, {text!r}: {error.reason}") from error
     choices = field.metadata["choices"]
     if choices:
         text = next((choice for choice in choices if choice.lower() == text.lower()), text)
@@ -288,8 +297,10 @@ def _to_int(field: dataclasses.Field[Any], value: Any) -> int:
     name = dotted(field.name)
     try:
         number = int(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(meaning=f"{name} is a whole number, not {value!r}") from error
+    if isinstance(value, bool) or not (isinstance(value, str) or number == value):
+        raise ConfigError(meaning=f"{name} is a whole number, not {value!r}")
     minimum = field.metadata["minimum"]
     if minimum is not None and number < minimum:
         raise ConfigError(meaning=f"{name} is at least {minimum}, not {number}")
@@ -301,7 +312,11 @@ def _to_int(field: dataclasses.Field[Any], value: Any) -> int:
 def _settle(settings: SettingsT) -> SettingsT:
     """Fill in what follows from other settings, and refuse what contradicts itself."""
     addresses(settings.bootstrap_servers)
+    if len(settings.client_id.encode()) > _TEXT_MAX:
+        raise ConfigError(meaning=f"client.id has more than {_TEXT_MAX} bytes", what_to_do="choose a shorter name")
     _ = settings.security
+    if isinstance(settings, ConsumerSettings) and settings.group_id == "":
+        raise ConfigError(meaning="group.id cannot be empty", what_to_do="choose a name, or leave it out: no group")
     if not isinstance(settings, ProducerSettings):
         return settings
     acks = "all" if settings.acks == "-1" else settings.acks
@@ -345,7 +360,12 @@ def addresses(bootstrap_servers: str) -> list[tuple[str, int]]:
     result = []
     for server in bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        if "://" in host:
+            raise ConfigError(
+                meaning=f"bootstrap.servers has {server.strip()!r}, with a protocol",
+                what_to_do="write host:port alone; security.protocol has the protocol",
+            )
+        if not host or not port.isdecimal() or len(port) > _PORT_DIGITS_MAX or not 0 < int(port) < 65_536:
             raise ConfigError(
                 meaning=f"bootstrap.servers has {server.strip()!r}, which is no host:port",
                 what_to_do="write for example 127.0.0.1:9092",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 from einmal.client.errors import LocalError
 from einmal.types import Header, TopicPartition
 
 if TYPE_CHECKING:
     from einmal.wire.record_batch import BatchHeader
+
+T = TypeVar("T")
 
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[Header | tuple[str, bytes | str | None]]
 
@@ -84,46 +86,96 @@ def positions_of(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Positions as callers write them: a bare number is an offset without metadata. Raises LocalError."""
-    return {TopicPartition(*partition): position_of(offset) for partition, offset in offsets.items()}
+    return {partition: position_of(offset) for partition, offset in by_partition(offsets).items()}
+
+
+def by_partition(values: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+    """A mapping of partitions as callers write it. Raises LocalError for what is none."""
+    if not isinstance(values, Mapping):
+        raise LocalError(
+            meaning=f"partitions and their values are a mapping, not {values!r}",
+            what_to_do='write {TopicPartition("topic", 0): 5}',
+        )
+    return {partition_of(partition): value for partition, value in values.items()}
 
 
 def position_of(offset: OffsetAndMetadata | int) -> OffsetAndMetadata:
     """A position as callers write it. Raises LocalError for an offset or an epoch that no log can have."""
     at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-    if not isinstance(at, OffsetAndMetadata) or not isinstance(at.offset, int) or not 0 <= at.offset < 2**63:
+    if not isinstance(at, OffsetAndMetadata) or not is_whole(at.offset) or not 0 <= at.offset < 2**63:
         raise LocalError(
             meaning=f"an offset is a whole number from 0 on and below 2**63, not {offset!r}",
             what_to_do="write the offset of the next record as an int, or an OffsetAndMetadata",
         )
-    if not isinstance(at.leader_epoch, int) or not -1 <= at.leader_epoch < 2**31:
+    if not is_whole(at.leader_epoch) or not -1 <= at.leader_epoch < 2**31:
         raise LocalError(
             meaning=f"a leader epoch is a whole number from 0 on and below 2**31, not {at.leader_epoch!r}",
             what_to_do="leave it out, or write -1, where it is not known",
         )
+    if not isinstance(at.metadata, str | None):
+        raise LocalError(meaning=f"an offset's metadata is text, not {at.metadata!r}")
     if at.metadata is not None:
         check_text(at.metadata, "an offset's metadata")
     return at
 
 
+def is_whole(number: object) -> TypeGuard[int]:
+    """Whether it is a whole number: True, which Python takes for 1, is none."""
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
 def partition_of(partition: TopicPartition | tuple[str, int]) -> TopicPartition:
     """A partition as callers write it. Raises LocalError for what no partition can be named."""
-    topic, index = partition
+    parts: tuple[Any, ...] = tuple(partition) if isinstance(partition, tuple | list) else ()
+    if len(parts) != 2 or not isinstance(parts[0], str):
+        raise LocalError(
+            meaning=f"a partition is a topic and a number, not {partition!r}",
+            what_to_do='write TopicPartition("topic", 0); several are arguments of their own, as in pause(*partitions)',
+        )
+    topic, index = parts
     check_topic(topic)
-    if not isinstance(index, int) or not 0 <= index < 2**31:
+    if not is_whole(index) or not 0 <= index < 2**31:
         raise LocalError(meaning=f"a partition is a whole number from 0 on and below 2**31, not {index!r}")
     return TopicPartition(topic, index)
+
+
+def group_of(group: GroupMetadata | str) -> GroupMetadata:
+    """A consumer's membership, or only its group, as callers write it. Raises LocalError."""
+    member = GroupMetadata(group) if isinstance(group, str) else group
+    if (
+        not isinstance(member, GroupMetadata)
+        or not (isinstance(member.group_id, str) and member.group_id)
+        or not (is_whole(member.generation_id) and -1 <= member.generation_id < 2**31)
+        or not isinstance(member.member_id, str)
+        or not isinstance(member.group_instance_id, str | None)
+    ):
+        raise LocalError(
+            meaning=f"a group is its name, or a consumer's metadata, not {group!r}",
+            what_to_do="pass consumer.group_metadata()",
+        )
+    for text in (member.group_id, member.member_id, member.group_instance_id or ""):
+        check_text(text, "a group or a member of it")
+    return member
 
 
 def headers_of(headers: HeadersLike) -> tuple[Header, ...]:
     """A mapping, or pairs of a name and a value; ``str`` is taken as UTF-8. Raises LocalError."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        return tuple(_header(pair.key, pair.value) if isinstance(pair, Header) else _header(*pair) for pair in pairs)
+        return tuple(
+            _header(pair.key, pair.value) if isinstance(pair, Header) else _header(*_pair(pair)) for pair in pairs
+        )
     except (TypeError, ValueError) as error:
         raise LocalError(
             meaning=f"headers cannot be {headers!r}",
             what_to_do='write headers={"name": b"value"}, or [("name", b"value")]',
         ) from error
+
+
+def _pair(pair: tuple[str, bytes | str | None]) -> tuple[str, bytes | str | None]:
+    if isinstance(pair, str):  # two letters would be a name and a value
+        raise TypeError(pair)
+    return pair
 
 
 def _header(name: str, value: bytes | str | None) -> Header:
@@ -136,9 +188,9 @@ def _header(name: str, value: bytes | str | None) -> Header:
 def check_destination(topic: str, partition: int | None, timestamp: int | None) -> None:
     """Raises LocalError for what cannot name a topic, a partition or a time in ms."""
     check_topic(topic)
-    if partition is not None and (not isinstance(partition, int) or partition < 0):
+    if partition is not None and (not is_whole(partition) or partition < 0):
         raise LocalError(meaning=f"a partition is a whole number from 0 on, not {partition!r}")
-    if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp < 2**63):
+    if timestamp is not None and (not is_whole(timestamp) or not 0 <= timestamp < 2**63):
         raise LocalError(
             meaning=f"a timestamp is whole milliseconds since 1970, not {timestamp!r}",
             what_to_do="write int(time.time() * 1000)",
@@ -192,14 +244,17 @@ def encode_text(text: str, what: str) -> bytes:
         ) from error
 
 
-def check_times(times: Mapping[TopicPartition, int]) -> None:
-    """Raises LocalError for what is no time: the protocol's negative numbers are ends of the log."""
-    for partition, time_ms in times.items():
-        if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:
+def times_of(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Times as callers write them. Raises LocalError for what is none: the protocol's negative numbers are ends of the
+    log."""
+    wanted = by_partition(times)
+    for partition, time_ms in wanted.items():
+        if not is_whole(time_ms) or not 0 <= time_ms < 2**63:
             raise LocalError(
                 meaning=f"a time is whole milliseconds since 1970, from 0 on, not {time_ms!r} ({partition})",
                 what_to_do="ask with 0 for the first record, or call beginning_offsets() or end_offsets()",
             )
+    return wanted
 
 
 def check_timeout(timeout_ms: int) -> None:

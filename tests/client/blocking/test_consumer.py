@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
 
 from einmal.client import Consumer, Producer
 from einmal.client.blocking.consumer import _in_another_thread
-from einmal.client.errors import ClientClosed
+from einmal.client.errors import ClientClosed, InvalidState
 from einmal.types import TopicPartition
 from tests.client.conftest import NameFactory
 from tests.interop.conftest import NodeFactory
@@ -53,6 +55,27 @@ def test_a_signal_handler_may_close_the_consumer_and_end_the_program(monkeypatch
     monkeypatch.setattr(consumer._thread, "run", interrupted)
     with pytest.raises(SystemExit):
         consumer.poll(20_000)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_read_with_its_parents_consumer() -> None:
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(patient(20)))
+            try:
+                for use in (lambda: consumer.poll(0), consumer.commit):
+                    with pytest.raises(InvalidState, match="make a Consumer after the fork"):
+                        use()
+                consumer.close()
+                os._exit(0)
+            finally:
+                os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert consumer.assignment() == [TopicPartition("t", 0)]
 
 
 def test_a_rebalance_callback_that_raises_stop_iteration_ends() -> None:

@@ -40,7 +40,14 @@ from einmal.client.descriptions import (
 )
 from einmal.client.errors import Disconnected, KafkaError, RequestRefused, RetriableError, UnknownTopic, error_for
 from einmal.client.habits import missing_method
-from einmal.client.records import OffsetAndMetadata, OffsetAndTimestamp, names_of, settings_of
+from einmal.client.records import (
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    by_partition,
+    names_of,
+    partition_of,
+    settings_of,
+)
 from einmal.event_log import EventLog
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import EpochEnd, ErrorCode, IsolationLevel, TopicPartition
@@ -283,35 +290,40 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
 
         Under READ_COMMITTED the latest is the last stable offset. Without such a record the offset is -1.
         """
-        return await list_offsets(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
+        return await list_offsets(self._cluster, by_partition(wanted), isolation, deadline=self._cluster.deadline())
 
     async def list_offsets_each(
         self, wanted: Mapping[TopicPartition, int], *, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
         """As ``list_offsets``; a partition that has no leader, or does not exist, has its error instead."""
-        return await list_offsets_each(self._cluster, wanted, isolation, deadline=self._cluster.deadline())
+        return await list_offsets_each(
+            self._cluster, by_partition(wanted), isolation, deadline=self._cluster.deadline()
+        )
 
     async def log_end_offsets_each(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | KafkaError]:
         """The end of each leader's log, with what is not replicated yet, or why it is not known; one whose leader does
         not report it has no entry."""
-        return await log_end_offsets_each(self._cluster, partitions, deadline=self._cluster.deadline())
+        return await log_end_offsets_each(
+            self._cluster, map(partition_of, partitions), deadline=self._cluster.deadline()
+        )
 
     async def epoch_ends_each(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEnd | KafkaError]:
         """The end of a leader epoch in each leader's log (OffsetForLeaderEpoch), or why it is not known: where it is
         below an offset that was read in that epoch, the log was truncated."""
-        return await epoch_ends_each(self._cluster, epochs, deadline=self._cluster.deadline())
+        return await epoch_ends_each(self._cluster, by_partition(epochs), deadline=self._cluster.deadline())
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below these offsets (-1: up to the high watermark); gives the new log starts."""
+        ends = by_partition(before)
 
         def request_of(some: Sequence[TopicPartition]) -> DeleteRecordsRequest:
             topics = tuple(
                 DeleteRecordsTopic(
-                    name, tuple(DeleteRecordsPartition(index, before[TopicPartition(name, index)]) for index in indexes)
+                    name, tuple(DeleteRecordsPartition(index, ends[TopicPartition(name, index)]) for index in indexes)
                 )
                 for name, indexes in by_topic(some).items()
             )
@@ -325,7 +337,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
             ]
 
         request = LeaderRequest(DELETE_RECORDS, request_of, results, changes_something=True)
-        answers = await _of_leaders(self._cluster, request, before)
+        answers = await _of_leaders(self._cluster, request, ends)
         return {topic_partition: partition.low_watermark for topic_partition, partition in answers.items()}
 
     # --- transactions ---------------------------------------------------------------------------------------------
@@ -549,7 +561,7 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """A group's committed offsets, by default of all partitions. Waits for transactions with offsets of this
         group, unless ``require_stable`` is False."""
-        wanted = None if partitions is None else list(partitions)
+        wanted = None if partitions is None else [partition_of(partition) for partition in partitions]
         deadline = self._cluster.deadline()
         offsets = await fetch_committed(
             self._cluster, group_id, wanted, deadline=deadline, require_stable=require_stable

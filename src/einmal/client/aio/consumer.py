@@ -32,13 +32,14 @@ from einmal.client.records import (
     LogEnds,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    by_partition,
     check_max_records,
     check_timeout,
-    check_times,
     check_topic,
     partition_of,
     position_of,
     positions_of,
+    times_of,
 )
 from einmal.seams import Clock, Network, SystemClock, TcpNetwork
 from einmal.types import ErrorCode, IsolationLevel, TopicPartition
@@ -77,6 +78,7 @@ class Consumer:
             membership = self._rebalancing.membership
         self._positions = Positions(self._core, self._cluster, self.isolation, membership, self._changes.announce)
         self._fetcher = Fetcher(self._core, self._cluster, self.settings, self.isolation, self._changes.announce)
+        self._is_polling = False
         self._is_closed = False
 
     if not TYPE_CHECKING:
@@ -96,7 +98,7 @@ class Consumer:
 
     def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Iterable[str],
         *,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
@@ -108,12 +110,13 @@ class Consumer:
         """
         if isinstance(topics, str):
             raise InvalidState(meaning="subscribe() takes a list of topics", what_to_do=f"write [{topics!r}]")
-        for topic in topics:
+        wanted = list(topics)
+        for topic in wanted:
             check_topic(topic)
         rebalancing = self._grouped()
         if self._core.assignment and not rebalancing.is_subscribed:
             raise InvalidState(meaning="partitions are assigned by hand", what_to_do="assign([]) first")
-        rebalancing.subscribe(topics, on_assigned, on_revoked)
+        rebalancing.subscribe(wanted, on_assigned, on_revoked)
         return DONE
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> DoneAtOnce:
@@ -131,11 +134,11 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> DoneAtOnce:
         """Return no records of these until ``resume``; fetched records are kept."""
-        self._core.pause(partitions)
+        self._core.pause([partition_of(partition) for partition in partitions])
         return DONE
 
     def resume(self, *partitions: TopicPartition) -> DoneAtOnce:
-        self._core.resume(partitions)
+        self._core.resume([partition_of(partition) for partition in partitions])
         return DONE
 
     def paused(self) -> list[TopicPartition]:
@@ -164,9 +167,35 @@ class Consumer:
         check_timeout(timeout_ms)
         most = self.settings.max_poll_records if max_records is None else max_records
         check_max_records(most)
-        self._check_open()
-        self._core.take_back()
         deadline = self._cluster.deadline(timeout_ms)
+        if not await self._take_turn(deadline):
+            return []
+        try:
+            return await self._poll(most, deadline)
+        finally:
+            self._is_polling = False
+            self._changes.announce()
+
+    async def _take_turn(self, deadline: int) -> bool:
+        """A second poll, of another task or thread, begins when the first has ended. False: not until ``deadline``."""
+        self._check_open()
+        while self._is_polling:
+            if self._rebalancing is not None and self._rebalancing.is_calling_back:
+                raise InvalidState(
+                    meaning="poll() is not possible inside a rebalance callback, or beside one: it waits for its end",
+                    what_to_do="return from the callback; poll() then continues",
+                )
+            left = deadline - self._cluster.now_ms()
+            if left <= 0:
+                await asyncio.sleep(0)
+                return False
+            await self._changes.wait(left)
+            self._check_open()
+        self._is_polling = True
+        return True
+
+    async def _poll(self, most: int, deadline: int) -> list[ConsumerRecord]:
+        self._core.take_back()
         while True:
             # Another task may have closed it meanwhile.
             self._check_open()
@@ -213,22 +242,25 @@ class Consumer:
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> DoneAtOnce:
         """Read on from this offset with the next poll."""
         at = position_of(offset)
-        self._core.seek(TopicPartition(*topic_partition), at.offset, at.leader_epoch)
+        self._core.seek(partition_of(topic_partition), at.offset, at.leader_epoch)
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> DoneAtOnce:
         """Read these partitions (default: all) from the log's start."""
-        self._core.seek_by(partitions or self._core.assignment, Reset.EARLIEST)
+        self._core.seek_by(self._named(partitions), Reset.EARLIEST)
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition) -> DoneAtOnce:
         """Read these partitions (default: all) from the end: the last stable offset under read_committed."""
-        self._core.seek_by(partitions or self._core.assignment, Reset.LATEST)
+        self._core.seek_by(self._named(partitions), Reset.LATEST)
         return DONE
+
+    def _named(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [partition_of(partition) for partition in partitions] or self._core.assignment
 
     async def position(self, topic_partition: TopicPartition) -> int:
         """The next offset that ``poll`` will return. Raises RetriableError when it cannot be found in time."""
-        partition = TopicPartition(*topic_partition)
+        partition = partition_of(topic_partition)
         deadline = self._cluster.deadline()
         while (position := self._core.position(partition)) is None:
             self._check_open()
@@ -245,11 +277,11 @@ class Consumer:
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
         """Offsets between the position and the readable end, as of the last fetch; None: not known yet."""
-        return self._core.lag(TopicPartition(*topic_partition))
+        return self._core.lag(partition_of(topic_partition))
 
     def ends(self, topic_partition: TopicPartition) -> LogEnds:
         """Last stable offset and high watermark, as of the last fetch; -1: not known."""
-        return self._core.ends(TopicPartition(*topic_partition))
+        return self._core.ends(partition_of(topic_partition))
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
@@ -265,7 +297,7 @@ class Consumer:
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's offsets of these partitions, by default of the assigned ones; None where there is none."""
-        wanted = [TopicPartition(*partition) for partition in partitions] or self.assignment()
+        wanted = [partition_of(partition) for partition in partitions] or self.assignment()
         return await self._grouped().membership.committed(wanted, deadline=self._cluster.deadline())
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
@@ -281,9 +313,9 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms); None where all records are older. Raises LocalError for a
         negative time."""
-        check_times(times)
-        offsets = await self._offsets(times)
-        return {partition: None if offsets[partition].offset < 0 else offsets[partition] for partition in times}
+        wanted = times_of(times)
+        offsets = await self._offsets(wanted)
+        return {partition: None if offsets[partition].offset < 0 else offsets[partition] for partition in wanted}
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         self._check_open()
@@ -295,10 +327,13 @@ class Consumer:
         """For each partition the offset at EARLIEST, LATEST or a time (ms), as far as this consumer may read. A
         partition that has no leader, or does not exist, has its error instead."""
         self._check_open()
-        return await list_offsets_each(self._cluster, wanted, self.isolation, deadline=self._cluster.deadline())
+        return await list_offsets_each(
+            self._cluster, by_partition(wanted), self.isolation, deadline=self._cluster.deadline()
+        )
 
     async def partitions_for_topic(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic that exists. Raises UnknownTopic."""
+        check_topic(topic)
         deadline = self._cluster.deadline()
         known = await self._cluster.topic(topic, deadline=deadline, may_create=False)
         return [TopicPartition(topic, index) for index in known.partitions]
@@ -332,7 +367,7 @@ def _raise_if_hopeless(cluster: Cluster) -> None:
 
 
 def _each_at(partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    return {TopicPartition(*partition): timestamp for partition in partitions}
+    return {partition_of(partition): timestamp for partition in partitions}
 
 
 def _ends(ends: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, int]:

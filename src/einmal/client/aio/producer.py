@@ -35,6 +35,7 @@ from einmal.client.records import (
     RecordMetadata,
     bytes_of,
     check_destination,
+    group_of,
     headers_of,
     positions_of,
 )
@@ -191,8 +192,7 @@ class Producer:
         An offset is that of the *next* record to read. ``group``: ``consumer.group_metadata()``, so that the
         coordinator can refuse a member that was replaced (KIP-447).
         """
-        metadata = GroupMetadata(group) if isinstance(group, str) else group
-        await self._transactional().send_offsets(positions_of(offsets), metadata)
+        await self._transactional().send_offsets(positions_of(offsets), group_of(group))
 
     async def prepare_transaction(self) -> PreparedTxnState:
         """Flush; then only ``commit_transaction``, ``abort_transaction`` or ``complete_transaction`` are possible.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +11,7 @@ from einmal.client.aio import consumer as aio
 from einmal.client.aio.consuming import rebalancing
 from einmal.client.blocking.loop_thread import LoopThread
 from einmal.client.config import ConsumerSettings, parse
-from einmal.client.errors import ClientClosed, KafkaError
+from einmal.client.errors import ClientClosed, InvalidState, KafkaError
 from einmal.client.habits import missing_method
 from einmal.client.records import ConsumerRecord, GroupMetadata, LogEnds, OffsetAndMetadata, OffsetAndTimestamp
 from einmal.types import TopicPartition
@@ -22,12 +22,24 @@ RebalanceCallback = Callable[[list[TopicPartition]], None]
 class Consumer:
     """Takes Kafka's dotted names as a mapping, their snake_case forms as keywords, or both.
 
-    ``with``, or ``close()``. Used by one thread at a time.
+    ``with``, or ``close()``. Used by one thread at a time, and by one process: after a fork the child needs its own.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.settings = parse(ConsumerSettings, config, settings)
-        self._thread = LoopThread(lambda: aio.Consumer(config, **settings), "einmal-consumer")
+        self._is_made = False
+
+        def make() -> aio.Consumer:
+            # Once per process. Another one would read nothing, and commit nothing, without an error.
+            if self._is_made:
+                raise InvalidState(
+                    meaning="what this consumer reads, and its positions, are of the process that forked this one",
+                    what_to_do="make a Consumer after the fork",
+                )
+            self._is_made = True
+            return aio.Consumer(config, **settings)
+
+        self._thread = LoopThread(make, "einmal-consumer")
         self._polled: list[ConsumerRecord] = []
         """Records of the ``poll`` that is under way."""
 
@@ -44,7 +56,7 @@ class Consumer:
 
     def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Iterable[str],
         *,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,

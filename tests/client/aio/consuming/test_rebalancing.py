@@ -11,7 +11,7 @@ import pytest
 
 from einmal.client.aio import Admin, Consumer, Producer
 from einmal.client.descriptions import NewTopic
-from einmal.client.errors import FatalError, KafkaError, NotAuthorized
+from einmal.client.errors import FatalError, InvalidState, KafkaError, NotAuthorized
 from einmal.client.records import ConsumerRecord
 from einmal.security.acl import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
 from einmal.simulation.loop import Host
@@ -243,3 +243,33 @@ async def test_partitions_gained_are_read_although_the_callback_of_those_given_u
                     assert failures == 1
             assert failures == 1
             assert consumer.assignment() == [TopicPartition("u", 0)]
+
+
+@virtual_time
+async def test_polls_at_the_same_time_take_turns() -> None:
+    async with cluster_of() as cluster, cluster.consumer() as consumer:
+        consumer.subscribe(iter([TOPIC]))
+        assert await asyncio.gather(*(consumer.poll(1_000) for _ in range(3))) == [[], [], []]
+        assert len(consumer.assignment()) == 2
+
+
+@virtual_time
+async def test_a_poll_inside_a_rebalance_callback_is_refused() -> None:
+    async with cluster_of() as cluster, cluster.consumer() as consumer:
+
+        async def on_revoked(_: list[TopicPartition]) -> None:
+            await consumer.poll(100)
+
+        consumer.subscribe([TOPIC], on_revoked=on_revoked)
+        await poll_until_assigned(consumer, 2)
+        consumer.subscribe([TOPIC], on_revoked=on_revoked)
+        with pytest.raises(InvalidState, match="inside a rebalance callback"):
+            await consumer.poll(100)
+
+
+@virtual_time
+async def test_a_topic_that_cannot_be_subscribed_to_is_an_error_once_and_holds_back_no_other() -> None:
+    async with cluster_of() as cluster, cluster.consumer() as consumer:
+        consumer.subscribe(["no topic", TOPIC])
+        assert (await error_of(consumer)).code is ErrorCode.invalid_topic_exception
+        await poll_until_assigned(consumer, 2)

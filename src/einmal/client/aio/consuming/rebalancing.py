@@ -29,6 +29,8 @@ class Rebalancing:
     def __init__(self, core: ConsumerCore, cluster: Cluster, settings: ConsumerSettings, changes: Changes) -> None:
         self.membership = GroupMembership(cluster, settings, changes.announce)
         self.is_subscribed = False
+        self.is_calling_back = False
+        """A callback of the application is running, inside ``poll``."""
         self._core = core
         self._cluster = cluster
         self._settings = settings
@@ -37,6 +39,8 @@ class Rebalancing:
         self._on_revoked: RebalanceCallback | None = None
         self._joining: asyncio.Task[tuple[TopicPartition, ...]] | None = None
         self._committed_at_ms = cluster.now_ms()
+        self._refused: dict[str, None] = {}
+        """Topics whose refusal has been raised."""
 
     def subscribe(
         self, topics: Sequence[str], on_assigned: RebalanceCallback | None, on_revoked: RebalanceCallback | None
@@ -88,6 +92,17 @@ class Rebalancing:
             if joining.exception() is not None:
                 core.must_join = True
             await self._take_over(joining.result())
+        self._raise_refusal()
+
+    def _raise_refusal(self) -> None:
+        """Raise, once, why a topic that is subscribed to cannot be read: its name is none, no permission."""
+        for topic in self.membership.core.topics:
+            error = self._cluster.metadata.refusal(topic)
+            if error is None:
+                self._refused.pop(topic, None)
+            elif topic not in self._refused:
+                self._refused[topic] = None
+                raise error
 
     async def _revoke(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Give up partitions: commit their positions while that is allowed, then call the application back. Its
@@ -100,7 +115,7 @@ class Rebalancing:
                 await self.auto_commit()
         finally:
             try:
-                await _call(self._on_revoked, partitions)
+                await self._call(self._on_revoked, partitions)
             finally:
                 core.revoked(partitions)
                 gone = dict.fromkeys(partitions)
@@ -119,7 +134,18 @@ class Rebalancing:
             core.owned = before
             core.assigned(assignment)
             self._core.assign(assignment)
-            await _call(self._on_assigned, gained)
+            await self._call(self._on_assigned, gained)
+
+    async def _call(self, callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
+        if callback is None:
+            return
+        self.is_calling_back = True
+        try:
+            result = callback(list(partitions))
+            if inspect.isawaitable(result):
+                await result
+        finally:
+            self.is_calling_back = False
 
     async def commit_when_due(self) -> None:
         """Commit positions every auto.commit.interval.ms, where that is wanted."""
@@ -149,11 +175,3 @@ class Rebalancing:
             await self.auto_commit()
         finally:
             await self.membership.close()
-
-
-async def _call(callback: RebalanceCallback | None, partitions: Iterable[TopicPartition]) -> None:
-    if callback is None:
-        return
-    result = callback(list(partitions))
-    if inspect.isawaitable(result):
-        await result

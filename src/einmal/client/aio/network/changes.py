@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 
 class Changes:
@@ -11,25 +10,26 @@ class Changes:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def announce(self) -> None:
         """Something has changed: wake everyone who waits."""
-        while self._waiters:
-            _release(self._waiters.popleft())
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            _release(waiter)
 
     async def wait(self, timeout_ms: int | None = None) -> None:
         """Wait for the next change, at most ``timeout_ms``."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        if timeout_ms is None:
-            await waiter
-            return
-        timer = self._loop.call_later(timeout_ms / 1000, _release, waiter)
+        self._waiters[waiter] = None
+        timer = None if timeout_ms is None else self._loop.call_later(timeout_ms / 1000, _release, waiter)
         try:
             await waiter
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
+            # For long there may be no change: a consumer whose partitions are all paused has none.
+            self._waiters.pop(waiter, None)
 
 
 def _release(waiter: asyncio.Future[None]) -> None:
