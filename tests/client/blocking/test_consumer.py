@@ -67,7 +67,7 @@ def test_a_forked_child_does_not_read_with_its_parents_consumer() -> None:
             signal.alarm(int(patient(20)))
             try:
                 for use in (lambda: consumer.poll(0), consumer.commit):
-                    with pytest.raises(InvalidState, match="make a Consumer after the fork"):
+                    with pytest.raises(InvalidState, match="Make a Consumer after the fork"):
                         use()
                 consumer.close()
                 os._exit(0)
