@@ -78,6 +78,7 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "controller.quorum.request.timeout.ms": _AT_ONCE,
         "default.replication.factor": "the protocol has a SHORT",
         "einmal.bootstrap.scram.credentials": _OWN,
+        "einmal.cluster.id": _OWN,
         "einmal.cluster.secret.file": _OWN,
         "group.initial.rebalance.delay.ms": _MEANINGLESS,
         "group.max.session.timeout.ms": _MEANINGLESS,

@@ -76,8 +76,15 @@ class TcpNetwork:
 
     async def listen(self, factory: ProtocolFactory, host: str, port: int) -> Listener:
         loop = asyncio.get_running_loop()
+        # As in Java, ``::`` is every address, those of IPv4, too; asyncio's socket of it has those of IPv6 alone.
+        where = "" if host == "::" else host
         try:
-            server = await loop.create_server(factory, host, port, backlog=1024)
+            server = await loop.create_server(factory, where, port, backlog=1024)
+            ports = [opened.getsockname()[1] for opened in server.sockets]
+            if len(set(ports)) > 1:
+                # A socket for each version of IP, on any port.
+                server.close()
+                server = await loop.create_server(factory, where, ports[0], backlog=1024)
         except UnicodeError:
             raise ListenError(_no_host(host), host, port) from None
         except OSError as error:

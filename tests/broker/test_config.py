@@ -165,7 +165,7 @@ def test_an_authorizer_is_set_as_for_apache_kafka() -> None:
 _OF_A_CLUSTER = {
     "authorizer_class_name": STANDARD_AUTHORIZER,
     "process_roles": "broker",
-    "listeners": "PLAINTEXT://:1,INTERNAL://:2",
+    "listeners": "PLAINTEXT://:1,INTERNAL://a:2",
     "inter_broker_listener_name": "INTERNAL",
     "controller_quorum_voters": "2@b:9093",
     "einmal_cluster_secret_file": "/secret",
@@ -232,6 +232,14 @@ def test_nodes_that_authenticate_need_no_super_user() -> None:
         (
             {"listeners": "PLAINTEXT://:1", "advertised_listeners": "PLAINTEXT://a:1,SSL://a:2"},
             "advertised.listeners: SSL is not in listeners",
+        ),
+        *(
+            ({"listeners": "PLAINTEXT://:1", "advertised_listeners": f"PLAINTEXT://{host}:1"}, "to which nobody can")
+            for host in ("", "0.0.0.0", "[::]")
+        ),
+        (
+            {"listeners": "PLAINTEXT://:1,CONTROLLER://:2", "controller_quorum_voters": "1@a:2,2@b:2"},
+            "other brokers would look for this one at localhost",
         ),
         ({"inter_broker_listener_name": "CONTROLLER"}, "CONTROLLER cannot be in both"),
         ({"controller_listener_names": ""}, "controller.listener.names is empty"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -134,3 +135,15 @@ async def test_where_all_wait_for_their_answers_a_new_connection_is_refused() ->
         may_end.set()
         assert all(answer.endswith(b"two parts") for answer in await asyncio.gather(*waiting))
         assert (await _exchange(port, b"GET /page HTTP/1.1\r\n\r\n")).endswith(b"two parts")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["", "::"])
+async def test_every_address_is_those_of_both_versions_of_ip_at_one_port(host: str) -> None:
+    server = HttpServer({"/page": _page})
+    listener = await TcpNetwork().listen(server.connection, host, 0)
+    for address in ("127.0.0.1", "::1"):
+        _reader, writer = await asyncio.open_connection(address, listener.port)
+        writer.close()
+    listener.close()
+    server.stop()

@@ -127,6 +127,25 @@ def test_what_cannot_be_meant_ends_in_an_error_without_a_traceback(arguments: li
     assert "error:" in result.stderr.lower()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["topic", "delete", "t", name, ""] for name in ("-b", "--bootstrap-server", "--command-config")),
+        ["topic", "consume", "t", "-o", ""],
+        ["txn", "doctor", "--topic", "t", "--topic", ""],
+        ["dlq", "replay", "t", "--yes", "--to", ""],
+        ["start", "--data-dir", ""],
+        ["start", "--host", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_option_whose_variable_is_not_set_does_not_mean_its_default(arguments: list[str]) -> None:
+    """That would be another cluster, the current folder, every address of the machine."""
+    result = invoke(arguments)
+    assert result.exit_code == 2
+    assert "it is empty" in result.stderr
+
+
 def commands() -> Iterator[list[str]]:
     def walk(command: object, path: list[str]) -> Iterator[list[str]]:
         yield path

@@ -83,6 +83,30 @@ def test_a_folder_with_another_number_of_brokers_is_refused(tmp_path: Path) -> N
         plan(tmp_path, 5)
 
 
+def test_the_folder_of_a_broker_by_itself_is_refused(tmp_path: Path) -> None:
+    """Its data would be left out without a word. It may have a topic named ``broker``."""
+    for name in ("broker-0", "broker-1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(LayoutError, match="has the data of one broker"):
+        plan(tmp_path, 2)
+
+
+def test_clusters_have_ids_of_their_own_which_stay(tmp_path: Path) -> None:
+    """Others have the same addresses: 127.0.0.1 and the default ports."""
+    ids = set()
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        plans = plan(tmp_path / name, 3, 19092)
+        write_properties(plans, {})
+        ids |= {parse_properties(each.properties.read_text())["einmal.cluster.id"] for each in plans}
+    assert len(ids) == 2
+    plans[1].data.mkdir(parents=True)
+    (plans[1].data / "meta.properties").write_text("version=1\ncluster.id=of-before\nnode.id=2\n")
+    write_properties(plans, {})
+    assert {parse_properties(each.properties.read_text())["einmal.cluster.id"] for each in plans} == {"of-before"}
+
+
 def test_brokers_authenticate_on_loopback_by_a_secret_that_only_the_owner_can_read(tmp_path: Path) -> None:
     plans = plan_cluster(tmp_path, 3, host="0.0.0.0", first_port=0)
     write_properties(plans, {})

@@ -76,6 +76,8 @@ def _setting(
 
 
 _NOT_SET: Final = Secret("")
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""22 of them as Kafka's tools make it."""
 _AFTER_COMMA: Final = re.compile(rf",\s*{USER}:")
 """In one principal: probably the beginning of the next one."""
 
@@ -121,6 +123,9 @@ class BrokerConfig:
         "", "Name of the listener for other brokers; empty: PLAINTEXT, or the only one."
     )
     listener_security_protocol_map: str = _setting("", "Security protocol of each listener, NAME:PROTOCOL,...")
+    einmal_cluster_id: str = _setting(
+        "", "Id of this node's cluster, the same on all of its nodes; empty: it follows from controller.quorum.voters."
+    )
     einmal_cluster_secret_file: str = _setting(
         "", "File with the secret by which brokers and controllers authenticate to each other (SCRAM-SHA-256)."
     )
@@ -555,14 +560,29 @@ class BrokerConfig:
     def _check_advertised(self, listeners: Listeners) -> None:
         advertised = endpoints_of("advertised.listeners", self.advertised_listeners)
         named = {listener.name for listener in listeners.all}
-        for name in advertised:
+        for name, endpoint in advertised.items():
             if name not in named:
                 raise ConfigError(f"advertised.listeners: {name} is not in listeners={self.listeners}")
+            if endpoint.is_everywhere:
+                raise ConfigError(
+                    f"advertised.listeners: {name}://{endpoint} is every address of the machine, to which nobody can "
+                    "connect: write the name or address by which clients reach it"
+                )
         for listener in listeners.of_broker:
             if advertised and listener.name not in advertised and listener != listeners.between_brokers:
                 raise ConfigError(
                     f"advertised.listeners={self.advertised_listeners} has no address for {listener.name}"
                 )
+        between = listeners.between_brokers
+        voters = self.quorum_voters
+        has_others = len(voters) > 1 or not self.is_controller
+        is_spread = has_others and not all(_is_loopback(endpoint.host) for endpoint in voters.values())
+        if is_spread and between is not None and between.endpoint.is_everywhere and between.name not in advertised:
+            raise ConfigError(
+                f"{between.name} listens on every address, and other brokers would look for this one at localhost, "
+                f"which is themselves: set advertised.listeners={between.name}://<name of this machine>:"
+                f"{between.endpoint.port}"
+            )
 
     def _check_security(self, listeners: Listeners) -> None:
         if self.is_broker and not self.is_alone and listeners.between_brokers is None:
@@ -749,8 +769,17 @@ def broker_config(values: Mapping[str, str], base: BrokerConfig | None = None) -
     return config, tuple(unknown)
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _check_together(config: BrokerConfig) -> None:
     """Check what Apache Kafka checks beside the bounds of each setting. Raises ConfigError."""
+    if config.einmal_cluster_id and _CLUSTER_ID.fullmatch(config.einmal_cluster_id) is None:
+        raise ConfigError(f"einmal.cluster.id={config.einmal_cluster_id!r} is not 1 to 64 letters, digits, '-' or '_'")
     if config.log_retention_ms == 0:
         raise ConfigError("log.retention.ms is -1 (never) or at least 1, not 0: so are its minutes and hours")
     if config.replica_fetch_wait_max_ms > config.replica_lag_time_max_ms:

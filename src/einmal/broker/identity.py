@@ -56,6 +56,11 @@ class Identity:
                     f"the data in {config.directory} is of node.id={known.node_id}, "
                     f"this broker is node.id={self.node_id}"
                 )
+            if config.einmal_cluster_id not in ("", known.cluster_id):
+                raise ConfigError(
+                    f"the data in {config.directory} is of cluster {known.cluster_id}, this broker is of "
+                    f"einmal.cluster.id={config.einmal_cluster_id}"
+                )
             self.cluster_id, self.directory_id = known.cluster_id, known.directory_id
             return
         if holds_partitions() or disk.exists(config.directory / str(METADATA_PARTITION)):
@@ -65,7 +70,8 @@ class Identity:
             )
         voters = config.quorum_voters
         # Fresh processes of one cluster must agree on it before their first request.
-        self.cluster_id = cluster_id_of(voters) if voters else new_cluster_id(new_uuid(source))
+        derived = cluster_id_of(voters) if voters else new_cluster_id(new_uuid(source))
+        self.cluster_id = config.einmal_cluster_id or derived
         self.directory_id = new_uuid(source)
         written = MetaProperties(self.cluster_id, self.node_id, self.directory_id)
         disk.write_file(path, meta_properties.encode(written))

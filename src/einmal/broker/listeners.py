@@ -37,9 +37,14 @@ class Endpoint(NamedTuple):
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it is all addresses of the machine, to which nobody can connect."""
+        return self.host in _WILDCARDS
+
     def reachable(self, port: int) -> Endpoint:
         """The address for others, who cannot connect to a wildcard. ``port``: the one that the listener is bound to."""
-        return Endpoint("localhost" if self.host in _WILDCARDS else self.host, port)
+        return Endpoint("localhost" if self.is_everywhere else self.host, port)
 
 
 class NamedListener(NamedTuple):

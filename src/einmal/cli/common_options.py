@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
+import typer
 from typer.core import TyperGroup, TyperOption
 
 from einmal.cli.printing.messages import be_quiet
@@ -21,12 +22,17 @@ if TYPE_CHECKING:
 
 _CONNECTING: Final = {"settings", "command_config"}
 """Parameters of a verb that connects to a cluster with a client of ours."""
+_MAY_BE_EMPTY: Final = {"key", "template"}
+"""The key of a record, and a template that prints nothing of it."""
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def with_common_options(command: Command) -> Command:
     """Return the command, or group of commands, with the options of every verb."""
     for verb in _verbs(command):
+        for param in verb.params:
+            if isinstance(param, TyperOption) and param.name not in _MAY_BE_EMPTY:
+                _refuse_empty(param)
         verb.params += [_quiet(), _verbose()]
         if {param.name for param in verb.params} >= _CONNECTING:
             verb.params.append(_profile())
@@ -39,6 +45,19 @@ def _verbs(command: Command) -> Iterator[Command]:
             yield from _verbs(subcommand)
     else:
         yield command
+
+
+def _refuse_empty(option: TyperOption) -> None:
+    """The default in place of ``--brokers "$PRODUCTION"``, where nothing sets it, would be another cluster."""
+    process: Callable[[Context, Any], Any] = option.process_value
+
+    def process_value(context: Context, value: Any) -> Any:
+        is_empty = value == "" or (isinstance(value, list | tuple) and "" in value)
+        if is_empty and not context.resilient_parsing:
+            raise typer.BadParameter("it is empty: leave it out, or give it a value", context, option)
+        return process(context, value)
+
+    option.process_value = process_value  # type: ignore[method-assign]
 
 
 def _quiet() -> TyperOption:

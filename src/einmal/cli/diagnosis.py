@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -10,21 +11,39 @@ from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import printable
 
 if TYPE_CHECKING:
-    from einmal.inspection.diagnosis import Diagnosis, HeldPartition
+    from einmal.inspection.diagnosis import Diagnosis, HeldPartition, WayOut
 
 HIDDEN: Final = (
     "a transactional id without the permission DESCRIBE is hidden: its transaction looks as if no coordinator knew it"
 )
 
 
-def print_diagnosis(diagnosis: Diagnosis, options: str) -> None:
-    """``options``: those with which a printed command finds the same cluster."""
+def with_options(diagnosis: Diagnosis, options: str) -> Diagnosis:
+    """With ``options`` in the commands, before their arguments, which may begin with ``--``."""
+
+    def command(way_out: WayOut) -> str | None:
+        if way_out.command is None:
+            return None
+        program, group, verb, *arguments = way_out.command.split(" ", 3)
+        return " ".join([f"{program} {group} {verb}{options}", *arguments])
+
+    return replace(
+        diagnosis,
+        held=tuple(
+            replace(partition, way_out=replace(partition.way_out, command=command(partition.way_out)))
+            for partition in diagnosis.held
+        ),
+    )
+
+
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print the verdict, and what it is about."""
     from einmal.inspection.diagnosis import Cause
 
     print(diagnosis.verdict)
     for held_partition in diagnosis.held:
         print()
-        print("\n".join(_paragraph(held_partition, diagnosis.time, options)))
+        print("\n".join(_paragraph(held_partition, diagnosis.time)))
     # A transaction that holds a partition back has its paragraph already.
     shown = {
         held_partition.holder.transactional_id for held_partition in diagnosis.held if held_partition.holder is not None
@@ -38,7 +57,7 @@ def print_diagnosis(diagnosis: Diagnosis, options: str) -> None:
         note(f"note: {HIDDEN}")
 
 
-def _paragraph(held: HeldPartition, now: int, options: str) -> list[str]:
+def _paragraph(held: HeldPartition, now: int) -> list[str]:
     from einmal.inspection.diagnosis import MEANINGS
 
     lines = [f"{held.topic}-{held.partition}: {_holds(held, now)}", f"  why      {MEANINGS[held.cause]}"]
@@ -51,14 +70,8 @@ def _paragraph(held: HeldPartition, now: int, options: str) -> list[str]:
         lines.append(f"           {printable(held.unknown['waiting_groups'])}")
     lines.append(f"  way out  {held.way_out.advice}")
     if held.way_out.command is not None:
-        lines.append(f"           {_with_options(held.way_out.command, options)}")
+        lines.append(f"           {held.way_out.command}")
     return lines
-
-
-def _with_options(command: str, options: str) -> str:
-    """The options before the arguments, which may begin with ``--``."""
-    program, group, verb, *arguments = command.split(" ", 3)
-    return " ".join([f"{program} {group} {verb}{options}", *arguments])
 
 
 def _holds(held: HeldPartition, now: int) -> str:

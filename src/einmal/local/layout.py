@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,9 @@ _REPLICAS_MAX: Final = 3
 _INTERNAL: Final = "INTERNAL"
 _METRICS: Final = "metrics.listeners"
 _SECRET_BYTES: Final = 32
+_CLUSTER_ID_BYTES: Final = 16
+_CLUSTER_ID: Final = re.compile(r"^cluster\.id=(\S+)$", re.MULTILINE)
+_IDENTITY: Final = "meta.properties"
 _DATA: Final = re.compile(r"broker-(\d+)")
 
 
@@ -98,11 +103,15 @@ def plan_cluster(folder: Path, count: int, *, host: str, first_port: int) -> lis
 
     The controller of a broker is one port above it, the listener for other brokers two above.
 
-    ``first_port`` 0: all on free ones. Raises LayoutError when the folder holds a cluster of another size.
+    ``first_port`` 0: all on free ones. Raises LayoutError when the folder holds a cluster of another size, or a broker
+    that is in none.
     """
-    node_ids = sorted(int(match[1]) for path in folder.glob("broker-*") if (match := _DATA.fullmatch(path.name)))
-    if node_ids and len(node_ids) != count:
-        raise LayoutError(f"{folder} has the data of {len(node_ids)} brokers, not of {count}")
+    existing = brokers_in(folder)
+    # A broker by itself may have a topic whose partitions are named broker-N.
+    if (folder / _IDENTITY).exists() and not (folder / "broker-1.properties").exists():
+        raise LayoutError(f"{folder} has the data of one broker, which was started without --brokers")
+    if existing and existing != count:
+        raise LayoutError(f"{folder} has the data of {existing} brokers, not of {count}")
     controllers = _controllers(count)
     internal = _loopback(host)
     wanted = []
@@ -150,6 +159,11 @@ def _controllers(count: int) -> int:
     return controllers - (controllers % 2 == 0)
 
 
+def brokers_in(folder: Path) -> int:
+    """How many brokers the cluster has whose folder this is; 0 if it is none."""
+    return sum(_DATA.fullmatch(path.name) is not None for path in folder.glob("broker-*"))
+
+
 def _loopback(host: str) -> str:
     """The address at which the brokers of one machine find each other."""
     return "::1" if ":" in host and host != "::" else "127.0.0.1"
@@ -161,6 +175,7 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
     Raises OSError.
     """
     _make_secret(plans[0].secret)
+    cluster_id = _known_cluster_id(plans) or secrets.token_urlsafe(_CLUSTER_ID_BYTES)
     for plan in plans:
         values = {
             **settings_of_node(plan, plans),
@@ -170,6 +185,8 @@ def write_properties(plans: Sequence[BrokerPlan], settings: Mapping[str, str]) -
                 f"PLAINTEXT:PLAINTEXT,{_INTERNAL}:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"
             ),
             "einmal.cluster.secret.file": str(plan.secret),
+            # The addresses, from which it would follow, are those of other clusters, too.
+            "einmal.cluster.id": cluster_id,
             **settings,
             **_own_metrics(settings, plan.node_id - 1),
         }
@@ -210,6 +227,16 @@ def write_private_properties(file: Path, values: Mapping[str, str]) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as opened:
         file.chmod(0o600)
         opened.write("".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _known_cluster_id(plans: Sequence[BrokerPlan]) -> str | None:
+    """The id of the cluster that has these folders; None if all of them are new."""
+    ids: Counter[str] = Counter()
+    for plan in plans:
+        with suppress(OSError, UnicodeDecodeError):
+            ids.update(_CLUSTER_ID.findall((plan.data / _IDENTITY).read_text(encoding="utf-8")))
+    # Where one of the files is damaged, its broker reports that.
+    return ids.most_common(1)[0][0] if ids else None
 
 
 def _make_secret(file: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from einmal.broker.config import STANDARD_AUTHORIZER
+from einmal.metadata.acls import TEXT_LENGTH_MAX
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.running import Cli
 
@@ -98,8 +99,9 @@ def test_cluster_without_an_authorizer_is_named(cluster: str) -> None:
 
 
 def test_a_refused_acl_hides_none_that_was_added(cli: Cli) -> None:
-    """A host without a name is refused by the broker."""
-    options = ("-o", "read", "-t", "orders", "--host", "", "--host", "10.0.0.1", "--format", "json")
+    """A host with such a name is refused by the broker."""
+    refused = "x" * (TEXT_LENGTH_MAX + 1)
+    options = ("-o", "read", "-t", "orders", "--host", refused, "--host", "10.0.0.1", "--format", "json")
     added = cli("acl", "add", "User:alice", *options, status=1)
     assert [each["host"] for each in added.document] == ["10.0.0.1"]
     assert added.document == listed(cli, "User:alice")

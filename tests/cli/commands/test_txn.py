@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
 from einmal.cli.commands.txn import _question
 from einmal.client import Producer
@@ -71,6 +70,8 @@ def test_an_abort_asks_first(cli: Cli, open_transaction: tuple[Producer, str]) -
     producer, topic = open_transaction
     asked = cli("txn", "abort", f"id-of-{topic}", stdin="n\n", status=1)
     assert "Fence the producer" in asked.errors[0]
+    unanswered = cli("txn", "abort", f"id-of-{topic}", status=1)
+    assert unanswered.errors[1:] == ["error: nobody has answered: nothing was changed", "hint: --yes does not ask"]
     producer.commit_transaction()
 
 
@@ -81,14 +82,13 @@ def test_an_abort_that_was_agreed_to_ends_no_later_transaction(
     producer, topic = open_transaction
     questions = []
 
-    def answer(question: str, **_options: object) -> bool:
+    def answer(question: str, _yes: bool) -> None:
         questions.append(question)
         producer.commit_transaction()
         producer.begin_transaction()
         producer.send(topic, "y").result()
-        return True
 
-    monkeypatch.setattr(typer, "confirm", answer)
+    monkeypatch.setattr("einmal.cli.commands.txn.confirm", answer)
     refused = cli("txn", "abort", f"id-of-{topic}", status=1)
     assert "abort its transaction, open for " in questions[0]
     assert "has changed since you were asked: Ongoing" in refused.errors[0]

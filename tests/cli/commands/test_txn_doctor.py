@@ -179,6 +179,8 @@ def test_a_printed_command_finds_the_same_cluster_and_a_name_that_looks_like_an_
     lines = nowhere("txn", "doctor", "--topic", topic, *where, status=1).lines
     (command,) = (line.strip() for line in lines if "einmal txn abort" in line)
     assert command == f"einmal txn abort -X bootstrap.servers={node.bootstrap} -- {name}"
+    document = nowhere("txn", "doctor", "--topic", topic, *where, "--format", "json", status=1).document
+    assert document["held"][0]["way_out"]["command"] == command
     program, *arguments = shlex.split(command)
     assert nowhere(*arguments[:2], "--yes", *arguments[2:]).lines[1].split() == [name, "aborted"]
 

@@ -236,6 +236,14 @@ def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
     assert "is of node.id=1, this broker is node.id=2" in errors
 
 
+def test_the_folder_of_a_cluster_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"broker-{number}").mkdir()
+    with pytest.raises(StartError, match="has the data of a cluster of 2 brokers") as refused:
+        start._refuse_cluster(tmp_path)
+    assert refused.value.hint.startswith("start all of them with --brokers 2, or one with --config ")
+
+
 def test_version_prints_the_version() -> None:
     ended = subprocess.run([sys.executable, "-m", "einmal", "--version"], capture_output=True, text=True, timeout=180)
     assert ended.stdout == f"einmal {einmal.__version__} ({execution()})\n"

@@ -13,6 +13,7 @@ import typer
 
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, for_each
+from einmal.cli.confirmation import confirm
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows
 
@@ -192,8 +193,7 @@ def remove(
         if acls and not yes:
             with redirect_stdout(sys.stderr):
                 _print(acls, Format.TEXT)
-            if not typer.confirm(f"Remove {len(acls)} ACL(s)?", err=True):
-                raise typer.Exit(1)
+            confirm(f"Remove {len(acls)} ACL(s)?", yes)
         # These and no others, which may have been added since.
         removed = admin.delete_acls(AclFilter(*binding) for binding in acls) if acls else []
     _print(removed, output)

@@ -15,6 +15,7 @@ import typer
 
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
+from einmal.cli.confirmation import confirm
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows
 
@@ -131,8 +132,7 @@ def replay(
         count = sum(counted.count - counted.replayed for counted in groups.values())
         targets = [to] if to else sorted({group.topic or "(unknown)" for group in groups})
         print(f"{topic}: copies {count:,} records to {', '.join(targets) or 'no topic'}", file=sys.stderr)
-        if count and not yes and not typer.confirm("Do it?", err=True):
-            raise typer.Exit(1)
+        confirm("Do it?", yes or not count)
         done = queue.replay(selection, to=to)
     if output is Format.JSON:
         print(json.dumps({"topic": topic, "copied": done.copied, "replayed_earlier": done.earlier}))

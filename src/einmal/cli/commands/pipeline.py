@@ -16,6 +16,7 @@ import typer
 
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
+from einmal.cli.confirmation import confirm
 from einmal.cli.declarations import why_unreadable
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
@@ -343,8 +344,7 @@ def _carry_out(
     print(f"{name}: this will", file=sys.stderr)
     for line in change.consequences:
         print(f"  - {line}", file=sys.stderr)
-    if not yes and not typer.confirm("Do it?", err=True):
-        raise typer.Exit(1)
+    confirm("Do it?", yes)
     owned.change(name, record, change.record)
     if output is Format.JSON:
         print(json.dumps({"pipeline": name, "status": "done", "did": list(change.consequences)}))

@@ -29,6 +29,7 @@ from einmal.cli.clients import (
     without_repetition,
 )
 from einmal.cli.completion import group_names, topic_names
+from einmal.cli.confirmation import confirm
 from einmal.cli.printing.counted_output import CountedOutput
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
@@ -273,8 +274,7 @@ def delete(
 
     question = f"Delete {', '.join(map(printable, names))} with all records, for ever?"
     # A script has nobody to ask.
-    if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
-        raise typer.Exit(1)
+    confirm(question, yes or not sys.stdin.isatty())
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
 
         def delete_one(name: str) -> str:

@@ -23,7 +23,8 @@ from einmal.cli.clients import (
     now_ms,
 )
 from einmal.cli.completion import topic_names, transactional_ids
-from einmal.cli.diagnosis import HIDDEN, print_diagnosis
+from einmal.cli.confirmation import confirm
+from einmal.cli.diagnosis import HIDDEN, print_diagnosis, with_options
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import print_rows, print_sections, printable
@@ -66,10 +67,11 @@ def doctor(
 
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
         diagnosis = examine(admin, reader, topics, now_ms())
+    diagnosis = with_options(diagnosis, _same_cluster(brokers, settings, command_config))
     if output is Format.JSON:
         print(json.dumps(document(diagnosis)))
     else:
-        print_diagnosis(diagnosis, _same_cluster(brokers, settings, command_config))
+        print_diagnosis(diagnosis)
     if not diagnosis.is_quiet:
         raise typer.Exit(1)
 
@@ -324,7 +326,7 @@ def abort(
         print_rows([{"transactional_id": transactional_id, "status": status}], ("transactional_id", "status"), output)
     elif topic is not None and start_offset is not None:
         partition = _only_partition(config, topic) if partition is None else partition
-        _confirm(f"Write an abort marker into {topic}-{partition}, past the coordinator?", yes)
+        confirm(f"Write an abort marker into {topic}-{partition}, past the coordinator?", yes)
         _abort_in_partition(config, topic, partition, start_offset)
         row = {"topic": topic, "partition": partition, "start_offset": start_offset, "status": "aborted"}
         print_rows([row], tuple(row), output)
@@ -339,11 +341,6 @@ def _only_partition(config: dict[str, Any], topic: str) -> int:
     if len(indexes) != 1:
         raise typer.BadParameter(f"topic {topic!r} has {len(indexes)} partitions: name one with --partition")
     return indexes[0]
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes and not typer.confirm(question, err=True):
-        raise typer.Exit(1)
 
 
 def _abort_through_coordinator(config: dict[str, str], transactional_id: str, yes: bool) -> str:
@@ -364,7 +361,7 @@ def _abort_through_coordinator(config: dict[str, str], transactional_id: str, ye
                     f"hint: if its database has committed {prepared}, this tears it: start its program", file=sys.stderr
                 )
                 print("hint: instead, which completes it (docs/two-phase-commit.md)", file=sys.stderr)
-            _confirm(_question(transaction), yes)
+            confirm(_question(transaction), yes)
             if not yes:
                 _refuse_another(transaction, admin.describe_transactions([transactional_id])[transactional_id])
         with TransactionDriver({**config, "transactional.id": transactional_id}) as driver:

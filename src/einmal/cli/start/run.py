@@ -116,6 +116,7 @@ def run(
             # What is pushed is measured, and can be read here, too.
             values = {_METRICS: "0", **values}
         config = _config(port, host, data_dir, values)
+        _refuse_cluster(Path(config.log_dirs))
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
     except ConfigError as error:
@@ -218,6 +219,17 @@ def _run_cluster(
             settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
             as_json=as_json,
             options=options,
+        )
+
+
+def _refuse_cluster(folder: Path) -> None:
+    """Raises StartError for the folder of several brokers: each has one of its own in it."""
+    from einmal.local.layout import brokers_in
+
+    if (count := brokers_in(folder)) and not (folder / "meta.properties").exists():
+        raise StartError(
+            f"{folder} has the data of a cluster of {count} brokers",
+            f"start all of them with --brokers {count}, or one with --config {folder / 'broker-1.properties'}",
         )
 
 
