@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.suite import run_directory, warm
+from tests.suite.collection import NamedTests, SharedCollection
 from tests.suite.deselected import is_deselected
 from tests.suite.durations import DurationRecorder, Durations, file_of
 from tests.suite.patience import SLOW, patient, slowness
@@ -69,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_worker or config.getoption("dist", "no") == "no":
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_STARTED), os.environ.get("PYTHONPATH")]))
     if is_worker:
+        # A test that is named, or a part of a file, is found by collecting.
+        if not any("::" in each for each in config.args):
+            config.pluginmanager.register(SharedCollection(run_directory.of_this_run()))
         return
     directory = config._tmp_path_factory.getbasetemp() / "run"  # type: ignore[attr-defined]
     config.stash[_RUN] = (directory, run_directory.begin(directory))
@@ -104,9 +108,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     shard: Shard | None = config.getoption("shard")
-    if shard is None:
+    # Of all files: a worker that makes the tests of one has got it.
+    if shard is None or items is not session.items:
         return
     chosen = shard.of({file_of(each.nodeid) for each in items}, Durations.load(_DURATIONS))
     config.hook.pytest_deselected(items=[each for each in items if file_of(each.nodeid) not in chosen])
@@ -143,8 +148,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # Before this worker reports that it has collected: then the tests are distributed.
-    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+    # Before a worker reports that it has collected: then the tests are distributed.
+    if "PYTEST_XDIST_WORKER" in os.environ and not isinstance(session.items, NamedTests):
         publish_spark_files(session.items)
 
 

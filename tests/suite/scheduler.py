@@ -31,7 +31,7 @@ def publish_spark_files(items: Iterable[pytest.Item]) -> None:
     """The process that schedules collects nothing: one that does reports which files use the session."""
     files = sorted({file_of(each.nodeid) for each in items if isinstance(each, pytest.Function) and _has_session(each)})
     path = of_this_run() / _SPARK_FILES
-    written = path.with_suffix(".part")
+    written = path.with_suffix(f".{os.getpid()}")
     written.write_text(json.dumps(files))
     written.replace(path)
 
