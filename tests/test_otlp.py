@@ -148,6 +148,32 @@ def test_a_receiver_that_refuses_is_reported_once_and_again_when_it_takes_them(
     assert events == ["metrics_not_pushed", "metrics_pushed"]
 
 
+@pytest.mark.parametrize(
+    ("rejected", "message", "expected"),
+    [
+        (3, "too many labels", "3 data points are rejected: too many labels"),
+        (2, "", "2 data points are rejected"),
+        (0, "slow down", "slow down"),
+    ],
+)
+def test_what_a_receiver_rejects_of_a_push_that_it_takes_is_reported_once(
+    receiver: Receiver, events: list[str], caplog: pytest.LogCaptureFixture, rejected: int, message: str, expected: str
+) -> None:
+    receiver.answer.partial_success.rejected_data_points = rejected
+    receiver.answer.partial_success.error_message = message
+    push = otlp.wanted_push("einmal-mirror")
+    assert push is not None
+    push.start(CollectorRegistry().collect)
+    receiver.await_push(lambda _pushed: len(receiver.pushes) > 1)
+    receiver.answer.Clear()
+    wanted = len(receiver.pushes) + 3
+    receiver.await_push(lambda _pushed: len(receiver.pushes) >= wanted)
+    push.close()
+    assert events == ["metrics_rejected", "metrics_pushed"]
+    (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert line == f"metrics are pushed to {receiver.endpoint}, which does not take all of them: {expected}"
+
+
 def test_what_cannot_be_collected_is_reported_and_pushed_later(receiver: Receiver, events: list[str]) -> None:
     registry = CollectorRegistry()
     failures = [RuntimeError("not now")]

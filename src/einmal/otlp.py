@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from prometheus_client.core import Metric
     from prometheus_client.samples import Sample
+    from requests import Response, Session
 
 log = EventLog(__name__)
 
@@ -34,6 +35,10 @@ _USER: Final = re.compile(r"(?<=//)[^/@]*@")
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL: Final = "http/protobuf"
+_PROVIDERS: Final = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_METRICS_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+)
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
 _INTERVAL_DEFAULT_MS: Final = 60_000
 _INTERVAL_LEAST_MS: Final = 100
@@ -89,10 +94,11 @@ class Push:
         self._resource = _resource(service, instance)
         self._started_ns = time.time_ns()
         self._reasons = _Reasons()
-        self._exporter = OTLPMetricExporter()
+        self._rejections = _Rejections()
+        self._exporter = OTLPMetricExporter(session=self._rejections.session())
         for reason in self._reasons.taken():
             log.warning("metrics_setting_refused", "%(reason)s (a variable OTEL_*)", reason=reason)
-        self._is_failing = False
+        self._last_event = "metrics_pushed"
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -135,16 +141,74 @@ class Push:
             why = None if result is MetricExportResult.SUCCESS else reasons or "the receiver does not take them"
         except Exception as error:  # noqa: BLE001 - no failure here stops the process, or the next push.
             why = str(error) or type(error).__name__
-        if why is not None and not self._is_failing:
+        rejected = self._rejections.taken()
+        self._report(why, None if why is not None else rejected)
+
+    def _report(self, why: str | None, rejected: str | None) -> None:
+        """Log what has changed since the last push: a failure lasts, and is one line. ``rejected``: of a push that was
+        taken, which is not repeated (OTLP's specification)."""
+        event = (
+            "metrics_pushed" if why is rejected is None else "metrics_rejected" if why is None else "metrics_not_pushed"
+        )
+        if event == self._last_event:
+            return
+        self._last_event = event
+        if why is not None:
             log.warning(
                 "metrics_not_pushed",
                 "no metrics are pushed to %(endpoint)s: %(why)s; it is tried again",
                 endpoint=self.endpoint,
                 why=why,
             )
-        elif why is None and self._is_failing:
+        elif rejected is not None:
+            log.warning(
+                "metrics_rejected",
+                "metrics are pushed to %(endpoint)s, which does not take all of them: %(why)s",
+                endpoint=self.endpoint,
+                why=rejected,
+            )
+        else:
             log.info("metrics_pushed", "metrics are pushed to %(endpoint)s again", endpoint=self.endpoint)
-        self._is_failing = why is not None
+
+
+class _Rejections:
+    """Reads the answers to pushes that were taken, which the exporter does not: a receiver may reject a part."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+
+    def session(self) -> Session | None:
+        """The exporter's session; None where a variable names another one, whose answers nobody reads."""
+        from requests import Session
+
+        if any(os.environ.get(name) for name in _PROVIDERS):
+            return None
+        session = Session()
+        session.hooks["response"] = [self._read]
+        return session
+
+    def _read(self, response: Response, *_arguments: object, **_settings: object) -> None:
+        from google.protobuf.message import DecodeError
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+
+        if not response.ok:
+            return
+        try:
+            partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
+        except DecodeError:
+            # It has taken them, by its status.
+            return
+        # Nothing rejected and a text is a warning of the receiver's (OTLP's specification).
+        if partial.rejected_data_points:
+            reason = f": {partial.error_message}" if partial.error_message else ""
+            self._last = f"{partial.rejected_data_points} data points are rejected{reason}"
+        elif partial.error_message:
+            self._last = partial.error_message
+
+    def taken(self) -> str | None:
+        """Take what the answers since the last call report."""
+        last, self._last = self._last, None
+        return last
 
 
 class _Reasons(logging.Handler):

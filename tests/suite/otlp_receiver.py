@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 
 from tests.suite.patience import patient
 
@@ -36,11 +39,12 @@ def attributes(of: Any) -> dict[str, str]:
 
 
 class Receiver:
-    """``status``: of the answers that it gives."""
+    """``status``, ``answer``: of the answers that it gives."""
 
     def __init__(self, port: int) -> None:
         self.endpoint = f"http://127.0.0.1:{port}"
         self.status = 200
+        self.answer = ExportMetricsServiceResponse()
         self.pushes: list[Pushed] = []
         self.has_changed = threading.Condition()
 
@@ -66,9 +70,11 @@ def receiving() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.take(self.path, dict(self.headers), body)
+            answer = receiver.answer.SerializeToString()
             self.send_response(receiver.status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
+            self.wfile.write(answer)
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
