@@ -188,15 +188,17 @@ async def test_lag_is_exported_by_the_coordinator_also_for_partitions_that_other
     assert [each.value("kafka_brokers") for each in every] == [3, 3, 3]
 
 
-def test_a_negative_offset_is_no_lag_of_more_than_there_is() -> None:
+@pytest.mark.parametrize("nowhere", [-(2**63), -1, 6])
+def test_a_position_before_or_after_the_log_has_no_lag(nowhere: int) -> None:
     page = Page()
-    offsets = {TopicPartition("t", 0): -(2**63), TopicPartition("t", 1): 2}
+    offsets = {TopicPartition("t", 0): nowhere, TopicPartition("t", 1): 2, TopicPartition("t", 2): 5}
     for _ in _add_offsets(page, GROUP, offsets, dict.fromkeys(offsets, Ends(5, 5))):
         pass
     samples = Samples(b"".join(page.parts()))
     of_group = {"consumergroup": GROUP, "topic": "t"}
-    lags = [samples.value("kafka_consumergroup_lag", **of_group, partition=each) for each in range(2)]
-    assert (lags, samples.value("kafka_consumergroup_lag_sum", **of_group)) == ([None, 3], None)
+    lags = [samples.value("kafka_consumergroup_lag", **of_group, partition=each) for each in range(3)]
+    assert (lags, samples.value("kafka_consumergroup_lag_sum", **of_group)) == ([None, 3, 0], None)
+    assert samples.value("kafka_consumergroup_current_offset", **of_group, partition=0) == nowhere
 
 
 @pytest.mark.parametrize(("known", "lag_sum"), [((0, 1), 5.0), ((0,), None), ((), None)])

@@ -95,8 +95,8 @@ kafka_topic_partition_replicas Replicas of a led partition.
 kafka_topic_partition_under_replicated_partition 1 if a replica of a led partition is out of sync.
 kafka_consumergroup_current_offset Offset that a group has committed, from its coordinator.
 kafka_consumergroup_current_offset_sum The same of a topic.
-kafka_consumergroup_lag Offsets from the committed one to the high watermark.
-kafka_consumergroup_lag_sum The same of a topic; left out where an end is not known.
+kafka_consumergroup_lag Offsets from the committed one to the high watermark; left out of one after it.
+kafka_consumergroup_lag_sum The same of a topic; left out where one of its partitions is.
 kafka_consumergroup_members Members of a group.
 process_resident_memory_bytes Resident memory of this process.
 process_virtual_memory_bytes Virtual memory of this process.

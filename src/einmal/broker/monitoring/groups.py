@@ -38,11 +38,20 @@ class Ends(NamedTuple):
     last_stable_offset: int
 
 
-async def ends_of(node: Monitored) -> Mapping[TopicPartition, Ends]:
-    """The ends of all partitions of which a group here has committed an offset, as far as their leaders answer."""
+Positions = Mapping[str, CommittedPosition]
+"""Those of all groups here, by their ids."""
+
+
+async def positions_of(node: Monitored) -> Positions:
+    return {group_id: position async for group_id, position in node.turns.paced(_positions(node))}
+
+
+async def ends_of(node: Monitored, positions: Positions) -> Mapping[TopicPartition, Ends]:
+    """The ends of all partitions with a position, as far as their leaders answer. They are read after the positions, of
+    which those after the end are therefore no newer ones."""
     ends: dict[TopicPartition, Ends] = {}
     elsewhere: dict[BrokerId, dict[TopicPartition, None]] = {}
-    async for topic_partition in node.turns.paced(_committed_partitions(node)):
+    async for topic_partition in node.turns.paced(at for position in positions.values() for at in position.offsets):
         partition = node.partitions.get(topic_partition)
         if partition is not None and partition.is_leader:
             ends[topic_partition] = Ends(partition.high_watermark, partition.last_stable_offset)
@@ -54,11 +63,6 @@ async def ends_of(node: Monitored) -> Mapping[TopicPartition, Ends]:
     for leader_ends in await asyncio.gather(*(_asked(node, *leadership) for leadership in sorted(elsewhere.items()))):
         ends |= leader_ends
     return ends
-
-
-def _committed_partitions(node: Monitored) -> Iterator[TopicPartition]:
-    for _group_id, position in _positions(node):
-        yield from position.offsets
 
 
 def _positions(node: Monitored) -> Iterator[tuple[str, CommittedPosition]]:
@@ -107,8 +111,8 @@ async def _latest(
     }
 
 
-def add_groups(page: Page, node: Monitored, ends: Mapping[TopicPartition, Ends]) -> Iterator[None]:
-    for group_id, position in _positions(node):
+def add_groups(page: Page, positions: Positions, ends: Mapping[TopicPartition, Ends]) -> Iterator[None]:
+    for group_id, position in positions.items():
         page.add("kafka_consumergroup_members", position.members, labels(consumergroup=group_id))
         yield
         yield from _add_offsets(page, group_id, position.offsets, ends)
@@ -125,14 +129,16 @@ def _add_offsets(
             own = labels(consumergroup=group_id, topic=topic, partition=partition.partition)
             page.add("kafka_consumergroup_current_offset", committed, own)
             current_sum += committed
-            # A client may commit any number; a negative one is no position, and readers begin elsewhere.
-            has_lag = partition in ends and committed >= 0
+            # A client may commit any number: a negative one is no position. After the end, records were lost, or the
+            # topic is another one. Readers begin elsewhere.
+            has_lag = partition in ends and 0 <= committed <= ends[partition].high_watermark
             is_known = is_known and has_lag
             if has_lag:
                 high_watermark, stable = ends[partition]
-                lag = max(0, high_watermark - committed)
+                lag = high_watermark - committed
                 lag_sum += lag
                 page.add("kafka_consumergroup_lag", lag, own)
+                # An end that is asked for second may be newer.
                 blocked = max(0, high_watermark - max(stable, committed))
                 page.add("einmal_consumergroup_lag_blocked_by_open_txn", blocked, own)
             yield

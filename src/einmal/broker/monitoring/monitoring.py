@@ -8,7 +8,7 @@ from typing import Final
 
 from einmal.broker.listeners import Endpoint
 from einmal.broker.monitoring.cluster import QuorumRates, add_cluster, add_quorum
-from einmal.broker.monitoring.groups import add_groups, ends_of
+from einmal.broker.monitoring.groups import add_groups, ends_of, positions_of
 from einmal.broker.monitoring.health import why_not_ready
 from einmal.broker.monitoring.http_listener import HttpAnswer, HttpServer
 from einmal.broker.monitoring.page import CONTENT_TYPE, Page
@@ -94,5 +94,6 @@ class Monitoring:
                 await node.turns.run(add_topics(page, node))
                 await node.turns.run(add_replicas(page, node))
                 await node.turns.run(add_transactions(page, node))
-                await node.turns.run(add_groups(page, node, await ends_of(node)))
+                positions = await positions_of(node)
+                await node.turns.run(add_groups(page, positions, await ends_of(node, positions)))
         return [family async for family in node.turns.paced(page.parts())]
