@@ -18,9 +18,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
 
 Data goes to stdout, messages to stderr. `--format json` prints one document; `topic produce` and `topic consume` print
-JSON Lines, a line per record, `run` a line per batch, and `top` a line per look. A failure prints an `error:` with the
-name, number and meaning of Kafka's error code, a `hint:`, and a page to `see:` where the hint alone does not help.
-Generated from `src/einmal/cli` by `tools/list_commands.py`; a test checks that the page is up to date.
+JSON Lines, a line per record, `run` a line per batch, and `top` a line per look. `--format yaml` prints the same, the
+document or line as a document of YAML that begins with `---`. A failure prints an `error:` with the name, number and
+meaning of Kafka's error code, a `hint:`, and a page to `see:` where the hint alone does not help. Generated from
+`src/einmal/cli` by `tools/list_commands.py`; a test checks that the page is up to date.
 
 | exit status | meaning |
 |---|---|
@@ -39,8 +40,7 @@ groups and transactional ids.
 
 Every verb has `-q` (`--quiet`: no notes and no progress on stderr; errors, hints and warnings remain), `-v`
 (`--verbose`: [log events](log-events.md) on stderr from level INFO, such as each connection; text on a terminal, else
-as JSON) and `-vv` (from DEBUG, such as each answer of a broker). There is no `--format yaml`: JSON is YAML, too, and a
-reader of YAML takes it.
+as JSON) and `-vv` (from DEBUG, such as each answer of a broker).
 
 ## Connection profiles
 

@@ -58,7 +58,7 @@ def test_only_the_owner_can_read_the_file_and_another_mode_is_warned_of(capsys: 
 def test_secrets_are_never_printed_and_references_are() -> None:
     settings = ["-X", f"sasl.password={SECRET}", "-X", "ssl.key.password=${env:KEY_PASSWORD}"]
     printed = einmal("profile", "create", "p", "-b", "a:1", *settings)
-    for form in ("text", "wide", "json"):
+    for form in ("text", "wide", "json", "yaml"):
         printed += einmal("profile", "show", "p", "--format", form) + einmal("profile", "list", "--format", form)
     assert SECRET not in printed
     assert "[hidden]" in printed

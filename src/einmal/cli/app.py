@@ -184,7 +184,7 @@ def start(
             data_dir=data_dir,
             assignments=settings or [],
             config_file=config,
-            as_json=output is Format.JSON,
+            output=output,
             brokers=brokers,
             stops_with_stdin=stop_with_stdin,
             log_format=log_format,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from einmal.cli.clients import failures_reported
 from einmal.cli.declarations import WRONG_USAGE, parsed, wrong_usage
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 from einmal.cli.printing.messages import note
 
@@ -56,11 +56,12 @@ def explain_chain(files: Sequence[Path], graph: Path | None, output: Format) -> 
             raise typer.BadParameter(f"{graph} cannot be written: {error.strerror}") from error
         note(f"drawn: {graph}")
     ends = [{**_end(chain, location), "behind": str(end_to_end(chain, location, lags))} for location in chain.ends]
-    if output is Format.JSON:
+    if output.is_document:
         steps = [_step(step, notes) for step in chain.steps]
         print(
-            json.dumps(
-                {"links": steps, "ends": ends, "left_out": [f"{file}: {section.name}" for file, section in broken]}
+            encoded(
+                {"links": steps, "ends": ends, "left_out": [f"{file}: {section.name}" for file, section in broken]},
+                output,
             )
         )
     else:

@@ -576,7 +576,7 @@ def test_wide_has_the_columns_of_json(cli: Cli) -> None:
 
 def test_a_wrong_format_is_answered_with_those_that_there_are(cli: Cli) -> None:
     refused = cli("topic", "list", "--format", "help", status=2)
-    assert "'text', 'wide', 'json'" in refused.errors[-1]
+    assert "'text', 'wide', 'json', 'yaml'" in refused.errors[-1]
 
 
 def test_short_names_of_verbs_work(cli: Cli) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console as Terminal
 
+from einmal.cli.printing.formats import Format
 from einmal.cli.printing.progress import Console, lag_text, line, table
 from einmal.pipeline import events
 from einmal.spark.operate.watch import Watched
@@ -68,7 +69,7 @@ def test_lag_is_the_sum_and_its_topics_where_there_are_several() -> None:
 
 def test_lines_come_at_most_once_a_second_and_none_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = watched(lag={"t": 5})
-    with Console(as_json=False) as console:
+    with Console(Format.TEXT) as console:
         console.report(pipeline, report(0, records=0, input=0))
         console.tick([pipeline], 100.0)
         for batch_id in (1, 2):
@@ -82,7 +83,7 @@ def test_lines_come_at_most_once_a_second_and_none_is_lost(capsys: pytest.Captur
 
 def test_every_batch_is_an_object_on_stdout_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = watched(lag={"a": 5, "b": 1})
-    with Console(as_json=True) as console:
+    with Console(Format.JSON) as console:
         console.report(pipeline, report(1))
         pipeline.lag = None
         console.report(pipeline, report(2))
@@ -96,7 +97,7 @@ def test_aborts_and_restarts_are_shown_with_the_name_if_there_are_several_pipeli
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     orders, refunds = watched("orders"), watched("refunds")
-    with Console(as_json=False) as console:
+    with Console(Format.TEXT) as console:
         console.hear(orders, events.NameTaken("orders", 7, 0))
         console.report(orders, report(3))
         console.hear(orders, events.TransactionEnded(4, committed=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ import typer
 import einmal
 from einmal.cli.clients import not_nan, read_properties
 from einmal.cli.commands.run import pipeline_failures_reported, quiet_py4j
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.compiled import execution
 from einmal.extras import install_command
@@ -126,16 +126,17 @@ def bench(
             cases={**CASES, **variants},
         ):
             figures.append(figure)
-            if output is not Format.JSON:
+            if not output.is_document:
                 typer.echo(_line(figure))
-    if output is Format.JSON:
+    if output.is_document:
         typer.echo(
-            json.dumps(
+            encoded(
                 {
                     "version": einmal.__version__,
                     "execution": execution(),
                     "figures": [asdict(figure) | {"ratio": figure.ratio} for figure in figures],
-                }
+                },
+                output,
             )
         )
 

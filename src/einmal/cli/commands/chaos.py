@@ -6,7 +6,6 @@ Exit status: that of the command; 0 without one; 2 where the faults cannot be in
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import signal
 import sys
@@ -33,6 +32,7 @@ from einmal.cli.clients import (
 )
 from einmal.cli.durations import seconds_of
 from einmal.cli.own_cluster import ClusterKind, Nodes, check_target, config_at, own_cluster
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import discard_output
@@ -168,16 +168,20 @@ class _Faults:
     def begin(self, config: Mapping[str, Any], seed: int) -> None:
         """Where clients connect to."""
         address = {name: str(config[name]) for name in ("bootstrap.servers", "security.protocol") if name in config}
-        if self._output is Format.JSON:
-            print(json.dumps({**{name.replace(".", "_"): value for name, value in address.items()}, "seed": seed}))
+        if self._output.is_document:
+            print(
+                encoded(
+                    {**{name.replace(".", "_"): value for name, value in address.items()}, "seed": seed}, self._output
+                )
+            )
         else:
             print("\n".join(f"{name}={value}" for name, value in address.items()))
         sys.stdout.flush()
 
     def note(self, text: str) -> None:
         now = clock.time()
-        if self._output is Format.JSON:
-            print(json.dumps({"at": round(now, 3), "event": text}), flush=True)
+        if self._output.is_document:
+            print(encoded({"at": round(now, 3), "event": text}, self._output), flush=True)
         else:
             print(f"{clock.strftime('%H:%M:%S', clock.localtime(now))} {text}", flush=True)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, now_ms
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows, print_sections
 
@@ -37,10 +37,10 @@ def info(
 
     config = config_of(brokers, settings, command_config)
     with failures_reported(), Admin(config) as admin:
-        if output is Format.JSON:
+        if output.is_document:
             view = look(admin, now_ms)
             with closing(KafkaCluster({name: str(value) for name, value in config.items()})) as commits:
-                print(json.dumps(document(with_pipelines(view, commits))))
+                print(encoded(document(with_pipelines(view, commits)), output))
             return
         description = admin.describe_cluster()
     controller = description.controller_id if description.controller_id >= 0 else None
@@ -70,8 +70,8 @@ def health(
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
         topics = admin.describe_topics()
         cluster_health = health_of(admin.describe_cluster(), topics.values())
-    if output is Format.JSON:
-        print(json.dumps(document(cluster_health)))
+    if output.is_document:
+        print(encoded(document(cluster_health), output))
     else:
         print(cluster_health.verdict)
         rows = [{"partition": partition, "problem": "no leader"} for partition in cluster_health.leaderless]

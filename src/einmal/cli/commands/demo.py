@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from einmal.cli.declarations import why_unreadable
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 from einmal.cli.printing.messages import is_quiet
 from einmal.cli.printing.output import undisguised
@@ -65,8 +65,8 @@ def demo(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     as_json, page = reports.write(output, report, timeline)
-    if output_format is Format.JSON:
-        typer.echo(json.dumps(report.fields()))
+    if output_format.is_document:
+        typer.echo(encoded(report.fields(), output_format))
     else:
         _print_result(report, timeline.drawn())
     talk.print(f"report: {page} and {as_json}", highlight=False)

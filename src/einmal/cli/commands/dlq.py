@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -16,6 +15,7 @@ import typer
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.confirmation import confirm
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows
 
@@ -100,8 +100,8 @@ def show(
         )
         raise typer.Exit(1)
     row = _row(letter)
-    if output is Format.JSON:
-        print(json.dumps(row))
+    if output.is_document:
+        print(encoded(row, output))
         return
     for name, value in row.items():
         text = ", ".join(f"{key}={what}" for key, what in value.items()) if isinstance(value, dict) else value
@@ -134,8 +134,8 @@ def replay(
         print(f"{topic}: copies {count:,} records to {', '.join(targets) or 'no topic'}", file=sys.stderr)
         confirm("Do it?", yes or not count)
         done = queue.replay(selection, to=to)
-    if output is Format.JSON:
-        print(json.dumps({"topic": topic, "copied": done.copied, "replayed_earlier": done.earlier}))
+    if output.is_document:
+        print(encoded({"topic": topic, "copied": done.copied, "replayed_earlier": done.earlier}, output))
     else:
         print(f"{done.copied:,} copied, {done.earlier:,} replayed earlier")
 

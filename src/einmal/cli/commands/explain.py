@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import typer
 
 from einmal.cli.clients import key_and_value
 from einmal.cli.commands.run import Confs, Master, Overrides, new_session, pipeline_failures_reported
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def explain(
         hops = hops_of(facts)
         holds = overall(hops)
     is_all = not any(reason.verdict == "unknown" for hop in hops for reason in hop.reasons)
-    if output is Format.JSON:
+    if output.is_document:
         document = {"pipeline": facts.name, "asked": facts.guarantee, "holds": holds, "looked_at_all": is_all}
-        print(json.dumps(document | {"hops": [asdict(hop) for hop in hops]}))
+        print(encoded(document | {"hops": [asdict(hop) for hop in hops]}, output))
         return
     limit = "" if is_all else ", as far as could be looked at"
     print(f"{facts.name}: asked for {facts.guarantee}; from end to end {holds}{limit}\n")

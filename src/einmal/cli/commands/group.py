@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from einmal.cli.clients import (
     inspecting,
 )
 from einmal.cli.completion import group_names, topic_names
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import Row, print_rows, print_sections, printable
@@ -143,8 +143,8 @@ def lag(
         if described.state == "Dead":
             raise error_for(ErrorCode.group_id_not_found, f"group {name!r}")
         group_lag = lag_of(admin, reader, name, [at for member in described.members for at in member.partitions])
-    if output is Format.JSON:
-        print(json.dumps(document(group_lag)))
+    if output.is_document:
+        print(encoded(document(group_lag), output))
         return
     offsets = ("topic", "partition", "current_offset", "last_stable_offset", "high_watermark")
     columns = (*offsets, "unread", "aborted", "markers", "behind", "is_upper_bound")

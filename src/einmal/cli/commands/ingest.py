@@ -6,7 +6,6 @@ next start aborts what it has left open.
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ import typer
 from einmal.cli.clients import failures_reported
 from einmal.cli.commands.spark_option import spark_session
 from einmal.cli.declarations import read_declaration
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 from einmal.cli.printing.output import ServiceOutput
 
@@ -54,18 +54,18 @@ def ingest(
     lines = ServiceOutput()
 
     def committed(record: CommitRecord) -> None:
-        if output is Format.JSON:
+        if output.is_document:
             fields = {"ingest": name, "batch_id": record.batch_id, "records": record.records}
             window = recorded_window(record)
             counts = {} if window is None else {"deduplication": {"batch": window["batch"], "total": window["total"]}}
-            lines.print(json.dumps(fields | counts))
+            lines.print(encoded(fields | counts, output))
         else:
             lines.print(f"{name}: batch {record.batch_id}, {record.records} records")
 
     def notify(notice: SourceNotice) -> None:
-        if output is Format.JSON:
+        if output.is_document:
             fields = {"ingest": name, "notice": notice.kind, "subject": notice.subject, "text": notice.text}
-            typer.echo(json.dumps(fields), err=True)
+            typer.echo(encoded(fields, output), err=True)
         else:
             typer.echo(f"warning: {notice.text}".encode(errors="backslashreplace"), err=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import failures_reported
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import OutputFailed, printable
 
@@ -41,7 +41,7 @@ def dump(
     try:
         with failures_reported():
             for entry in entries(OsDisk(), PurePosixPath(file)):
-                print(json.dumps(entry, default=_plain) if output is Format.JSON else "\n".join(_lines(entry)))
+                print(encoded(entry, output, default=_plain) if output.is_document else "\n".join(_lines(entry)))
                 is_damaged = is_damaged or bool(entry.get("error"))
     except OutputFailed:
         raise

@@ -6,7 +6,6 @@ Ctrl-C or SIGTERM ends it between two steps; the next start aborts what it has l
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typer.core import TyperGroup
 from einmal.cli.clients import failures_reported, key_and_value
 from einmal.cli.commands.spark_option import spark_session
 from einmal.cli.declarations import read_declaration
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import Row, ServiceOutput, print_rows, print_sections
 
@@ -234,8 +234,10 @@ class _Listener:
     def committed(self, record: CommitRecord) -> None:
         if self.figures is not None:
             self.figures.commit(record)
-        if self.output is Format.JSON and not self.err:
-            self.lines.print(json.dumps({"flow": self.flow, "batch_id": record.batch_id, "records": record.records}))
+        if self.output.is_document and not self.err:
+            self.lines.print(
+                encoded({"flow": self.flow, "batch_id": record.batch_id, "records": record.records}, self.output)
+            )
             return
         line = f"{self.flow}: batch {record.batch_id}, {record.records} records"
         if self.err:
@@ -296,7 +298,7 @@ def _print(status: MirrorStatus, output: Format) -> None:
         "partitions": (partitions, _PARTITIONS),
         "groups": (groups, (*_GROUPS, "reason") if any(group.reason for group in status.groups) else _GROUPS),
     }
-    if status.left_out or output is Format.JSON:
+    if status.left_out or output.is_document:
         sections["left_out"] = ([asdict(topic) for topic in status.left_out], _LEFT_OUT)
     print_sections(sections, output)
 

@@ -18,6 +18,7 @@ from einmal.cli.aliases import WithAliases
 from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported
 from einmal.cli.confirmation import confirm
 from einmal.cli.declarations import why_unreadable
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import print_rows
@@ -74,7 +75,7 @@ def status(
             _fail(f"no pipeline has committed a batch as {name!r}", f"there are: {', '.join(there) or 'none'}")
     # Two sinks may be tables of one database.
     rows = [row for number, row in enumerate(rows) if row not in rows[:number]]
-    if names and output is not Format.JSON:
+    if names and not output.is_document:
         # One below the other: positions are long.
         for row in rows:
             _print_one(row)
@@ -168,8 +169,8 @@ def infer(
         _fail(f"{sample} has no sample that is JSON: {proposal.refused or 'it is empty'}")
     for reason, count in proposal.refused.items():
         print(f"warning: {count} samples are not JSON: {reason}", file=sys.stderr)
-    if output is Format.JSON:
-        print(json.dumps({"schema": proposal.schema, "samples": proposal.samples, "refused": proposal.refused}))
+    if output.is_document:
+        print(encoded({"schema": proposal.schema, "samples": proposal.samples, "refused": proposal.refused}, output))
     else:
         note(f"{proposal.samples:,} samples")
         print(json.dumps(proposal.schema, indent=2, ensure_ascii=False))
@@ -346,8 +347,8 @@ def _carry_out(
         print(f"  - {line}", file=sys.stderr)
     confirm("Do it?", yes)
     owned.change(name, record, change.record)
-    if output is Format.JSON:
-        print(json.dumps({"pipeline": name, "status": "done", "did": list(change.consequences)}))
+    if output.is_document:
+        print(encoded({"pipeline": name, "status": "done", "did": list(change.consequences)}, output))
     else:
         note("done")
 

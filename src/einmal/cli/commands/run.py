@@ -91,7 +91,7 @@ def run(
         # A file of tables is checked before the seconds that a session takes to start.
         program = load(file, overrides) if kind is ProgramKind.TABLES else None
         spark = new_session(file, program, master, confs, overrides)
-        with watched(spark, metrics, as_json=output is Format.JSON):
+        with watched(spark, metrics, output):
             if kind is ProgramKind.WHOLE:
                 _run_whole(lambda: run_whole(file), queries_of(spark))
             else:
@@ -182,7 +182,7 @@ def pipeline_failures_reported(file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Iterator[None]:
+def watched(spark: SparkSession, metrics: str | None, output: Format) -> Iterator[None]:
     """Show the pipelines that run meanwhile; ``metrics``: where their figures are served besides."""
     from einmal.cli.printing.progress import Console
     from einmal.spark.operate.metrics import ADDRESS, served
@@ -190,7 +190,7 @@ def watched(spark: SparkSession, metrics: str | None, *, as_json: bool) -> Itera
     from einmal.spark.protocol.queries import queries_of
 
     queries = queries_of(spark)
-    with Console(as_json=as_json) as console:
+    with Console(output) as console:
         watch = Watch(console)
         queries.add_observer(watch)
         try:

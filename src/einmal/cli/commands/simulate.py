@@ -6,7 +6,6 @@ The simulated code is single-threaded and deterministic; only here, outside of i
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.compiled import PURE
@@ -81,8 +81,8 @@ def simulate(
         "virtual_seconds": round(sum(result.virtual_seconds for result in results), 3),
         "trace_digest": hashlib.sha256("".join(result.trace_digest for result in results).encode()).hexdigest(),
     }
-    if output is Format.JSON:
-        typer.echo(json.dumps({**summary, "failures": [asdict(result) for result in failed]}))
+    if output.is_document:
+        typer.echo(encoded({**summary, "failures": [asdict(result) for result in failed]}, output))
     else:
         for name, value in summary.items():
             typer.echo(f"{name:<16} {value}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 import signal
 import sys
@@ -26,6 +25,7 @@ from einmal.cli.clients import (
     not_nan,
     now_ms,
 )
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import printable, table, undisguised
 
@@ -90,7 +90,7 @@ MayGoOn = Callable[[float], bool]
 
 @contextmanager
 def _display(output: Format) -> Iterator[tuple[Show, MayGoOn]]:
-    if output is Format.JSON or not sys.stdout.isatty():
+    if output.is_document or not sys.stdout.isatty():
         yield (lambda seen: _print(seen, output)), _slept
         return
     from rich.console import Console
@@ -177,8 +177,8 @@ def _print(seen: Activity | str, output: Format) -> None:
 
     if isinstance(seen, str):
         print(f"warning: {seen}", file=sys.stderr, flush=True)
-    elif output is Format.JSON:
-        print(json.dumps(document(seen)), flush=True)
+    elif output.is_document:
+        print(encoded(document(seen), output), flush=True)
     else:
         print("\n".join([*lines(seen, output), ""]), flush=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -31,6 +30,7 @@ from einmal.cli.clients import (
 from einmal.cli.completion import group_names, topic_names
 from einmal.cli.confirmation import confirm
 from einmal.cli.printing.counted_output import CountedOutput
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import Row, Section, ServiceOutput, print_rows, print_sections, printable
@@ -186,7 +186,7 @@ def _configs_of(admin: Admin, name: str) -> list[Row] | None:
 
 def _content_columns(output: Format) -> tuple[str, ...]:
     counts = ("partition", "committed", "aborted", "markers", "behind")
-    return (*counts, "aborted_ranges", "open_ranges", "unknown") if output is Format.JSON else counts
+    return (*counts, "aborted_ranges", "open_ranges", "unknown") if output.is_document else counts
 
 
 def _content_row(content: PartitionContent) -> dict[str, Any]:
@@ -380,8 +380,8 @@ def _is_written(sent: Future[RecordMetadata]) -> bool:
 
 
 def _written_line(written: RecordMetadata, output: Format) -> str:
-    if output is Format.JSON:
-        return json.dumps(written._asdict())
+    if output.is_document:
+        return encoded(written._asdict(), output)
     return f"partition {written.partition} offset {written.offset} timestamp {written.timestamp}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from einmal.cli.clients import (
     program_arguments,
     program_environment,
 )
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import printable
 
@@ -196,8 +196,8 @@ def _show(traced: Traced, exchanges: Sequence[Exchange], svg: Path | None, outpu
     diagram = story(traced, exchanges)
     if svg is not None:
         _write(svg, diagram)
-    if output is Format.JSON:
-        print(json.dumps(document(diagram)))
+    if output.is_document:
+        print(encoded(document(diagram), output))
     else:
         from einmal.trace.text import drawn
 

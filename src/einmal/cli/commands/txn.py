@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from einmal.cli.clients import (
 from einmal.cli.completion import topic_names, transactional_ids
 from einmal.cli.confirmation import confirm
 from einmal.cli.diagnosis import HIDDEN, print_diagnosis, with_options
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import print_rows, print_sections, printable
@@ -68,8 +68,8 @@ def doctor(
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
         diagnosis = examine(admin, reader, topics, now_ms())
     diagnosis = with_options(diagnosis, _same_cluster(brokers, settings, command_config))
-    if output is Format.JSON:
-        print(json.dumps(document(diagnosis)))
+    if output.is_document:
+        print(encoded(document(diagnosis), output))
     else:
         print_diagnosis(diagnosis)
     if not diagnosis.is_quiet:
@@ -105,8 +105,8 @@ def show(
 
     with failures_reported(), inspecting(config_of(brokers, settings, command_config)) as (admin, reader):
         shown = show_transaction(admin, reader, transactional_id, now_ms())
-    if output is Format.JSON:
-        print(json.dumps(document(shown)))
+    if output.is_document:
+        print(encoded(document(shown), output))
         return
     of = ("transactional_id", "state", "coordinator", "producer_id", "producer_epoch", "timeout_ms", "age_ms")
     parts = ("topic", "partition", "first_offset", "last_offset", "records")
@@ -189,7 +189,7 @@ def describe(
         for transaction in outcomes.done.values()
     ]
     columns = ("coordinator", "transactional_id", "producer_id", "producer_epoch", "state", "two_phase_commit")
-    if rows or output is Format.JSON:
+    if rows or output.is_document:
         print_rows(rows, (*columns, "timeout_ms", "start_timestamp", "duration_ms", "topic_partitions"), output)
     outcomes.exit()
 

@@ -32,6 +32,7 @@ from einmal.cli.clients import (
 )
 from einmal.cli.durations import seconds_of
 from einmal.cli.own_cluster import ClusterKind, Nodes, check_target, config_at, java_program, own_cluster
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.messages import note
 from einmal.cli.printing.output import OutputFailed, discard_output, print_rows
@@ -273,8 +274,8 @@ def verify(
         print(f"warning: not removed: {leftover}", file=sys.stderr)
     fields = evidence.fields(environment, left)
     with _verdict_printed():
-        if output is Format.JSON:
-            print(json.dumps(fields))
+        if output.is_document:
+            print(encoded(fields, output))
         else:
             _print(evidence, environment)
     status = evidence.verdict.exit_status
@@ -291,8 +292,8 @@ def _check_history(path: Path, output: Format) -> NoReturn:
     with _failures_reported():
         checked = check_history(path)
     with _verdict_printed():
-        if output is Format.JSON:
-            print(json.dumps(checked.fields()))
+        if output.is_document:
+            print(encoded(checked.fields(), output))
         else:
             _print_workloads([checked.workload], checked.began)
             print(f"verdict: {checked.verdict.value}. {checked.sentence}")

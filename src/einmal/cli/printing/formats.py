@@ -13,6 +13,12 @@ class Format(StrEnum):
     WIDE = "wide"
     """Text with the columns that JSON has."""
     JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_document(self) -> bool:
+        """Whether programs read it: see ``documents``."""
+        return self in (Format.JSON, Format.YAML)
 
     @property
     def has_all(self) -> bool:

@@ -6,7 +6,6 @@ The columns are the same: ``topic-id`` in a table's head is ``topic_id`` in JSON
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 
 Row = Mapping[str, Any]
@@ -125,8 +125,8 @@ class ServiceOutput:
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: Format) -> None:
     """``columns``: keys of the rows, in order."""
-    if output is Format.JSON:
-        print(json.dumps([{name: row[name] for name in columns} for row in rows]))
+    if output.is_document:
+        print(encoded([{name: row[name] for name in columns} for row in rows], output))
     else:
         print("\n".join(table(rows, columns)))
 
@@ -145,12 +145,12 @@ Section = tuple[Sequence[Row] | None, Sequence[str]]
 
 def print_sections(sections: Mapping[str, Section], output: Format) -> None:
     """Several tables, each under its name; in JSON one object of lists."""
-    if output is Format.JSON:
+    if output.is_document:
         document = {
             name: None if rows is None else [{column: row[column] for column in columns} for row in rows]
             for name, (rows, columns) in sections.items()
         }
-        print(json.dumps(document))
+        print(encoded(document, output))
         return
     for number, (name, (rows, columns)) in enumerate(sections.items()):
         print(f"{'' if number == 0 else chr(10)}{name.upper()}")

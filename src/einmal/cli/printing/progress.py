@@ -5,7 +5,6 @@ Batches are also given as JSON on stdout, for programs. What is quick comes toge
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,8 @@ from rich.console import Console as Terminal
 from rich.live import Live
 from rich.table import Table
 
+from einmal.cli.printing.documents import encoded
+from einmal.cli.printing.formats import Format
 from einmal.cli.printing.messages import is_quiet, note
 from einmal.cli.printing.output import ServiceOutput
 from einmal.pipeline import events
@@ -39,8 +40,8 @@ class _Lines:
 class Console:
     """A ``PipelineView`` of the watch."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self, output: Format) -> None:
+        self._format = output
         self._output = ServiceOutput()
         self._lines: dict[str, _Lines] = {}
         self._begun: set[str] = set()
@@ -48,7 +49,7 @@ class Console:
         # The output of a program goes above the table, if both are on the same screen.
         self._live = (
             Live(console=terminal, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
-            if terminal.is_terminal and not as_json and not is_quiet()
+            if terminal.is_terminal and not output.is_document and not is_quiet()
             else None
         )
 
@@ -84,7 +85,7 @@ class Console:
                 pass
 
     def report(self, pipeline: Watched, report: BatchReport) -> None:
-        if self._as_json:
+        if self._format.is_document:
             self._print(report, pipeline.lag)
         lines = self._lines.setdefault(report.pipeline, _Lines())
         lines.waiting.append(report)
@@ -117,7 +118,7 @@ class Console:
 
     def _print(self, report: BatchReport, lag: Mapping[str, int] | None) -> None:
         known = {"lag": None if lag is None else sum(lag.values()), "lag_by_topic": lag}
-        self._output.print(json.dumps(report.fields() | known))
+        self._output.print(encoded(report.fields() | known, self._format))
 
 
 def line(reports: Sequence[BatchReport]) -> str:

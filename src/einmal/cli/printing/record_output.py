@@ -5,7 +5,6 @@ The letters of a template are rpk's, and kcat's where rpk has none or another us
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
+from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def unescaped(text: str) -> bytes:
 
 def shower(template: str | None, output: Format) -> Callable[[Shown], bytes]:
     """A record as bytes: those of a value pass as they are. Raises typer.BadParameter for an unknown letter, and for a
-    template with ``--format json``."""
-    if output is Format.JSON and template is not None:
-        raise typer.BadParameter("--template has its own form: give it, or --format json")
-    if output is Format.JSON:
-        return lambda shown: json.dumps(_as_json(shown.record)).encode() + b"\n"
+    template with ``--format json`` or ``yaml``."""
+    if output.is_document and template is not None:
+        raise typer.BadParameter(f"--template has its own form: give it, or --format {output.value}")
+    if output.is_document:
+        return lambda shown: encoded(_as_json(shown.record), output).encode() + b"\n"
     if template is None:
         return lambda shown: (shown.record.value or b"") + b"\n"
     tokens = [_token(token, is_letter=number % 2 == 1) for number, token in enumerate(_TOKENS.split(template))]

@@ -5,7 +5,6 @@ Where they are goes to stdout, what happens to one of them later too in JSON, el
 
 from __future__ import annotations
 
-import json
 import queue
 import shlex
 import signal
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import einmal
+from einmal.cli.printing.documents import encoded
+from einmal.cli.printing.formats import Format
 from einmal.local.layout import BrokerPlan, LayoutError, moved_brokers, plan_cluster, write_properties
 from einmal.local.processes import BrokerFailed, BrokerProcess, LocalCluster
 
@@ -30,7 +31,7 @@ def run(
     host: str,
     port: int,
     settings: Mapping[str, str],
-    as_json: bool,
+    output: Format,
     options: Sequence[str] = (),
 ) -> int:
     """Supervise until a signal; the exit status.
@@ -52,9 +53,9 @@ def run(
     try:
         ready = cluster.start()
         _on_signals(events)
-        _announce(cluster, ready, as_json)
+        _announce(cluster, ready, output)
         cluster.watch(lambda broker, status: events.put((broker, status)))
-        return _supervise(cluster, events, as_json)
+        return _supervise(cluster, events, output)
     except BrokerFailed as error:
         return _fail(str(error), "see its messages above")
     except KeyboardInterrupt:
@@ -67,7 +68,7 @@ def _port_is_taken(wanted: int, plan: BrokerPlan) -> str:
     return f"not all of the ports {wanted} to {wanted + 2} are free: {what}"
 
 
-def _supervise(cluster: LocalCluster, events: queue.SimpleQueue[_Event], as_json: bool) -> int:
+def _supervise(cluster: LocalCluster, events: queue.SimpleQueue[_Event], output: Format) -> int:
     left = len(cluster.brokers)
     while left:
         event = events.get()
@@ -75,7 +76,7 @@ def _supervise(cluster: LocalCluster, events: queue.SimpleQueue[_Event], as_json
             cluster.stop()
             return 0
         left -= 1
-        _report(*event, left, as_json)
+        _report(*event, left, output)
     return _fail("no broker is left", f"see {next(iter(cluster.brokers.values())).plan.log}")
 
 
@@ -97,10 +98,10 @@ def start_again(plan: BrokerPlan) -> str:
     return f"einmal start --config {shlex.quote(str(plan.properties))}"
 
 
-def _announce(cluster: LocalCluster, ready: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+def _announce(cluster: LocalCluster, ready: Sequence[Mapping[str, Any]], output: Format) -> None:
     plans = [broker.plan for broker in cluster.brokers.values()]
     bootstrap_servers = ",".join(broker["bootstrap_servers"] for broker in ready)
-    if as_json:
+    if output.is_document:
         brokers = [
             {
                 "node_id": plan.node_id,
@@ -114,7 +115,8 @@ def _announce(cluster: LocalCluster, ready: Sequence[Mapping[str, Any]], as_json
             }
             for plan, broker in zip(plans, ready, strict=True)
         ]
-        _say_json(
+        _say(
+            output,
             event="ready",
             bootstrap_servers=bootstrap_servers,
             cluster_id=ready[0]["cluster_id"],
@@ -138,19 +140,19 @@ def _announce(cluster: LocalCluster, ready: Sequence[Mapping[str, Any]], as_json
     print(f"einmal is ready: bootstrap.servers={bootstrap_servers}", flush=True)
 
 
-def _report(broker: BrokerProcess, status: int, left: int, as_json: bool) -> None:
+def _report(broker: BrokerProcess, status: int, left: int, output: Format) -> None:
     plan = broker.plan
-    if as_json:
+    if output.is_document:
         again = start_again(plan)
-        _say_json(event="broker_ended", node_id=plan.node_id, pid=broker.pid, status=status, start_again=again)
+        _say(output, event="broker_ended", node_id=plan.node_id, pid=broker.pid, status=status, start_again=again)
         return
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     print(f"broker {plan.node_id} (pid {broker.pid}) {how}; {left} left. Its log: {plan.log}", file=sys.stderr)
     print(f"  start it again: {start_again(plan)}", file=sys.stderr, flush=True)
 
 
-def _say_json(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)
+def _say(output: Format, **fields: Any) -> None:
+    print(encoded(fields, output), flush=True)
 
 
 def _fail(message: str, hint: str) -> int:

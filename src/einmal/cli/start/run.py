@@ -10,7 +10,6 @@ import asyncio
 import ctypes
 import errno
 import gc
-import json
 import logging
 import os
 import random
@@ -33,7 +32,8 @@ from einmal.broker.config import (
 )
 from einmal.broker.kafka_settings import warnings_of
 from einmal.broker.listeners import Audience, NamedListener, endpoints_of
-from einmal.cli.printing.formats import LogFormat
+from einmal.cli.printing.documents import encoded
+from einmal.cli.printing.formats import Format, LogFormat
 from einmal.cli.printing.log_formats import JsonFormatter, TextFormatter
 from einmal.cli.printing.messages import is_quiet
 from einmal.cli.start.broker_settings import StartError, values_of
@@ -95,7 +95,7 @@ def run(
     data_dir: Path | None,
     assignments: Sequence[str],
     config_file: Path | None,
-    as_json: bool,
+    output: Format,
     brokers: int,
     stops_with_stdin: bool,
     log_format: LogFormat | None,
@@ -111,14 +111,14 @@ def run(
         values = values_of(config_file, {} if stops_with_stdin else os.environ, assignments)
         if brokers > 1:
             options = () if log_format is None else ("--log-format", log_format.value)
-            return _run_cluster(brokers, port, host, data_dir, values, as_json, options)
+            return _run_cluster(brokers, port, host, data_dir, values, output, options)
         if otlp.receiver() is not None:
             # What is pushed is measured, and can be read here, too.
             values = {_METRICS: "0", **values}
         config = _config(port, host, data_dir, values)
         _refuse_cluster(Path(config.log_dirs))
         with _lock(Path(config.log_dirs)), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(config, descriptors, as_json, stops_with_stdin))
+            runner.run(_serve(config, descriptors, output, stops_with_stdin))
     except ConfigError as error:
         return _fail(str(error), "correct it in -X, the environment or the --config file; names and values are Kafka's")
     except StartError as error:
@@ -195,7 +195,7 @@ def _run_cluster(
     host: str | None,
     data_dir: Path | None,
     values: Mapping[str, str],
-    as_json: bool,
+    output: Format,
     options: Sequence[str],
 ) -> int:
     from einmal.cli.start.local_cluster import run as run_cluster
@@ -217,7 +217,7 @@ def _run_cluster(
             host=declared.host if host is None else host,
             port=declared.port if port is None else port,
             settings={key: value for key, value in values.items() if key not in _OF_EACH and key not in unknown},
-            as_json=as_json,
+            output=output,
             options=options,
         )
 
@@ -342,7 +342,7 @@ class _lock:
             self._file.close()
 
 
-async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_with_stdin: bool) -> None:
+async def _serve(wanted: BrokerConfig, descriptors: int, output: Format, stops_with_stdin: bool) -> None:
     from einmal.broker.node import Node
     from einmal.broker.resources.supervision import log_defect
     from einmal.log.disk import OsDisk
@@ -366,7 +366,7 @@ async def _serve(wanted: BrokerConfig, descriptors: int, as_json: bool, stops_wi
         raise _explain(error, config) from error
     collecting = collect_in_time()
     push = _pushing(node)
-    _announce(node, as_json, push)
+    _announce(node, output, push)
     _log_descriptors(wanted, config, descriptors, open_files)
     _warn_of_impersonation(config)
     await stopping.wait()
@@ -496,14 +496,14 @@ _DURABILITY: Final = {
 }
 
 
-def _announce(node: Node, as_json: bool, push: otlp.Push | None) -> None:
+def _announce(node: Node, output: Format, push: otlp.Push | None) -> None:
     bootstrap = str(node.endpoint)
     is_broker = node.config.is_broker
     flush_each = node.config.flush_each
     metrics = None if node.monitoring is None else f"http://{node.monitoring.endpoint}/metrics"
-    if as_json:
+    if output.is_document:
         print(
-            json.dumps(
+            encoded(
                 {
                     "event": "ready",
                     "bootstrap_servers" if is_broker else "controller": bootstrap,
@@ -514,7 +514,8 @@ def _announce(node: Node, as_json: bool, push: otlp.Push | None) -> None:
                     **({} if push is None else {"metrics_pushed_to": push.endpoint}),
                     "pid": os.getpid(),
                     "version": einmal.__version__,
-                }
+                },
+                output,
             ),
             flush=True,
         )
