@@ -480,7 +480,7 @@ def test_a_sink_of_another_type_has_options_of_its_own() -> None:
     ("text", "problem"),
     [
         (HEAD + SOURCE + ROWS.replace("sqlite", "sqllite", 1), "there is no sink type 'sqllite'"),
-        (HEAD + SOURCE + ROWS.replace("sqlite", "parquet", 1), 'df.writeStream.format("parquet"), has its limits'),
+        (HEAD + SOURCE + ROWS.replace("sqlite", "orc", 1), 'df.writeStream.format("orc"), has its limits'),
         (HEAD + SOURCE + ROWS.replace("path", "pth"), "sinks.rows: unknown key 'pth'"),
         (HEAD + SOURCE + ROWS.replace("sinks.rows", 'sinks."my rows"'), "a name in SQL"),
         ('processing.guarantee = "at_least_once"' + HEAD + SOURCE + ROWS, "commit rows and record together"),

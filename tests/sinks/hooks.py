@@ -5,6 +5,7 @@ The libraries of the sinks are imported by who uses them: every process of a run
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -126,6 +127,30 @@ class DeltaHooks(OwnHooks):
         return [Path(each.removeprefix("file://")) for each in DeltaTable(table).file_uris()]
 
 
+class ParquetHooks(OwnHooks):
+    kind = "parquet"
+
+    def options(self, location: Path) -> dict[str, str]:
+        return {"path": str(location / "words")}
+
+    def staging(self, location: Path) -> Path:
+        return location / "words" / "_einmal" / "staging"
+
+    def rows(self, location: Path) -> list[tuple[int, str]]:
+        """As a reader finds them that knows nothing of einmal."""
+        return files.rows_in(sorted((location / "words").glob("[!_]*/[!_]*.parquet")))
+
+    def staged(self, location: Path) -> list[str]:
+        """With what was moved, and is in no commit."""
+        return super().staged(location) + files.unnamed(location / "words" / "_einmal" / "moved", [])
+
+    def damage_record(self, location: Path, name: str) -> None:
+        path = max((location / "words").glob("einmal_version=*/_commit.json"))
+        commit = json.loads(path.read_text())
+        commit["names"][name]["record"] = "{"
+        path.write_text(json.dumps(commit))
+
+
 class IcebergHooks(OwnHooks):
     kind = "iceberg"
 
@@ -171,5 +196,5 @@ def table_at(location: Path) -> Any:
 
 
 HOOKS: Final[dict[str, type[OwnHooks]]] = {
-    hooks.kind: hooks for hooks in (SQLiteHooks, DuckDBHooks, DeltaHooks, IcebergHooks)
+    hooks.kind: hooks for hooks in (SQLiteHooks, DuckDBHooks, DeltaHooks, ParquetHooks, IcebergHooks)
 }

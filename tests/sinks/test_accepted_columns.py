@@ -17,6 +17,7 @@ import pyarrow
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
@@ -25,6 +26,7 @@ from einmal.sinks.commit_point import Identity, SinkError
 from einmal.sinks.embedded import EmbeddedSink, quoted
 from einmal.sinks.kinds import new_sink
 from einmal.sinks.lake import LakeSink, LakeState
+from einmal.sinks.parquet import ParquetSink
 from einmal.sinks.rejections import RECORD
 from einmal.sinks.sqlite import _values
 from einmal.sinks.staged_files import stage_file
@@ -32,12 +34,12 @@ from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.sinks.frame_rows import FrameRows
 from einmal.testing.sinks.driving import RunUnderTest
 from einmal.types import ProducerEpoch, ProducerId
-from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
+from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, ParquetHooks, SQLiteHooks, table_at
 from tests.sinks.local_tasks import local_session
 
 pytestmark = pytest.mark.slow
 
-SINKS: Final = (DeltaHooks(), IcebergHooks(), SQLiteHooks(), DuckDBHooks())
+SINKS: Final = (DeltaHooks(), IcebergHooks(), ParquetHooks(), SQLiteHooks(), DuckDBHooks())
 NAMES: Final = (
     *("a.b", "a b", "a,b", "a;b", "a{b}", "a(b)", "a\nb", "a=b", "`a`", '"a"', "a'b", "%s", "ä", "_x", "select"),
     *("", "\0a", "x" * 300, "rowid", "filename", "file_row_number", "einmal_kept", "a/b"),
@@ -99,8 +101,9 @@ def written(sink: Any, location: Path, schema: StructType, number: int) -> int:
     if isinstance(sink, LakeSink):
         table = sink.lake_table
         snapshot = table.load()
-        table.data.mkdir(parents=True, exist_ok=True)
-        file = stage_file(table.data, number, 0, iter([batch]), ids=table.field_ids(snapshot))
+        directory = table.data / str(number)
+        directory.mkdir(parents=True, exist_ok=True)
+        file = stage_file(directory, number, 0, iter([batch]), ids=table.field_ids(snapshot))
         assert file is not None
         state = LakeState(1, Identity(ProducerId(1), ProducerEpoch(number)), None, number)
         table.commit(snapshot, "name", state, [file])
@@ -120,6 +123,9 @@ _INTEGERS: Final = (pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.in
 
 def stored(sink: Any) -> int:
     if isinstance(sink, LakeSink):
+        if isinstance(sink, ParquetSink):
+            paths = sink.lake_table.root.glob("[!_]*/[!_]*.parquet")
+            return sum(parquet.read_metadata(path).num_rows for path in paths)
         snapshot = sink.lake_table.load()
         rows = snapshot.to_pyarrow_table() if hasattr(snapshot, "to_pyarrow_table") else snapshot.scan().to_arrow()
         return int(rows.num_rows)

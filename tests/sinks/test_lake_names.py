@@ -16,11 +16,11 @@ from einmal.sinks.sink import Opening
 from einmal.sinks.staged_files import directory_of
 from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.testing.sinks.driving import RunUnderTest, rows_of
-from tests.sinks.hooks import DeltaHooks, IcebergHooks, OwnHooks
+from tests.sinks.hooks import DeltaHooks, IcebergHooks, OwnHooks, ParquetHooks
 
 NAME = "words"
 SCHEMA = StructType().add("id", LongType()).add("name", StringType())
-LAKES = (DeltaHooks(), IcebergHooks())
+LAKES = (DeltaHooks(), IcebergHooks(), ParquetHooks())
 
 
 @pytest.fixture(params=LAKES, ids=lambda hooks: hooks.kind)
@@ -118,6 +118,8 @@ def test_names_that_are_forgotten_leave_their_rows_alone(hooks: OwnHooks, tmp_pa
     assert list(hooks.staging(tmp_path).iterdir()) == []
     if hooks.kind == "delta":
         assert list((tmp_path / "words" / "_einmal" / "records").iterdir()) == []
+    elif hooks.kind == "parquet":
+        assert table.load().commit["names"] == {}
     else:
         left = {key: text for key, text in table.load().properties.items() if key.startswith("einmal.")}
         assert list(left) == ["einmal.last-epoch"]

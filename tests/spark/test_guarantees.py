@@ -110,7 +110,7 @@ def test_each_of_several_sinks_has_its_record_under_a_name_of_its_own() -> None:
     assert "under 'p/a'" in text and "under 'p/b'" in text
 
 
-@pytest.mark.parametrize("kind", ["postgres", "sqlite", "duckdb", "delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["postgres", "sqlite", "duckdb", "delta", "iceberg", "parquet"])
 def test_a_pipeline_into_each_type_of_database_is_exactly_once(kind: str) -> None:
     options = {
         "url": "postgresql://h/d", "path": "/d", "catalog": "c", "catalog.uri": "sqlite:////c",

@@ -22,13 +22,14 @@ KINDS: Final[Mapping[str, str]] = {
     "delta": "einmal.sinks.delta:DeltaSink",
     "duckdb": "einmal.sinks.duckdb:DuckDBSink",
     "iceberg": "einmal.sinks.iceberg:IcebergSink",
+    "parquet": "einmal.sinks.parquet:ParquetSink",
     "sqlite": "einmal.sinks.sqlite:SQLiteSink",
 }
 """Import paths, so that a type's packages are loaded only where it is used."""
 
 _PACKAGES: Final[Mapping[str, str]] = {"delta": "deltalake", "duckdb": "duckdb", "iceberg": "pyiceberg"}
 """Package that a type needs and imports later."""
-_SPARKS_FILES: Final = ("parquet", "orc", "json", "csv", "text", "avro")
+_SPARKS_FILES: Final = ("orc", "json", "csv", "text", "avro")
 
 
 def sink_class(kind: str) -> type[RowSink]:
@@ -39,7 +40,7 @@ def sink_class(kind: str) -> type[RowSink]:
             raise OptionError(
                 f"there is no sink type {kind!r}: Spark's files have no transaction for rows and record\n"
                 f'hint: Spark\'s own sink, df.writeStream.format("{kind.lower()}"), has its limits (docs/sinks.md, '
-                "Parquet directories); or use delta"
+                "Spark's own files); or use parquet or delta"
             )
         near = nearest_name(kind, (*KINDS, *KAFKA))
         known = ", ".join(sorted((*KINDS, KAFKA[0])))
