@@ -1,6 +1,9 @@
-"""Offsets of groups that are read again: for a group that is permitted again, and for a topic that is back."""
+"""Offsets of groups that are read again: for a group that is permitted again, for a topic that is back, and for what
+the flow did not accept before."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +12,7 @@ from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
 from einmal.mirror_protocol.flow import Flow, NoticeKind
 from einmal.mirror_protocol.machine import MirrorMachine
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, RecordedPosition
+from einmal.mirror_protocol.replication_policy import NameFilter
 from einmal.mirror_protocol.scan import DataHeader, GroupCommit, Header, MarkerHeader
 from einmal.types import ProducerEpoch, ProducerId, ProducerIdAndEpoch, TopicPartition
 from tests.mirror_protocol.clusters import OFFSETS, ORDERS, Clusters
@@ -249,3 +253,51 @@ def test_a_group_whose_partition_is_gone_is_not_waited_for() -> None:
     mirror.wake()
     assert not mirror.recorded.refused
     assert mirror.machine.has_copied({ORDERS: 5, LARGE: 5, OFFSETS: 0})
+
+
+def test_groups_that_the_flow_accepts_from_now_on_need_not_commit_once_more() -> None:
+    mirror = Mirror(committed(0, "late", ORDERS, 3), committed(1, "early", ORDERS, 2))
+    every = mirror.flow
+    mirror.flow = replace(every, groups=NameFilter(("early",)))
+    mirror.start()
+    mirror.end()
+    mirror.flow = every
+    mirror.die_at(effects.CommitGroupOffsets, 1)
+    mirror.clusters.performed.clear()
+    mirror.start(aside=OFFSETS_TOPIC)
+    mirror.aside.clear()
+    mirror.wake()
+    assert mirror.translated("late", ORDERS) == [103]
+    assert mirror.translated("early", ORDERS) == [], "once is enough"
+    assert mirror.machine.has_copied({ORDERS: 5, LARGE: 5, OFFSETS: 2})
+    mirror.end()
+    mirror.clusters.performed.clear()
+    mirror.start()
+    assert "EndTxn" not in mirror.clusters.kinds(), "once is enough"
+
+
+def test_without_a_group_that_is_new_to_the_flow_its_filter_is_recorded() -> None:
+    mirror = Mirror(committed(0, "g", ORDERS, 3))
+    mirror.start()
+    mirror.end()
+    mirror.flow = replace(mirror.flow, groups=NameFilter(("g",)))
+    mirror.start()
+    assert mirror.recorded.groups == mirror.flow.groups
+    assert mirror.machine.has_copied({ORDERS: 5, LARGE: 5, OFFSETS: 1})
+
+
+def test_what_groups_commit_while_their_topic_does_not_match_is_translated_once_it_does() -> None:
+    mirror = Mirror(committed(0, "g", LARGE, 1))
+    every = mirror.flow
+    mirror.start()
+    mirror.end()
+    mirror.flow = replace(every, topics=NameFilter(("orders",)))
+    mirror.log += [committed(1, "g", LARGE, 4), committed(2, "g", ORDERS, 2)]
+    mirror.start()
+    mirror.end()
+    mirror.flow = every
+    mirror.start()
+    mirror.wake()
+    assert mirror.translated("g", LARGE)[-1] == 104
+    assert not mirror.recorded.aside
+    assert not mirror.recorded.gone

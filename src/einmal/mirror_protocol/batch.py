@@ -153,6 +153,8 @@ def advance(progress: MirrorProgress, cut: Cut, position: RecordedPosition, stag
     """The transaction that copies up to ``cut`` is committed."""
     progress.recorded = position
     progress.seen = {topic: dict(ends) for topic, ends in position.seen.items()}
+    if position.groups != progress.former_groups:
+        progress.former_groups = None
     progress.maps.update(staged.maps)
     progress.begun.clear()
     progress.groups = {key: dict(groups) for key, groups in staged.groups.items()}

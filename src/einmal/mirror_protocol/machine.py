@@ -77,6 +77,7 @@ from einmal.mirror_protocol.effects import (
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.offset_map import InvalidRun, OffsetMap
 from einmal.mirror_protocol.progress import OFFSETS_TOPIC, UNKNOWN, MirrorProgress, RecordedPosition
+from einmal.mirror_protocol.replication_policy import NameFilter
 from einmal.mirror_protocol.scan import (
     DataHeader,
     GroupCommit,
@@ -143,6 +144,7 @@ class MirrorMachine:
         self._committer = Committer(query, held)
         self._progress = MirrorProgress()
         self._notices: list[MirrorNotice] = []
+        self._groups = NameFilter(tuple(flow.groups.include), tuple(flow.groups.exclude))
         self._by_partition = flow.by_partition
         """As declared, or because the source's transactions cannot be read."""
         self._are_transactions_known = True
@@ -170,6 +172,7 @@ class MirrorMachine:
             self._has_looked
             and recorded.aside.keys() == self._aside.keys()
             and recorded.settings == self._settings
+            and (self._progress.former_groups is None or OFFSETS_TOPIC not in self._progress.topics)
             and (recorded.refused.keys() <= self._refused.keys() or OFFSETS_TOPIC in self._aside)
             and self._progress.has_copied(goal)
             and not self._passes(self._largest_cut())
@@ -223,6 +226,8 @@ class MirrorMachine:
             raise RunEnded(str(error), f"{self._flow.transactional_id!r} belongs to a pipeline: rename it") from error
         for topic, names in progress.recorded.settings.items():
             self._settings.setdefault(topic, names)
+        if progress.recorded.groups not in (None, self._groups):
+            progress.former_groups = progress.recorded.groups
         while True:
             try:
                 saved = (yield from self._ask(ReadMaps(), MapsRead)).maps
@@ -247,6 +252,7 @@ class MirrorMachine:
                 recorded = self._progress.recorded
                 are_known = recorded.refused == refusals(self._progress, cut, self._refused_now())
                 are_known &= recorded.settings == self._settings
+                are_known &= recorded.groups in (None, self._progress.groups_after(cut, self._groups))
                 is_same = are_known and recorded.aside.keys() == self._progress.aside_after(cut, self._aside).keys()
                 if is_same and not self._passes(cut):
                     return False
@@ -575,7 +581,9 @@ class MirrorMachine:
         are_ahead = all(progress.scans[partition].position <= end for partition, end in cut.items())
         assert are_ahead, "a cut below a position would record less than what is at the target"
         refused = self._refused_now()
-        position = progress.position_after(cut, self._aside, refusals(progress, cut, refused), self._settings)
+        position = progress.position_after(
+            cut, self._aside, refusals(progress, cut, refused), self._settings, self._groups
+        )
         batch = Batch(
             query_id=self._run_name,
             checkpoint=self._checkpoint,

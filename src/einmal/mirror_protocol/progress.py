@@ -2,6 +2,10 @@
 
 A commit record has two positions: offsets in the source, and the ids of the target's topics, which have none.
 
+What a flow accepts may change between two runs. What was committed in a topic that was not copied, or by a group that
+was not accepted, was passed without being translated. So the record has these topics and the filter of the groups, and
+``__consumer_offsets`` is read again for what the flow accepts since.
+
 An offset that a group commits names a topic, and not its id. When a topic was created again, the log of the groups'
 offsets still has some of the old topic. The coordinator deletes them (a tombstone for each) when it learns that the old
 topic is gone. So an offset before a tombstone is one of an old topic; and below the ends that ``__consumer_offsets``
@@ -21,6 +25,7 @@ from einmal.commit_protocol.positions import cluster_id, identity, topic_ids, to
 from einmal.mirror_protocol.cut import Cut
 from einmal.mirror_protocol.effects import GroupPosition, MapKey
 from einmal.mirror_protocol.offset_map import OffsetMap
+from einmal.mirror_protocol.replication_policy import NameFilter
 from einmal.mirror_protocol.scan import EpochSpan, PartitionScan
 from einmal.types import NO_LEADER_EPOCH, TopicPartition
 
@@ -34,6 +39,8 @@ _ASIDE: Final = "@aside="
 _REFUSED: Final = "@refused="
 _EPOCH: Final = "@epoch="
 _SETTINGS: Final = "@settings="
+_GONE: Final = "@gone="
+_GROUPS: Final = "@groups="
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,11 @@ class RecordedPosition:
     """The last leader epoch below each offset, where that is known. In the same way."""
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the settings that were copied, by the target's topic. In the same way."""
+    gone: frozenset[str] = frozenset()
+    """Topics that were copied before, and neither copied nor left out: they were deleted, or no longer matched. In the
+    same way."""
+    groups: NameFilter | None = None
+    """Groups whose offsets were translated, of what was read of ``OFFSETS_TOPIC``. In the same way."""
 
     @staticmethod
     def of(record: CommitRecord | None) -> RecordedPosition:
@@ -125,6 +137,7 @@ class RecordedPosition:
             if key.startswith(_SETTINGS)
             for topic, _, names in [key.removeprefix(_SETTINGS).partition("=")]
         }
+        groups = next((json.loads(key.removeprefix(_GROUPS)) for key in source if key.startswith(_GROUPS)), None)
         return RecordedPosition(
             cluster_id(source),
             cluster_id(target),
@@ -136,6 +149,8 @@ class RecordedPosition:
             refused,
             epochs,
             settings,
+            frozenset(key.removeprefix(_GONE) for key in source if key.startswith(_GONE)),
+            None if groups is None else NameFilter(*map(tuple, groups)),
         )
 
     def end(self) -> tuple[Any, Any]:
@@ -158,8 +173,12 @@ class RecordedPosition:
         settings: dict[str, dict[str, int]] = {
             f"{_SETTINGS}{topic}={','.join(names)}": {} for topic, names in sorted(self.settings.items())
         }
+        flow: dict[str, dict[str, int]] = {f"{_GONE}{topic}": {} for topic in sorted(self.gone)}
+        if self.groups is not None:
+            flow[_GROUPS + json.dumps([self.groups.include, self.groups.exclude])] = {}
+        known = identity(self.source_cluster, self.source_ids, {})
         return (
-            topics | identity(self.source_cluster, self.source_ids, {}) | seen | aside | refused | epochs | settings,
+            topics | known | seen | aside | refused | epochs | settings | flow,
             identity(self.target_cluster, self.target_ids, {}),
         )
 
@@ -190,6 +209,9 @@ class MirrorProgress:
     """The same for groups that the target had refused: the position from which each is read again."""
     behind: dict[TopicPartition, int] = field(default_factory=dict)
     """Where partitions have ended before their positions, of which no leader epoch is known."""
+    former_groups: NameFilter | None = None
+    """Groups whose offsets were translated by an earlier run; those of others that are behind ``passed`` are read
+    again. None: the flow accepts the same ones."""
     passed: dict[TopicPartition, int] = field(default_factory=dict)
     """Positions in ``__consumer_offsets`` before some were read again."""
 
@@ -216,6 +238,8 @@ class MirrorProgress:
     def is_old(self, scanned: TopicPartition, last_offset: int, group: str, topic: str) -> bool:
         """Whether a group's offset was passed before, and is only read again for the sake of others."""
         if last_offset >= self.passed.get(scanned, 0) or topic in self.returned:
+            return False
+        if self.former_groups is not None and not self.former_groups.accepts(group):
             return False
         position = self.returned_groups.get(group)
         return position is None or last_offset < position
@@ -277,11 +301,18 @@ class MirrorProgress:
 
     def aside_after(self, cut: Cut, aside: Mapping[str, str]) -> dict[str, str]:
         """Topics to record as left out: those whose groups' offsets are still to be read again are, too."""
-        is_passed = any(partition.topic == OFFSETS_TOPIC for partition in cut) and all(
+        unread = () if self._passes_all(cut) else self.returned & self.topics.keys()
+        return {**dict.fromkeys(unread, "The offsets of its groups are read again."), **aside}
+
+    def groups_after(self, cut: Cut, groups: NameFilter) -> NameFilter:
+        """Return whose offsets to record as translated. ``groups``: whose are now."""
+        return groups if self.former_groups is None or self._passes_all(cut) else self.former_groups
+
+    def _passes_all(self, cut: Cut) -> bool:
+        """Whether everything of ``OFFSETS_TOPIC`` that is to be read again is, once everything up to ``cut`` is."""
+        return any(partition.topic == OFFSETS_TOPIC for partition in cut) and all(
             cut.get(partition, UNKNOWN) >= end for partition, end in self.passed.items()
         )
-        unread = () if is_passed else self.returned & self.topics.keys()
-        return {**dict.fromkeys(unread, "The offsets of its groups are read again."), **aside}
 
     def is_read_again(self, group: str, cut: Cut) -> bool:
         """Whether everything that a refused group has committed is read again once everything up to ``cut`` is."""
@@ -305,6 +336,7 @@ class MirrorProgress:
         aside: Mapping[str, str],
         refused: Mapping[str, RefusedAt],
         settings: Mapping[str, tuple[str, ...]],
+        groups: NameFilter,
     ) -> RecordedPosition:
         """Return the position to record with a transaction that copies up to ``cut``. Topics that are gone keep their
         positions."""
@@ -338,6 +370,8 @@ class MirrorProgress:
             dict(refused),
             {**kept_epochs, **epochs},
             dict(settings),
+            frozenset(recorded.source_ids.keys() - sources.keys() - aside.keys() - {OFFSETS_TOPIC}),
+            self.groups_after(cut, groups),
         )
 
     def see(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -88,16 +88,20 @@ def adopt(
     progress.rescan()
     if now is None:
         progress.returned |= returned if OFFSETS_TOPIC in aside else set()
-    elif returned := returned | (progress.returned if is_back else set()):
+        return notices
+    returned |= progress.returned if is_back else set()
+    if returned or (before is None and progress.former_groups is not None):
         _read_offsets_again(progress, returned)
     return notices
 
 
 def _returned(progress: MirrorProgress, topics: dict[str, MirroredTopic]) -> Iterator[str]:
     """Topics whose groups may have committed offsets before the mirror has begun to copy them, or while they were left
-    out."""
+    out, or did not match."""
     recorded = progress.recorded
-    known = set(progress.topics) if progress.topics else recorded.source_ids.keys() - recorded.aside.keys()
+    known = set(progress.topics)
+    if not progress.topics:
+        known = recorded.source_ids.keys() - recorded.aside.keys() - recorded.gone
     for topic in topics.values():
         is_same = recorded.source_ids.get(topic.name, topic.source_id) == topic.source_id
         if topic.target and topic.name not in known and is_same:
