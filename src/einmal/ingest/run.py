@@ -153,6 +153,8 @@ class Ingest:
                 held = self._run_once(cluster, appender, held)
                 self.stop.wait(_PAUSES_S.after(self._restarts))
             if available_now:
+                for notice in self._source.unfinished():
+                    self._notify(notice)
                 self._refuse_what_is_set_aside()
         finally:
             self._has_ended.set()

@@ -129,6 +129,11 @@ class RecordSource(ABC):
         ``read`` has returned None. Each was reported."""
         return ()
 
+    def unfinished(self) -> Iterable[SourceNotice]:
+        """Return what exists and is not ingested because its end is missing, and was not reported: asked for where the
+        ingester ends now, instead of waiting for it."""
+        return ()
+
     def interrupt(self) -> None:
         """End what the source waits for, as the ingester is stopped: called by another thread, repeatedly until
         ``read`` or another method has raised SourceFailed or returned. Raises nothing."""

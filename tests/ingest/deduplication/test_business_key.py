@@ -21,7 +21,9 @@ def test_what_identifies_nothing_is_no_key(literal: str) -> None:
     assert key(literal) is None
 
 
-@pytest.mark.parametrize("value", [b"", b"id", b'{"id":1', b"[1]", b'{"ID":1}', b"\xff", b'{"id":nan}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "value", [b"", b"id", b'{"id":1', b"[1]", b'{"ID":1}', b"\xff", b'{"id":""}', b'{"id":nan}', b"[" * 100_000]
+)
 def test_a_value_that_is_no_object_with_the_field_has_no_key(value: bytes) -> None:
     assert KEY(None, value, ()) is None
 

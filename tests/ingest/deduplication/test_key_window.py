@@ -221,11 +221,12 @@ def test_timestamps_that_go_backwards_by_up_to_a_window_change_nothing(seed: int
         ("value.id", b'{"id": ' + b"9" * 10_000 + b"}", b"9" * 10_000),
         ("header:id", b"", b"second"),
         ("header:none", b"", None),
+        ("header:empty", b"", None),
         ("key", b"", b"k"),
     ],
 )
 def test_the_business_key_is_read_from_whatever_the_record_has(key: str, value: bytes, found: bytes | None) -> None:
-    headers = (Header("id", b"first"), Header("id", b"second"))
+    headers = (Header("id", b"first"), Header("id", b"second"), Header("empty", b""))
     assert key_of(Deduplicate(key, 1))(b"k", value, headers) == found
 
 

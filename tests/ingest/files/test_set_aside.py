@@ -353,3 +353,34 @@ def test_a_directory_that_is_not_there_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "missing" / "a.log").write_text("1\n")
     assert reader.read() == ["1"]
     assert reader.source.set_aside() == ()
+
+
+def test_a_last_line_without_a_line_feed_is_reported_once_nobody_writes_it_any_more(tmp_path: Path) -> None:
+    ended, old, new = (tmp_path / name for name in ("a", "b", "c"))
+    ended.write_bytes(b"1\n")
+    old.write_bytes(b"2\n34")
+    new.write_bytes(b"5\r6\r")
+    for path in (ended, old):
+        os.utime(path, (1, 1))
+    reader = Reader(tmp_path / "*")
+    assert sorted(reader.read()) == ["1", "2"]
+    (notice,) = reader.notices
+    assert (notice.kind, notice.subject) == ("unfinished line", str(old))
+    assert "last 2 bytes, from offset 2 on" in notice.text
+    assert [each.subject for each in reader.source.unfinished()] == [str(new)]
+    assert reader.read() == []
+    with old.open("ab") as file:
+        file.write(b"\n")
+    assert reader.read() == ["34"]
+    assert reader.kinds() == ["unfinished line"]
+    assert reader.source.set_aside() == ()
+    assert list(reader.source.unfinished()) == []
+
+
+def test_nuls_behind_the_last_line_are_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"1\n" + bytes(9))
+    os.utime(path, (1, 1))
+    reader = Reader(path)
+    assert reader.read() == ["1"]
+    assert reader.kinds() == []

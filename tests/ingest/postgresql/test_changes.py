@@ -120,6 +120,18 @@ def test_changes_of_each_kind_are_numbered_and_keyed() -> None:
     assert {value["transaction"]["id"] for value in values if value} == {"7:10"}
 
 
+def test_a_key_that_changes_its_sign_alone_is_another_record_key() -> None:
+    table = TABLE._replace(columns=(ID._replace(type_id=701), TABLE.columns[1]))
+    changes = (messages.insert(1, ["0", "v"]), messages.update(1, ["-0", "v"], key=["0", None]))
+    (found, _) = records(transaction(10, messages.relation(table), *changes))
+    assert [(each.key, each.value is None) for each in found] == [
+        (b'{"id":0.0}', False),
+        (b'{"id":0.0}', False),
+        (b'{"id":0.0}', True),
+        (b'{"id":-0.0}', False),
+    ]
+
+
 def test_a_table_without_its_declared_key_is_reported_once_until_it_has_it() -> None:
     announced = tables(Routing(prefix="shop", keys={"public.t": (("nr",),)}))
     named = RelationMessage(1, "public", "t", "d", (ID._replace(name="nr"), TABLE.columns[1]))

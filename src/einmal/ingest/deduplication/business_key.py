@@ -47,14 +47,17 @@ class Deduplicate:
 
 
 def key_of(declared: Deduplicate) -> KeyOf:
-    """Reads the business key as it is declared."""
+    """Reads the business key as it is declared. An empty one is none: all events that lack one would be duplicates of
+    each other."""
     if declared.key == "key":
-        return lambda key, value, headers: key
+        return lambda key, value, headers: key or None
     name = declared.key.partition(_HEADER if declared.key.startswith(_HEADER) else _FIELD)[2]
     if declared.key.startswith(_FIELD):
         return lambda key, value, headers: _field(value, name)
     # Kafka's own clients return the last of several headers with one name, too.
-    return lambda key, value, headers: next((header.value for header in reversed(headers) if header.key == name), None)
+    return lambda key, value, headers: (
+        next((header.value for header in reversed(headers) if header.key == name), None) or None
+    )
 
 
 class _Number(str):
@@ -62,8 +65,8 @@ class _Number(str):
 
 
 def _field(value: bytes, name: str) -> bytes | None:
-    """A number and the same digits as text are two keys. What Python and others write for "no number" is no key: all
-    events that lack one would be duplicates of each other."""
+    """A number and the same digits as text are two keys. What Python and others write for "no number" is no key, as an
+    empty text is."""
     try:
         document = json.loads(value, parse_int=_integer, parse_float=_decimal, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
@@ -71,7 +74,7 @@ def _field(value: bytes, name: str) -> bytes | None:
     field = document.get(name) if isinstance(document, dict) else None
     if isinstance(field, _Number):
         return field.encode()
-    return json.dumps(field).encode() if isinstance(field, str | bool) else None
+    return json.dumps(field).encode() if isinstance(field, bool) or (isinstance(field, str) and field) else None
 
 
 def _integer(digits: str) -> _Number:

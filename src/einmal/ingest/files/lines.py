@@ -41,11 +41,13 @@ class FileRead(NamedTuple):
 
 
 class _Stuck(NamedTuple):
-    """Nothing follows an offset of a file as it was in a state. ``aside``: not before a human has done something."""
+    """Nothing follows an offset of a file as it was in a state. ``aside``: not before a human has done something;
+    ``unfinished``: what follows is no whole line."""
 
     offset: int
     version: FileState
-    aside: SourceNotice | None
+    aside: SourceNotice | None = None
+    unfinished: SourceNotice | None = None
 
 
 class _Search(NamedTuple):
@@ -86,6 +88,14 @@ class LineReader:
     def aside(self) -> list[SourceNotice]:
         """Return why files are read no further."""
         return [stuck.aside for stuck in self._stuck.values() if stuck.aside is not None]
+
+    def unfinished(self) -> dict[FileKey, tuple[SourceNotice, int]]:
+        """Return the files whose last line has no line feed, and when they were written last, in ns."""
+        return {
+            key: (stuck.unfinished, stuck.version.modified)
+            for key, stuck in self._stuck.items()
+            if stuck.unfinished is not None
+        }
 
     def is_stuck(self, file: TrackedFile, version: FileState) -> bool:
         known = self._stuck.get(file.key)
@@ -137,8 +147,12 @@ class LineReader:
         whole = len(data) if is_last else data.rfind(b"\n") + 1
         if whole == 0:
             if len(data) <= self._line_bytes:
-                # A hole is not searched again before more follows.
-                return FileRead(file) if begin == search.offset else self._stick(file, version)
+                # Nor is a hole searched again before more follows.
+                read = self._stick(file, version)
+                if leading_nuls(data) < len(data) and content.links():
+                    unfinished = _unfinished(file.path, begin, len(data))
+                    self._stuck[file.key] = self._stuck[file.key]._replace(unfinished=unfinished)
+                return read
             if not self._is_as_stored and leading_nuls(data) == len(data):
                 return self._stick(file, version)
             if not self._skips_long_lines:
@@ -269,6 +283,14 @@ def _long_lines(data: bytes, most: int) -> Iterator[tuple[int, int]]:
             end = len(data) if end < 0 else end
             yield begin, end - begin
         begin = end + 1
+
+
+def _unfinished(path: str, begin: int, length: int) -> SourceNotice:
+    text = (
+        f"ends in no line feed: its last {length} bytes, from offset {begin} on, wait for the rest of their line; if "
+        "nothing follows, end it with a line feed"
+    )
+    return file_notice("unfinished line", path, text)
 
 
 def file_notice(kind: str, path: str, text: str) -> SourceNotice:

@@ -49,7 +49,8 @@ _LOOKS: Final = 2
 class FileLook:
     """``tracked``: the files as they are after ``pieces``; ``is_settled``: nothing was left to the next look;
     ``is_unfinished``: large files take several looks; ``left``: files whose lines do not count, because something
-    changed meanwhile; ``aside``: what will not be read before a human has done something."""
+    changed meanwhile; ``aside``: what will not be read before a human has done something; ``unfinished``: files whose
+    last line has no line feed, and when they were written last, in ns."""
 
     notices: list[SourceNotice]
     aside: list[SourceNotice]
@@ -58,6 +59,7 @@ class FileLook:
     is_settled: bool = True
     is_unfinished: bool = False
     left: list[str] = field(default_factory=list)
+    unfinished: dict[FileKey, tuple[SourceNotice, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class FileReader:
         look.is_settled = not (settling.left or self._counts or scan.is_unfinished or scan.is_arriving)
         self._lines.forget(reads, settling.left)
         look.aside += self._lines.aside()
+        look.unfinished = self._lines.unfinished()
         self._scanner.forget(look.tracked, scan)
         return look
 

@@ -28,6 +28,8 @@ _IDLE_LOOKS: Final = 2
 _LOOK_S: Final = 0.05
 """Between two looks that find nothing."""
 _UNSETTLED_S: Final = 2.0
+_REST_NS: Final = 60_000_000_000
+"""Since the last write to a file: until it is reported that its last line has no line feed."""
 _UNSETTLED_LOOKS: Final = 10
 """Without a line that counts, while files change all the time: until nothing is new."""
 
@@ -65,6 +67,10 @@ class FilesSource(RecordSource):
         self._aside: Sequence[SourceNotice] = ()
         self._changing: set[str] = set()
         """Files that were reported, because their lines do not count."""
+        self._unfinished: dict[FileKey, tuple[SourceNotice, int]] = {}
+        """See ``FileLook``, in the last look."""
+        self._reported: set[FileKey] = set()
+        """Files that were reported, because their last line has no line feed. Once: writers may have buffers."""
 
     def origin(self) -> str:
         return f"files in {self._base}"
@@ -81,7 +87,7 @@ class FilesSource(RecordSource):
         while True:
             look = self._reader.look(tracked)
             yield from look.notices
-            tracked, self._aside = look.tracked, tuple(look.aside)
+            tracked, self._aside, self._unfinished = look.tracked, tuple(look.aside), look.unfinished
             idle, unsettled = (idle + 1, 0) if look.is_settled and not look.pieces else (0, unsettled + 1)
             # Names are recorded even where nothing was read: the next rotation starts from them.
             state = _recorded(tracked)
@@ -94,6 +100,7 @@ class FilesSource(RecordSource):
                 unsettled, since = 0, time.monotonic()
             elif idle >= _IDLE_LOOKS or (unsettled >= _UNSETTLED_LOOKS and time.monotonic() - since >= _UNSETTLED_S):
                 yield from self._report_changing(look.left)
+                yield from self._report_unfinished(_REST_NS)
                 yield None
                 unsettled, since = 0, time.monotonic()
             else:
@@ -101,6 +108,9 @@ class FilesSource(RecordSource):
 
     def set_aside(self) -> Sequence[SourceNotice]:
         return self._aside
+
+    def unfinished(self) -> Iterator[SourceNotice]:
+        return self._report_unfinished(0)
 
     def close(self) -> None:
         self._reader.close()
@@ -111,6 +121,14 @@ class FilesSource(RecordSource):
         self._aside = (*self._aside, *notices.values())
         yield from (notice for path, notice in notices.items() if path not in self._changing)
         self._changing = set(paths)
+
+    def _report_unfinished(self, rest_ns: int) -> Iterator[SourceNotice]:
+        """Report files that were not written for so long. A time in the future is not that of a write."""
+        now = time.time_ns()
+        for key, (notice, modified) in self._unfinished.items():
+            if key not in self._reported and abs(now - modified) >= rest_ns:
+                self._reported.add(key)
+                yield notice
 
     def _records(self, pieces: list[FilePiece]) -> Iterator[IngestRecord]:
         for path, first_path, offset, data in pieces:

@@ -149,7 +149,8 @@ class ChangeStream:
         new = change.new if before is None else _completed(change.new, before)
         old_key = None if before is None else table.key_of(before)
         new_key = table.key_of(new)
-        if before is None or old_key == new_key:
+        # As text: 0.0 and -0.0 are equal, and two keys of the topic.
+        if before is None or encoded(old_key) == encoded(new_key):
             yield self._record(table, lsn, "u", new, self._before(table, change), new)
             return
         yield from self._deleted(table, lsn, change, (Header(NEW_KEY_HEADER, encoded(new_key)),))
