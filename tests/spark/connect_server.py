@@ -1,6 +1,7 @@
-"""A server of Spark Connect, as a process of the tests: what another machine would be, on loopback, in plaintext.
+"""A server of Spark Connect, as a process of the tests: what another machine would be, on loopback.
 
-The server has einmal and its own Python workers. It speaks no TLS: that is a proxy's, in front of it.
+The server has einmal and its own Python workers. It asks for a token, and speaks no TLS: that is a proxy's, in front of
+it (``tls_proxy``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.ports import loopback_ports
 _READY: Final = re.compile(r"Spark Connect server started at")
 _READY_S: Final = 300.0
 _POLL_S: Final = 0.1
+TOKEN: Final = "secret-of-the-tests"
 _HOOKS: Final = Path(__file__).parent / "programs" / "hold_writers"
 
 
@@ -36,11 +38,15 @@ class ConnectServer:
         self._directory = directory
         self._held = held
         self._process: subprocess.Popen[bytes] | None = None
-        (self._port,) = loopback_ports(1)
+        (self.port,) = loopback_ports(1)
 
     @property
     def url(self) -> str:
-        return f"sc://127.0.0.1:{self._port}"
+        """In plaintext, which PySpark lets a token have only where the host is named so."""
+        return f"sc://localhost:{self.port}/;token={TOKEN}"
+
+    def url_behind(self, proxy_port: int) -> str:
+        return f"sc://localhost:{proxy_port}/;use_ssl=true;token={TOKEN}"
 
     def __enter__(self) -> ConnectServer:
         use_java(vector_module=False)
@@ -48,7 +54,7 @@ class ConnectServer:
         jars = ",".join(map(str, (home / "jars").glob("spark-connect_*.jar")))
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": self._port,
+            "spark.connect.grpc.binding.port": self.port,
             "spark.driver.host": "127.0.0.1",
             "spark.local.dir": self._directory,
             "spark.sql.warehouse.dir": self._directory / "warehouse",
@@ -65,6 +71,7 @@ class ConnectServer:
             paths.insert(0, str(_HOOKS))
             environment["EINMAL_HOLD"] = str(self._held)
         environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
+        environment["SPARK_CONNECT_AUTHENTICATETOKEN"] = TOKEN
         with (self._directory / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, jars],

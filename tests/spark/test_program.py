@@ -93,6 +93,13 @@ def test_a_file_that_declares_nothing_is_a_whole_program_and_is_not_run_to_find_
     assert kind_of(written(tmp_path, ".py", "raise SystemExit('it was run')\n")) is ProgramKind.WHOLE
 
 
+def test_a_project_of_declarative_pipelines_is_left_to_sparks_command(tmp_path: Path) -> None:
+    with pytest.raises(
+        DeclarationError, match=r"run by Spark\nhint: spark-pipelines run --spec .*exactly_once_v2, .*state"
+    ):
+        kind_of(written(tmp_path, ".yml", "name: orders\n"))
+
+
 @pytest.mark.parametrize(
     ("line", "decorator"),
     [

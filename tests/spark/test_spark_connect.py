@@ -7,6 +7,9 @@ raises what a Connect session raises; with it, on a server.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -20,15 +23,21 @@ from pyspark.sql import DataFrame
 
 from einmal.chaos.waiting import holds_within
 from einmal.spark import PipelineRefused, decode, register, session, write, write_stream
+from tests.examples.stranger import blocks
+from tests.security.certificates import Authority
+from tests.spark.connect_server import TOKEN, ConnectServer
 from tests.spark.pipelines import BATCH, Pipeline, format_writer
+from tests.spark.tls_proxy import TlsProxy
 from tests.spark.topics import commit_record, create, fill, numbers
 from tests.suite.patience import patient
 from tests.suite.shared import unique
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSparkSession
 
 _REACHED_S = 100.0
+_PROGRAM_S = 120.0
 JSON = {"value.format": "json", "value.schema": "number int"}
 
 
@@ -69,32 +78,38 @@ def assert_only_read(batch: DataFrame, stream: DataFrame) -> None:
 # --- on a server ----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def connected(directory: Path, held: Path | None = None) -> Iterator[SparkSession]:
-    """A session on a server of its own, which is killed at the end."""
+def remote_session(url: str) -> ConnectSparkSession:
+    """Not of ``pyspark.sql.SparkSession.builder``, which makes one kind of session in a process."""
     from pyspark.sql.connect.session import SparkSession as ConnectSparkSession
 
-    from tests.spark.connect_server import ConnectServer
+    return ConnectSparkSession.builder.remote(url).create()
 
-    directory.mkdir(exist_ok=True)
+
+@contextmanager
+def held_session(directory: Path, held: Path) -> Iterator[SparkSession]:
+    """A session on a server of its own, which is killed at the end."""
+    directory.mkdir()
     with ConnectServer(directory, held) as server:
-        # Not of ``pyspark.sql.SparkSession.builder``, which makes one kind of session in a process.
-        remote = ConnectSparkSession.builder.remote(server.url).create()
+        remote = remote_session(server.url)
         yield cast("SparkSession", remote)
-        if held is None:
-            remote.stop()
-        else:
-            # Of a server that is held, or dead, nobody releases the session: that is tried for ten minutes.
-            remote.client.close()
+        # Of a server that is held, or dead, nobody releases the session: that is tried for ten minutes.
+        remote.client.close()
 
 
 @pytest.fixture(scope="module")
-def connect(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     """After the classic session: grpc's threads hold what a JVM that is started later would need."""
     if find_spec("grpc") is None:
         pytest.skip("the client of Spark Connect needs grpcio: pip install 'pyspark[connect]'")
-    with connected(tmp_path_factory.mktemp("connect")) as remote:
-        yield remote
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def connect(server: ConnectServer) -> Iterator[SparkSession]:
+    remote = remote_session(server.url)
+    yield cast("SparkSession", remote)
+    remote.stop()
 
 
 @pytest.mark.spark
@@ -158,15 +173,58 @@ def test_a_stream_over_connect_whose_server_is_killed_twice_is_written_once(
     for moment, committed in (("written", BATCH), ("answered", 2 * BATCH)):
         reached = holds / f"{pipeline.name}.reached"
         (holds / pipeline.name).write_text(f"{moment} 2")
-        with connected(tmp_path / moment, holds) as remote:
+        with held_session(tmp_path / moment, holds) as remote:
             query = format_writer(pipeline, remote).start()
             assert holds_within(patient(_REACHED_S), reached.exists), query.exception()
         reached.unlink()
         assert numbers(bootstrap, pipeline.topic) == list(range(committed))
     (holds / pipeline.name).unlink()
-    with connected(tmp_path / "last", holds) as remote:
+    with held_session(tmp_path / "last", holds) as remote:
         format_writer(pipeline, remote).start().awaitTermination()
     assert numbers(bootstrap, pipeline.topic) == list(range(3 * BATCH))
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_the_program_of_the_page_writes_once_through_a_proxy_with_tls_and_with_the_token_only(
+    server: ConnectServer, bootstrap: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(bootstrap, str(tmp_path), unique("connect"))
+    create(bootstrap, pipeline.source_topic, pipeline.topic)
+    authority = Authority()
+    environment = os.environ | {
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.write(tmp_path / "ca.pem")),
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
+    }
+    with TlsProxy(server.port, authority.issue(tmp_path, "proxy")) as proxy:
+        program = tmp_path / "upper.py"
+        program.write_text(page_program(f"sc://localhost:{proxy.port}/;use_ssl=true", pipeline))
+        for more in (range(20), range(20, 30)):
+            fill(bootstrap, pipeline.source_topic, more)
+            run = [sys.executable, str(program)]
+            done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=patient(_PROGRAM_S))
+            assert done.returncode == 0, done.stderr
+        assert proxy.handshakes >= 2
+    assert numbers(bootstrap, pipeline.topic, committed=False) == list(range(30))
+    with pytest.raises(PySparkException, match="UNAUTHENTICATED"):
+        remote_session(f"sc://127.0.0.1:{server.port}").range(1).collect()
+
+
+def page_program(url: str, pipeline: Pipeline) -> str:
+    """The program of docs/spark-connect.md, with names of its own."""
+    ((_, text),) = [block for block in blocks("spark-connect.md", "Run a program") if block[0] == "python"]
+    own = {
+        "sc://localhost:15002": url,
+        "127.0.0.1:9092": pipeline.bootstrap,
+        '"orders-upper"': f'"{pipeline.name}"',
+        f'"topic", "{pipeline.name}"': f'"topic", "{pipeline.topic}"',
+        '"orders"': f'"{pipeline.source_topic}"',
+        "/var/tmp/checkpoints/orders-upper": str(pipeline.checkpoint),
+    }
+    for theirs, mine in own.items():
+        assert theirs in text, theirs
+        text = text.replace(theirs, mine)
+    return text
 
 
 @pytest.mark.spark

@@ -32,6 +32,7 @@ from einmal.spark.api.shared_view import SharedView, needed_behind, shared_view
 from einmal.spark.api.sink import StreamWriter, write_stream
 from einmal.spark.api.sink_rows import combined
 from einmal.spark.decoding.decode import decode
+from einmal.spark.writer.handover import STATE_CAVEAT
 
 Function = Callable[..., Any]
 
@@ -69,6 +70,14 @@ class ProgramKind(StrEnum):
 
 def kind_of(path: Path) -> ProgramKind:
     """Return the kind of a file, from its text. Raises DeclarationError, OSError."""
+    if path.suffix in (".yml", ".yaml"):
+        raise DeclarationError(
+            [
+                f"{path} is no declaration of einmal's: projects of declarative pipelines are run by Spark\n"
+                f'hint: spark-pipelines run --spec {path}; a flow into a sink of format("einmal") is exactly_once_v2, '
+                f"with one limit. {STATE_CAVEAT}"
+            ]
+        )
     if path.suffix not in (".toml", ".py"):
         raise DeclarationError([f"{path} is neither a .toml nor a .py file"])
     try:
