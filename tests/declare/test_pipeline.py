@@ -265,6 +265,14 @@ def test_a_pipeline_with_a_transactional_id_has_that_name(guarantee: str) -> Non
     assert declared(head + SOURCE + SINK).name == "orders-by-day"
 
 
+def test_the_transactional_id_may_have_the_prefix_of_the_clients_settings() -> None:
+    """The records of several databases are named by it."""
+    prefixed = HEAD.replace("transactional.id", "kafka.transactional.id")
+    assert declared(prefixed + SOURCE + SINK) == declared(HEAD + SOURCE + SINK)
+    twice = HEAD + 'kafka.transactional.id = "paid"\n' + SOURCE + SINK
+    assert any('"transactional.id" is set twice' in problem for problem in problems(twice))
+
+
 @pytest.mark.parametrize("value", ['["a", "b"]', "2026-01-01", "12:00:00", "2026-01-01T00:00:00Z"])
 @pytest.mark.parametrize("where", ["top", "source"])
 def test_a_value_that_is_no_text_of_an_option_is_refused(value: str, where: str) -> None:

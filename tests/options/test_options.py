@@ -95,6 +95,8 @@ def test_kafka_settings_are_passed_on_without_their_prefix() -> None:
         (SOURCE | {"startingOffsets": '{"a":{"0":Infinity}}'}, "earliest or latest"),
         (SOURCE | {"startingOffsets": '{"a":{"0":true}}'}, "earliest or latest"),
         (SOURCE | {"startingOffsets": '{"a":{"0_1":5}}'}, "earliest or latest"),
+        (SOURCE | {"startingOffsets": '{"a":{"0":1,"0":5}}'}, "'0' is there twice in"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t":[0],"t":[1]}'}, "'t' is there twice in"),
         (SOURCE | {"startingOffsetsByTimestamp": '{"a":{"0":1e400}}'}, "JSON of times in ms"),
         (SOURCE | {"startingOffsets": '{"a":{"0":-3}}'}, "at least -2.*\n.*-2 stands for earliest"),
         (SOURCE | {"startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "JSON of times in ms, with numbers of at least 0"),
@@ -266,6 +268,13 @@ def test_the_transactional_id_may_have_kafkas_prefix() -> None:
     assert "transactional.id" not in options.client
 
 
+def test_a_client_setting_that_is_none_is_not_set() -> None:
+    """As of ``os.environ.get``: it is no password that reads None."""
+    none = dict.fromkeys(("kafka.sasl.password", "kafka.client.id"))
+    assert sink_options(SINK | none).client == sink_options(SINK).client
+    assert source_options(SOURCE | none, streaming=True).client == source_options(SOURCE, streaming=True).client
+
+
 def test_at_least_once_needs_no_transactional_id() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "checkpointLocation": "/c", "processing.guarantee": AT_LEAST_ONCE}
     assert sink_options(given).transactional_id is None
@@ -279,6 +288,7 @@ def test_at_least_once_needs_no_transactional_id() -> None:
         (SINK | {"processing.guarantee": "exactly_once"}, "has been retired"),
         (SINK | {"processing_guarantee": "exactly_once_beta"}, "has been retired"),
         (SINK | {"transactional_id": "x"}, '"transactional.id" is set twice'),
+        (SINK | {"kafka.transactional.id": "x"}, '"kafka.transactional.id" are one, and have two values'),
         (SINK | {"processing.guarantee": "twice"}, "exactly_once_v2, at_least_once, at_most_once"),
         (SINK | {"topics": "x"}, 'did you mean "topic"'),
         (SINK | {"topic": ""}, '"topic" is empty'),

@@ -57,7 +57,7 @@ def test_logical_types_are_sparks_types() -> None:
     }
     schema = AvroSchema(record(*({"name": name, "type": kind} for name, kind in kinds.items())))
     assert schema.column.ddl == (
-        "struct<`d`:date,`t`:timestamp,`n`:decimal(9,2),`u`:string,`e`:string,`f`:binary,`m`:map<string,int>,`o`:string>"
+        "struct<`d`:date,`t`:timestamp_ltz,`n`:decimal(9,2),`u`:string,`e`:string,`f`:binary,`m`:map<string,int>,`o`:string>"
     )
 
 

@@ -53,7 +53,7 @@ DECODER = JsonDecoder(json.dumps(SCHEMA))
 
 def test_columns_have_sparks_types_and_a_recursive_part_is_text() -> None:
     assert DECODER.ddl == (
-        "struct<`id`:bigint,`name`:string,`at`:timestamp,`tags`:array<string>,`rates`:map<string,double>,"
+        "struct<`id`:bigint,`name`:string,`at`:timestamp_ltz,`tags`:array<string>,`rates`:map<string,double>,"
         "`place`:struct<`x`:double,`inner`:string>,`any`:string>"
     )
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from einmal.spark.api.shared_view import needed_behind, shared_view
 from einmal.spark.declare.plan import plan_facts
 
 pytestmark = pytest.mark.spark
@@ -68,3 +69,37 @@ def test_relations_that_do_not_stream_are_named_wherever_they_are(
         "WITH known_too AS (SELECT * FROM known) SELECT n.value FROM numbers n JOIN known_too USING (value)",
     ):
         assert plan_facts(spark.sql(query)).static == ("parquet",), query
+
+
+@pytest.mark.parametrize(
+    ("sql", "shared"),
+    [
+        ("SELECT value + 1 AS value FROM kept WHERE value > 1", "kept"),
+        ("WITH numbers AS (SELECT value FROM kept) SELECT * FROM numbers UNION ALL SELECT * FROM numbers", "kept"),
+        ("SELECT value FROM (SELECT value, count(*) FROM kept GROUP BY value) AS kept", None),
+        ("WITH kept AS (SELECT max(value) AS value FROM numbers) SELECT * FROM kept", None),
+        ("SELECT kept.value FROM numbers AS kept", "numbers"),
+        ("SELECT row_number() OVER (PARTITION BY value ORDER BY timestamp) AS value FROM kept", None),
+        ("SELECT value FROM kept INTERSECT SELECT 1", None),
+        ("SELECT value FROM kept EXCEPT SELECT 1", None),
+        ("SELECT value FROM kept EXCEPT ALL SELECT 1", None),
+        ("SELECT value FROM kept ORDER BY value", "kept"),
+    ],
+)
+def test_sinks_share_the_last_view_behind_which_each_batch_has_all_its_rows(
+    stream: DataFrame, spark: SparkSession, sql: str, shared: str | None
+) -> None:
+    """Whatever words the queries use for aliases."""
+    frames = {"numbers": stream}
+    for name, query in {"kept": "SELECT * FROM numbers WHERE value > 0", "made": sql}.items():
+        frames[list(frames)[-1]].createOrReplaceTempView(list(frames)[-1])
+        frames[name] = spark.sql(query)
+    assert shared_view(frames, ["kept", "made"]) == shared
+    if shared is not None:
+        assert needed_behind(shared, frames, ["kept", "made"]) - {shared} == {"made", "kept"} - {shared}
+
+
+@pytest.mark.parametrize("of_all", ["", " ALL"])
+def test_the_rows_that_another_relation_lacks_keep_state(stream: DataFrame, spark: SparkSession, of_all: str) -> None:
+    stream.createOrReplaceTempView("numbers")
+    assert plan_facts(spark.sql(f"SELECT value FROM numbers EXCEPT{of_all} SELECT 1")).stateful == ("except",)

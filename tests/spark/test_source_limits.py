@@ -217,6 +217,9 @@ def test_columns_that_the_source_does_not_have_are_refused_before_any_task(boots
                 asked.reader(schema)
             with pytest.raises(OptionError, match=r"the columns of this source are key binary, "):
                 asked.streamReader(schema)
+    without_nulls = StructType([*StructType().add("key", "binary", False), *COLUMNS.fields[1:]])
+    with pytest.raises(OptionError, match=r"cannot be NOT NULL"):
+        source.reader(without_nulls)
 
 
 def test_a_partition_without_an_end_is_named_with_the_numbers_that_an_end_can_have(bootstrap: str) -> None:

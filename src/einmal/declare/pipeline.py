@@ -192,7 +192,7 @@ def _declare(
         if not isinstance(table, Mapping):
             raise DeclarationError([f"{name} is a table of named tables\nhint: [{name}.orders]"])
     others = {name: value for name, value in document.items() if name not in (*_TABLES, _INGESTERS)}
-    top = _overridden(_top(others, problems), dotted(overrides))
+    top = _overridden(_top(others, problems), dotted(overrides, prefixed=True))
     refuse_unknown("", top, (*_TOP, *_TABLES, *({ADOPT} & {*overrides})), problems, free=_FREE)
     common = {name: as_text(value) for name, value in top.items() if name.startswith("kafka.")}
     sources = [_source(name, table, common, problems) for name, table in tables["sources"].items()]
@@ -279,7 +279,7 @@ def _top(others: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
             f"hint: einmal run FILE -X {ADOPT}=true"
         )
     try:
-        return dotted(top)
+        return dotted(top, prefixed=True)
     except OptionError as error:
         problems.append(str(error))
         return {}

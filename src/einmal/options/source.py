@@ -208,13 +208,29 @@ def _by_partition(text: str, what: str, least: int) -> Offsets:
     try:
         given = {
             topic: {_whole(partition): _whole(number) for partition, number in partitions.items()}
-            for topic, partitions in json.loads(text).items()
+            for topic, partitions in _json(text).items()
         }
+    except OptionError:
+        raise
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionError(f'{what} such as {{"topic":{{"0":23,"1":{least}}}}}, not {text!r}') from error
     if any(number < least for numbers in given.values() for number in numbers.values()):
         raise OptionError(f"{what}, with numbers of at least {least}, not {text!r}{_SPECIAL[least]}")
     return given
+
+
+def _json(text: str) -> Any:
+    """Raises ValueError; OptionError for an object that has a name twice: only one of the two values would count."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        chosen = dict(pairs)
+        if len(chosen) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise OptionError(f"{twice!r} is there twice in {text!r}\nhint: leave one out")
+        return chosen
+
+    return json.loads(text, object_pairs_hook=once)
 
 
 _SPECIAL: Final = {
@@ -291,9 +307,11 @@ def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
     if text is None or not text.strip():
         return ()
     try:
-        chosen = json.loads(text)
+        chosen = _json(text)
         if not all(isinstance(indexes, list) for indexes in chosen.values()):
             raise ValueError(text)
         return tuple(sorted(TopicPartition(topic, _whole(index)) for topic in chosen for index in chosen[topic]))
+    except OptionError:
+        raise
     except (ValueError, TypeError, AttributeError) as error:
         raise OptionError(f'option "assign" is JSON such as {{"topic":[0,1]}}, not {text!r}') from error

@@ -30,13 +30,16 @@ def client_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 _DOTTED: Final = {"transactional_id": "transactional.id", "processing_guarantee": "processing.guarantee"}
+_PREFIXED: Final = {"kafka.transactional.id": "transactional.id"}
 
 
-def dotted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options under Kafka's names where they have those of Python's keywords. Raises OptionError."""
+def dotted(given: Mapping[str, Any], *, prefixed: bool = False) -> dict[str, Any]:
+    """The options under Kafka's names where they have those of Python's keywords; with ``prefixed`` also the
+    transactional.id, where it has the prefix of the client's settings. Raises OptionError."""
+    names = _DOTTED | _PREFIXED if prefixed else _DOTTED
     result: dict[str, Any] = {}
     for name, value in given.items():
-        known = _DOTTED.get(name, name)
+        known = names.get(name, name)
         if known in result:
             raise OptionError(f'option "{known}" is set twice\nhint: "{name}" is the same option: leave one out')
         result[known] = value
@@ -86,8 +89,13 @@ class Options:
 
     def client(self, kind: Kind) -> ClientOptions:
         """The ``kafka.*`` options, and the transactional.id if it is set. Raises OptionError."""
-        settings = client_settings({name: str(value) for name, (_, value) in self._given.items()})
+        settings = client_settings({name: str(value) for name, (_, value) in self._given.items() if value is not None})
         if kind is ProducerSettings and (transactional_id := self.text("transactional.id")):
+            if settings.get("transactional.id", transactional_id) != transactional_id:
+                raise OptionError(
+                    'options "transactional.id" and "kafka.transactional.id" are one, and have two values\n'
+                    "hint: leave one out"
+                )
             settings["transactional.id"] = transactional_id
         try:
             return client_options(kind, settings)

@@ -292,7 +292,8 @@ FLOAT: Final = scalar("float", _float)
 DOUBLE: Final = scalar("double", _float)
 STRING: Final = scalar("string", _string)
 BINARY: Final = scalar("binary", _exactly(bytes))
-TIMESTAMP: Final = scalar("timestamp", _timestamp)
+# The short name is one without a zone under spark.sql.timestampType=TIMESTAMP_NTZ.
+TIMESTAMP: Final = scalar("timestamp_ltz", _timestamp)
 DATE: Final = scalar("date", _date)
 JSON_TEXT: Final = scalar("string", _json_text)
 """Column of values that have no type of their own in Spark, as JSON."""

@@ -24,6 +24,7 @@ from einmal.schemas.columns import (
     DATE,
     INT,
     STRING,
+    TIMESTAMP,
     ColumnType,
     Convert,
     Unknown,
@@ -201,6 +202,6 @@ _TYPES: Final[Mapping[str, ColumnType]] = {
     "string": STRING,
     "binary": scalar("binary", _binary),
     "date": DATE,
-    "timestamp": scalar("timestamp", _timestamp),
+    "timestamp": scalar(TIMESTAMP.ddl, _timestamp),
     "timestamp_ntz": scalar("timestamp_ntz", _local_timestamp),
 }

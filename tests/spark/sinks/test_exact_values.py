@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,15 +13,18 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
+from einmal.sinks.batch_rows import Selected
 from einmal.sinks.commit_point import SinkFailed
 from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.sinks.frame_rows import FrameRows
+from einmal.spark.sinks.part import Part, in_one_column
 from einmal.testing.sinks.driving import RunUnderTest
 from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, OwnHooks, SQLiteHooks, table_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 NAME = "values"
+ODD_NAMES = ["a.b", "a`b", "`a`", "*", "a", "%s"]
 
 
 def staged(hooks: OwnHooks, location: Path, frame: DataFrame) -> RunUnderTest:
@@ -109,12 +113,43 @@ def test_timestamps_of_any_session_time_zone_are_in_utc_in_iceberg(tmp_path: Pat
     assert row["at"].isoformat() == "2026-03-29T01:30:00+00:00"
 
 
+def test_json_has_times_and_keys_of_maps_as_text_in_any_time_zone(spark: SparkSession) -> None:
+    at = "TIMESTAMP'1800-01-01 00:00:00Z'"
+    frame = spark.sql(
+        f"SELECT named_struct('a.b', map(X'00ff', {at}), 'days', array(map(DATE'2026-01-02', map('k', {at}))), "
+        f"'at', map({at}, 1), 'local', map(TIMESTAMP_NTZ'2026-01-02 03:04:05.000006', 1), 'none', CAST(NULL AS "
+        "MAP<DATE, INT>), 'parts', map(struct(1 AS a, X'01' AS b), 1), 'number', map(2, true)) AS v"
+    )
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Amsterdam")
+    try:
+        [(text,)] = FrameRows(frame).select([Selected("json", "v", as_json=True)]).frame.collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert json.loads(text) == {
+        "a.b": {"AP8=": "1800-01-01T00:00:00.000000Z"},
+        "days": [{"2026-01-02": {"k": "1800-01-01T00:00:00.000000Z"}}],
+        "at": {"1800-01-01T00:00:00.000000Z": 1},
+        "local": {"2026-01-02T03:04:05.000006": 1},
+        "none": None,
+        "parts": {'{"a":1,"b":"AQ=="}': 1},
+        "number": {"2": True},
+    }
+
+
+def test_columns_of_any_name_go_beside_the_rows_of_other_sinks(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(1).selectExpr(*(f"id AS `{name.replace('`', '``')}`" for name in ODD_NAMES))
+    part = Part(SQLiteHooks().sink(tmp_path), "rows")
+    together = in_one_column(frame, "rows")
+    assert part.rows(together).columns == part.schema(together.schema).names == ODD_NAMES
+
+
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("hooks", [SQLiteHooks(), DeltaHooks()], ids=["sqlite", "delta"])
 def test_columns_whose_names_spark_reads_as_sql_come_through_its_tasks(
     tmp_path: Path, spark: SparkSession, hooks: OwnHooks
 ) -> None:
-    names = ["a.b", "a`b", "`a`", "*", "a", "%s"]
+    names = ODD_NAMES
     schema = StructType([StructField(name, LongType()) for name in names])
     write(hooks, tmp_path, spark.createDataFrame([tuple(range(len(names)))], schema))
     if hooks.kind == "sqlite":

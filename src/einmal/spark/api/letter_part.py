@@ -21,7 +21,7 @@ from einmal.schemas.settings import TOLERANCE
 from einmal.spark.decoding.decode import DecodedSource
 from einmal.spark.decoding.rows import LETTER_SCHEMA
 from einmal.spark.sinks.kafka.sink import KafkaFrameSink
-from einmal.spark.sinks.part import Part
+from einmal.spark.sinks.part import Part, in_one_column
 from einmal.spark.sinks.rejected_letters import RejectedLetters, RejectingSink
 from einmal.spark.sinks.two_phase import FrameTwoPhaseSink
 from einmal.spark.source.source import KafkaDataSource
@@ -63,7 +63,7 @@ def with_letters(options: QueryOptions, parts: tuple[Part, ...], decoded: Decode
     if len(parts) > 1:
         return LetterPart((letters, *parts), TOPICS_COLUMN, _beside_letters)
     rows = Part(parts[0].sink, _ROWS_COLUMN)
-    return LetterPart((letters, rows), TOPICS_COLUMN, lambda frame: _beside_letters(_in_one_column(frame)))
+    return LetterPart((letters, rows), TOPICS_COLUMN, lambda frame: _beside_letters(in_one_column(frame, _ROWS_COLUMN)))
 
 
 def _has_topics(part: Part) -> bool:
@@ -76,10 +76,6 @@ def _unchanged(frame: DataFrame) -> DataFrame:
 
 def _named(topic: str | None, frame: DataFrame) -> DataFrame:
     return frame if topic is None else frame.withColumn("topic", F.lit(topic))
-
-
-def _in_one_column(frame: DataFrame) -> DataFrame:
-    return frame.select(F.struct(*(F.col(f"`{column}`") for column in frame.columns)).alias(_ROWS_COLUMN))
 
 
 def _beside_letters(frame: DataFrame) -> DataFrame:

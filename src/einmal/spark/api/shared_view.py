@@ -2,14 +2,14 @@
 
 A union of two sinks' rows reads and computes what they share twice: a random function would have two results, and the
 source would be read twice. So the query ends at the last view that all sinks come from, and the views behind it are
-computed in each batch, from its rows. That changes nothing only for views without state: where one has state, the query
-is the union.
+computed in each batch, from its rows. That changes nothing only for views whose rows of several batches are those of
+each: where one has state, or compares the rows of a batch with each other, the query is the union.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,10 +23,13 @@ from einmal.spark.protocol.execution import is_stateful_node
 
 Combine = Callable[[Mapping[str, DataFrame]], DataFrame]
 """From the frames of sources and views to the rows of all sinks."""
+_ACROSS_ROWS: Final = frozenset({"Window", "Intersect"})
+"""Nodes of a plan that Spark refuses on a stream: in a batch they would take its rows for all there are."""
 
 
 def shared_view(frames: dict[str, DataFrame], origins: Sequence[str]) -> str | None:
-    """The last of the frames that all origins come from, with nothing behind it that has state, or reads a source.
+    """The last of the frames that all origins come from, with nothing behind it that is more than its batches, or reads
+    a source.
 
     ``frames``: sources and views, in the order in which they were declared.
     """
@@ -77,22 +80,28 @@ def needed_behind(name: str, frames: Mapping[str, DataFrame], origins: Sequence[
     names = {origin.lower() for origin in origins}
     for origin in origins:
         nodes = _behind(name, analyzed_plan(frames[origin]))
-        names |= {alias for node in nodes if (alias := _alias(node)) is not None}
+        names |= {used for node in nodes if (used := _view(node)) is not None}
     return names
 
 
 def _behind(name: str, node: Any) -> Iterator[Any]:
     """The nodes of a plan, without the frame of this name and what is below it."""
-    if _alias(node) != name.lower():
+    if _view(node) != name.lower():
         yield node
         for child in iterate(node.children()):
             yield from _behind(name, child)
 
 
-def _alias(node: Any) -> str | None:
-    """The name of a temporary view, where a plan uses one. Spark writes it in lower case."""
-    return str(node.alias()).lower() if kind_of(node) == "SubqueryAlias" else None
+def _view(node: Any) -> str | None:
+    """The name of a temporary view, where a plan uses one; an alias in a query may be the same word."""
+    if kind_of(node) != "View" or not node.isTempView():
+        return None
+    return str(node.desc().identifier().table()).lower()
 
 
 def _needs_a_stream(node: Any) -> bool:
-    return is_stateful_node(node) or (bool(node.isStreaming()) and not any(iterate(node.children())))
+    if not node.isStreaming():
+        return False
+    # The definition of a CTE is a node of the plan, too.
+    is_leaf = not any(iterate(node.children())) and kind_of(node) != "CTERelationRef"
+    return is_leaf or is_stateful_node(node) or kind_of(node) in _ACROSS_ROWS

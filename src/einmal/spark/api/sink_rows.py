@@ -24,6 +24,7 @@ from einmal.sinks.kafka.routing import WRITTEN, check_columns
 from einmal.spark.api.letter_part import TOPICS_COLUMN
 from einmal.spark.environment.plans.row_schemas import schema_of
 from einmal.spark.errors import reason_of
+from einmal.spark.sinks.part import in_one_column
 
 _UNITED: Final = (*WRITTEN, "offset")
 """``offset`` keeps the source's order."""
@@ -35,7 +36,8 @@ _TYPES: Final = {
     "key": "binary",
     "value": "binary",
     "partition": "int",
-    "timestamp": "timestamp",
+    # The short name is one without a zone under spark.sql.timestampType=TIMESTAMP_NTZ.
+    "timestamp": "timestamp_ltz",
     "headers": "array<struct<key:string,value:binary>>",
 }
 """Types of columns that are NULL in every row, and so have none of their own."""
@@ -58,18 +60,14 @@ def _combined(declaration: Declaration, frames: Mapping[str, DataFrame]) -> Data
     parts = [_with_topic(made[sink.name], sink) for sink in declaration.sinks if sink.is_topic]
     others = [sink for sink in declaration.sinks if not sink.is_topic]
     if others:
-        parts = [_in_column(_union(parts), TOPICS_COLUMN)] if parts else []
-        parts += [_in_column(made[sink.name], sink.name) for sink in others]
+        # Beside the struct column of one part those of the others are null.
+        parts = [in_one_column(_union(parts), TOPICS_COLUMN)] if parts else []
+        parts += [in_one_column(made[sink.name], sink.name) for sink in others]
     return _union(parts)
 
 
 def _union(parts: list[DataFrame]) -> DataFrame:
     return reduce(lambda first, second: first.unionByName(second, allowMissingColumns=True), parts)
-
-
-def _in_column(frame: DataFrame, name: str) -> DataFrame:
-    """The rows of one part as a struct column, beside which the columns of the other parts are null."""
-    return frame.select(F.struct(*(F.col(f"`{column}`") for column in frame.columns)).alias(name))
 
 
 def _with_topic(frame: DataFrame, sink: DeclaredSink) -> DataFrame:

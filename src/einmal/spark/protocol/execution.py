@@ -28,6 +28,8 @@ _STATEFUL_PLANS: Final = frozenset(
         "Distinct",
         "Deduplicate",
         "DeduplicateWithinWatermark",
+        # Spark runs it as a join and a Distinct, or with ALL as an Aggregate.
+        "Except",
         "FlatMapGroupsWithState",
         "FlatMapGroupsInPandasWithState",
         "TransformWithState",

@@ -38,3 +38,11 @@ class Part:
         kind = schema[self.column].dataType
         assert isinstance(kind, StructType), kind
         return kind
+
+
+def in_one_column(frame: DataFrame, column: str) -> DataFrame:
+    """The rows as a struct column, whatever the names of their own columns."""
+    from pyspark.sql import functions as F
+
+    names = (name.replace("`", "``") for name in frame.columns)
+    return frame.select(F.struct(*(F.col(f"`{name}`") for name in names)).alias(column))

@@ -127,6 +127,11 @@ def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:
             "hint: leave out .schema(...), and select and cast what you need: "
             '.selectExpr("CAST(value AS STRING) AS value")'
         )
+    if any(f'"{word}":false' in schema.json() for word in ("nullable", "containsNull")):
+        raise OptionError(
+            "the columns of this source may have nulls: they cannot be NOT NULL\n"
+            'hint: leave out .schema(...), and filter: .where("value IS NOT NULL")'
+        )
 
 
 class Piece(InputPartition):
