@@ -175,7 +175,10 @@ def test_a_record_of_the_wrong_types_is_refused_where_it_is_sent(arguments: dict
         (lambda consumer: consumer.assign([(LONE_SURROGATE, 0)]), "UTF-8 cannot encode a topic's name"),
         (lambda consumer: consumer.assign([None]), "a partition is a topic and a number, not None"),
         (lambda consumer: consumer.seek(T0, True), "an offset is a whole number"),
-        (lambda consumer: consumer.commit({T0: client.OffsetAndMetadata(0, -1, b"m")}), "an offset's metadata is text"),
+        (
+            lambda consumer: consumer.commit({T0: client.OffsetAndMetadata(0, -1, cast(str, b"m"))}),
+            "an offset's metadata is text",
+        ),
         (lambda consumer: consumer.commit([T0]), "are a mapping, not"),
         (lambda consumer: consumer.commit({"t": 0}), "a partition is a topic and a number, not 't'"),
         (lambda consumer: consumer.offsets_for_times([T0]), "are a mapping, not"),

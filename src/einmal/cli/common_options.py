@@ -57,7 +57,7 @@ def _refuse_empty(option: TyperOption) -> None:
             raise typer.BadParameter("it is empty: leave it out, or give it a value", context, option)
         return process(context, value)
 
-    option.process_value = process_value  # type: ignore[method-assign]
+    option.process_value = process_value  # type: ignore[method-assign, assignment]
 
 
 def _quiet() -> TyperOption:

@@ -89,7 +89,8 @@ class ParquetDirectory(LakeTable):
         return str(snapshot.commit["id"])
 
     def next_epoch(self, snapshot: Version, name: str) -> int:
-        return max(super().next_epoch(snapshot, name), snapshot.commit["forgotten"] + 1)
+        forgotten: int = snapshot.commit["forgotten"]
+        return max(super().next_epoch(snapshot, name), forgotten + 1)
 
     def commit(self, snapshot: Version, name: str, state: LakeState, files: Sequence[StagedFile]) -> None:
         names, forgotten = dict(snapshot.commit["names"]), snapshot.commit["forgotten"]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def test_people_read_it_too_and_documents_follow_one_another() -> None:
 )
 def test_commands_print_the_same_in_yaml(cluster: str, arguments: tuple[str, ...]) -> None:
     cli = Cli(cluster)
-    if "yaml" not in {topic["name"] for topic in cli.json("topic", "list")}:
+    if "yaml" not in {topic["name"] for topic in cli("topic", "list", "--format", "json").document}:
         cli("topic", "create", "yaml")
         cli("topic", "produce", "yaml", stdin="a\nb\n")
         cli("topic", "consume", "yaml", "-g", "yaml-group", "-n", "1")

@@ -166,8 +166,8 @@ class LineReader:
         elif long:
             (first, length) = long[0]
             notices = (*notices, self._left_out(file.path, begin + first, length, len(long)))
-        read = Mark(begin + whole, extract.fingerprint(begin, whole))
-        following = replace(file, size=max(end, file.size), read=read, head=head_of(extract.head, read.offset))
+        mark = Mark(begin + whole, extract.fingerprint(begin, whole))
+        following = replace(file, size=max(end, file.size), read=mark, head=head_of(extract.head, mark.offset))
         return FileRead(following, FilePiece(file.path, file.original_path, begin, data[:whole]), notices)
 
     def _extract(self, file: TrackedFile, seen: SeenFile, content: Content) -> Extract:
