@@ -63,6 +63,7 @@ def test_the_options_are_those_of_the_package() -> None:
         ),
         (["-b", "127.0.0.1:1", "--faults", "brokers"], "nothing of an existing cluster is killed"),
         (["-b", "127.0.0.1:1", "--faults", "kills"], "nothing of an existing cluster is killed"),
+        (["--cluster", "einmal", "--nodes", "1", "--faults", "partitions"], "one has nobody to be cut off from"),
         (["--cluster", "einmal", "--faults", "kills", "--faults", "brokers"], "name one of brokers and kills"),
         (["-b", "127.0.0.1:1", "--nodes", "3"], "--nodes is of --cluster"),
         (["-b", "127.0.0.1:1", "--report", "evidence.json"], "FILE.json is written beside it"),

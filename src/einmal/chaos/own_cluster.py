@@ -130,6 +130,8 @@ class OwnCluster:
     ) -> None:
         self.software = software
         self.calm_s = mix.calm_s
+        self.failures = 0
+        """How often a broker was killed, paused or restarted."""
         self.partitions = 0
         """How often brokers were cut off from one another."""
         self.clock_steps = 0
@@ -169,6 +171,7 @@ class OwnCluster:
         if fault in (_FULL_DISK, _SLOW_DISK) and self._disks is not None:
             await self._disturb_disk(self._disks, fault, node_id, chance, note)
             return
+        self.failures += 1
         note(f"{fault} of broker {node_id}")
         if fault == "SIGSTOP":
             self._faults.pause(node_id)
@@ -230,13 +233,15 @@ class OwnCluster:
         note(f"{fault} of broker {node_id}{'' if fault == _FULL_DISK else f': a flush takes {delay_s:g} s more'}")
         try:
             if fault == _FULL_DISK:
-                await asyncio.to_thread(disks.fill, node_id)
+                await self._in_thread(partial(disks.fill, node_id))
             else:
                 disks.slow_down(node_id, self._cluster.brokers[node_id].pid, delay_s)
             await asyncio.sleep(chance.uniform(*_WRONG_S))
         finally:
-            disks.free(node_id)
             disks.speed_up(node_id)
+            # A thread that still fills it has its descriptor, whose number would be another file's: then calm frees it.
+            if self._call is None or self._call.done():
+                disks.free(node_id)
         if not self._cluster.brokers[node_id].is_running:
             # A broker may end where it cannot write.
             await self._in_thread(partial(self._faults.start, node_id))
@@ -247,6 +252,9 @@ class OwnCluster:
         if self._call is not None:
             # A broker that is still on its way down would not come back otherwise, and a late cut would stay.
             await self._call
+        if self._disks is not None:
+            for node_id in self._cluster.brokers:
+                self._disks.free(node_id)
         if self._namespaces is not None:
             await self._heal(self._namespaces)
         for node_id, broker in self._cluster.brokers.items():

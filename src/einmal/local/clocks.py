@@ -6,6 +6,7 @@ the time.
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ class Clocks:
     """One for each of the nodes 1 to ``count``, right at first. ``folder``: of their files. Raises ClocksMissing."""
 
     def __init__(self, folder: Path, count: int) -> None:
+        if sys.platform != "linux":
+            raise ClocksMissing("no clock can be set: that needs Linux")
         spec = find_spec("libfaketime")
         packages = [] if spec is None else spec.submodule_search_locations or []
         libraries = [library for package in packages if (library := Path(package, _LIBRARY)).exists()]

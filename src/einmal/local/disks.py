@@ -35,7 +35,8 @@ class Disks:
             folder.mkdir(parents=True, exist_ok=True)
         # A mount outlives the process that has made it, but not this one, which reads its standard input.
         script = (
-            f'for folder; do mount -t tmpfs -o size={_SIZE} einmal "$folder" || exit; done; '
+            f'for folder; do mount -t tmpfs -o size={_SIZE} einmal "$folder" || '
+            '{ umount -l "$@" 2>/dev/null; exit 1; }; done; '
             'echo mounted; read _; umount -l "$@"'
         )
         self._guard = subprocess.Popen(

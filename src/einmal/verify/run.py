@@ -301,7 +301,7 @@ class VerifyRun:
             not_compared=self._not_compared(),
             cluster=dict(facts),
             durability=dict(durability),
-            has_broker_faults=self._injected["faults"] > 0,
+            has_broker_faults=self.cluster is not None and self.cluster.failures > 0,
             has_network_faults=self._injected["network"] > 0,
             has_partitions=self.cluster is not None and self.cluster.partitions > 0,
             has_clock_steps=self.cluster is not None and self.cluster.clock_steps > 0,

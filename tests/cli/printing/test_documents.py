@@ -32,6 +32,7 @@ def test_yaml_is_read_as_what_it_was_made_of(value: Any) -> None:
         *("no", "null", "Y", "1e5", "0x1f", "2026-12-01", "- a", "a: b", "#", "~", "=", "<<", ""),
         *("é\u2028\x7f", "\\ud83d", "😀"),
         *(1e16, 1e-7, 1.5e300, -0.5, 2**63, {"on": [{"a": [], "b": {}}, [[1, "x"], []]]}),
+        {"é" * 600: {"k" * 2_000: [1], "": 2}},
     ],
 )
 def test_values_that_yaml_takes_for_another_are_quoted(value: Any) -> None:

@@ -239,6 +239,9 @@ def test_data_of_another_node_is_refused(tmp_path: Path) -> None:
 def test_the_folder_of_a_cluster_is_not_taken_for_damaged(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"broker-{number}").mkdir()
+    # They may be partitions of a topic of that name.
+    start._refuse_cluster(tmp_path)
+    (tmp_path / "broker-1.properties").touch()
     with pytest.raises(StartError, match="has the data of a cluster of 2 brokers") as refused:
         start._refuse_cluster(tmp_path)
     assert refused.value.hint.startswith("start all of them with --brokers 2, or one with --config ")

@@ -241,6 +241,8 @@ def verify(
     if needs_kafka != (kafka_home is not None):
         raise typer.BadParameter("--kafka-home FOLDER belongs to --cluster kafka and --client java, which need it")
     kinds = _kinds(faults, cluster)
+    if FaultSource.PARTITIONS in kinds and nodes == 1:
+        raise typer.BadParameter("--faults partitions needs several brokers: one has nobody to be cut off from")
     drawn = secrets.randbelow(_SEEDS) if seed is None else seed
     arguments = [*sys.argv[1:], *([] if seed is not None else ["--seed", str(drawn)])]
     environment = run_environment(arguments, {})

@@ -12,6 +12,8 @@ from einmal.cli.printing.formats import Format
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_TEXT: Final = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """Words that are no text in YAML 1.1, whatever their case."""
+_KEY_MAX: Final = 1_000
+"""Characters. Readers look for the colon of a key without a mark for 1,024 of them."""
 _PAIR: Final = re.compile(r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 """A backslash, or a character beyond 16 bits, for which JSON has two escapes."""
 
@@ -27,11 +29,15 @@ def _block(value: Any) -> Iterator[str]:
     """The lines of a value, from the left edge."""
     if isinstance(value, dict) and value:
         for key, member in value.items():
+            name = _scalar(key)
+            if len(name) > _KEY_MAX:
+                yield f"? {name}"
+                name = ""
             if isinstance(member, dict | list) and member:
-                yield f"{_scalar(key)}:"
+                yield f"{name}:"
                 yield from (f"  {line}" for line in _block(member))
             else:
-                yield f"{_scalar(key)}: {_scalar(member)}"
+                yield f"{name}: {_scalar(member)}"
     elif isinstance(value, list) and value:
         for member in value:
             lines = _block(member)

@@ -226,7 +226,9 @@ def _refuse_cluster(folder: Path) -> None:
     """Raises StartError for the folder of several brokers: each has one of its own in it."""
     from einmal.local.layout import brokers_in
 
-    if (count := brokers_in(folder)) and not (folder / "meta.properties").exists():
+    # Without it they are partitions of a topic named ``broker``.
+    is_cluster = (folder / "broker-1.properties").exists() and not (folder / "meta.properties").exists()
+    if is_cluster and (count := brokers_in(folder)):
         raise StartError(
             f"{folder} has the data of a cluster of {count} brokers",
             f"start all of them with --brokers {count}, or one with --config {folder / 'broker-1.properties'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -27,16 +28,16 @@ class Consumer:
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.settings = parse(ConsumerSettings, config, settings)
-        self._is_made = False
+        self._process_id: int | None = None
 
         def make() -> aio.Consumer:
-            # Once per process. Another one would read nothing, and commit nothing, without an error.
-            if self._is_made:
+            # In one process only. Another one would read nothing, and commit nothing, without an error.
+            if self._process_id not in (None, os.getpid()):
                 raise InvalidState(
                     meaning="what this consumer reads, and its positions, are of the process that forked this one",
                     what_to_do="make a Consumer after the fork",
                 )
-            self._is_made = True
+            self._process_id = os.getpid()
             return aio.Consumer(config, **settings)
 
         self._thread = LoopThread(make, "einmal-consumer")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
 
 from einmal.client.aio.consuming.membership import GroupMembership
 from einmal.client.aio.network.background import end_tasks
@@ -18,9 +19,11 @@ from einmal.client.config import ConsumerSettings
 from einmal.client.cores.consumer_core import ConsumerCore
 from einmal.client.errors import ClientClosed, CommitFailed, KafkaError
 from einmal.client.records import GroupMetadata
-from einmal.types import TopicPartition
+from einmal.types import ErrorCode, TopicPartition
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None] | None]
+_FOR_GOOD: Final = (ErrorCode.invalid_topic_exception, ErrorCode.topic_authorization_failed)
+"""Others may pass: a new topic has too few brokers while these start. Java's client raises no others either."""
 
 
 class Rebalancing:
@@ -98,7 +101,7 @@ class Rebalancing:
         """Raise, once, why a topic that is subscribed to cannot be read: its name is none, no permission."""
         for topic in self.membership.core.topics:
             error = self._cluster.metadata.refusal(topic)
-            if error is None:
+            if error is None or error.code not in _FOR_GOOD:
                 self._refused.pop(topic, None)
             elif topic not in self._refused:
                 self._refused[topic] = None
