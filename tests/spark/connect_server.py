@@ -71,7 +71,7 @@ class ConnectServer:
             paths.insert(0, str(_HOOKS))
             environment["EINMAL_HOLD"] = str(self._held)
         environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
-        environment["SPARK_CONNECT_AUTHENTICATETOKEN"] = TOKEN
+        environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = TOKEN
         with (self._directory / "server.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, jars],

@@ -355,6 +355,8 @@ class MirrorProgress:
             for partition, end in {**cut, **resumed}.items()
             if (span := self.scans[partition].epoch_below(end)) is not None
         }
+        # What this run alone has passed is read again: the next one may accept the former groups.
+        is_held = self.former_groups is not None and not self._passes_all(cut)
         return RecordedPosition(
             recorded.source_cluster,
             recorded.target_cluster,
@@ -363,9 +365,14 @@ class MirrorProgress:
             {
                 **kept,
                 **cut,
-                **{partition: max(end, self.passed.get(partition, 0)) for partition, end in resumed.items()},
+                **{
+                    partition: self.passed.get(partition, UNKNOWN)
+                    if is_held
+                    else max(end, self.passed.get(partition, 0))
+                    for partition, end in resumed.items()
+                },
             },
-            {topic: ends for topic, ends in self.seen.items() if self._is_needed(cut, ends, refused)},
+            {topic: ends for topic, ends in self.seen.items() if is_held or self._is_needed(cut, ends, refused)},
             self.aside_after(cut, aside),
             dict(refused),
             {**kept_epochs, **epochs},

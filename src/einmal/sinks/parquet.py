@@ -109,8 +109,13 @@ class ParquetDirectory(LakeTable):
         self._commit(snapshot.number + 1, commit, files[0].path.parent if files else None)
 
     def create(self, schema: RowSchema) -> None:
+        if COLUMN in map(str.lower, schema.names):
+            # See ``differences``: the directory would have this column for good.
+            return
         self._path.mkdir(parents=True, exist_ok=True)
-        if foreign := sorted(path.name for path in self._path.iterdir() if path.name != STAGING):
+        names = (path.name for path in self._path.iterdir())
+        # Versions: somebody creates it at the same time.
+        if foreign := sorted(name for name in names if name != STAGING and not name.startswith(f"{COLUMN}=")):
             raise SinkFailed(
                 f"{self._path} has other files, such as {foreign[0]}: name a new directory", will_again=True
             )
@@ -122,10 +127,10 @@ class ParquetDirectory(LakeTable):
             return
 
     def differences(self, snapshot: Version, schema: RowSchema) -> list[tuple[str, str]]:
-        columns = {field["name"]: _kind(field["type"]) for field in snapshot.commit["columns"]}
         rows = {field.name: _kind(field.type.as_json) for field in schema}
         if COLUMN in map(str.lower, rows):
             return [(f"the rows have a column {COLUMN!r}, as the directory's versions are named", "rename it")]
+        columns = {field["name"]: _kind(field["type"]) for field in snapshot.commit["columns"]}
         # A reader takes the columns from any of the files.
         hint = f"make the query's columns those of the directory, {', '.join(columns)}, or write to a new directory"
         return [
@@ -144,7 +149,7 @@ class ParquetDirectory(LakeTable):
         try:
             made.mkdir(parents=True, exist_ok=True)
             with (made / _COMMIT).open("w", encoding="utf-8") as file:
-                json.dump({"written_ms": time.time_ns() // 1_000_000, **commit}, file)
+                json.dump({**commit, "written_ms": time.time_ns() // 1_000_000}, file)
                 file.flush()
                 os.fsync(file.fileno())
             flush_directory(made)

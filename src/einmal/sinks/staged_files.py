@@ -46,7 +46,7 @@ _READABLE_MAX: Final = 60
 _NOT_PLAIN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _BATCH: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
 """Epoch, number of the transaction, batch."""
-_FILE: Final = re.compile(r"part-\d+-\d+\.parquet(\.tmp)?")
+_FILE: Final = re.compile(r"part-\d+-\d+\.parquet(\.tmp)?|_commit\.json")
 _ROWS_PER_GROUP: Final = 128 * 1024
 _CHUNK: Final = 1024 * 1024
 _REMOVALS_MAX: Final = 10

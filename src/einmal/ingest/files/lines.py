@@ -42,12 +42,14 @@ class FileRead(NamedTuple):
 
 class _Stuck(NamedTuple):
     """Nothing follows an offset of a file as it was in a state. ``aside``: not before a human has done something;
-    ``unfinished``: what follows is no whole line."""
+    ``unfinished``: what follows is no whole line; ``is_read_again``: in that state, too, since who writes through a
+    mapping (mmap) may change neither size nor times."""
 
     offset: int
     version: FileState
     aside: SourceNotice | None = None
     unfinished: SourceNotice | None = None
+    is_read_again: bool = False
 
 
 class _Search(NamedTuple):
@@ -99,7 +101,9 @@ class LineReader:
 
     def is_stuck(self, file: TrackedFile, version: FileState) -> bool:
         known = self._stuck.get(file.key)
-        return known is not None and (known.offset, known.version) == (file.read.offset, version)
+        if known is None or known.is_read_again:
+            return False
+        return (known.offset, known.version) == (file.read.offset, version)
 
     def _stick(self, file: TrackedFile, version: FileState, aside: SourceNotice | None = None) -> FileRead:
         before = self._stuck.get(file.key)
@@ -147,11 +151,13 @@ class LineReader:
         whole = len(data) if is_last else data.rfind(b"\n") + 1
         if whole == 0:
             if len(data) <= self._line_bytes:
-                # Nor is a hole searched again before more follows.
-                read = self._stick(file, version)
+                # A hole is not searched again before more follows.
+                read, unfinished = self._stick(file, version), None
                 if leading_nuls(data) < len(data) and content.links():
                     unfinished = _unfinished(file.path, begin, len(data))
-                    self._stuck[file.key] = self._stuck[file.key]._replace(unfinished=unfinished)
+                self._stuck[file.key] = self._stuck[file.key]._replace(
+                    unfinished=unfinished, is_read_again=begin == file.read.offset
+                )
                 return read
             if not self._is_as_stored and leading_nuls(data) == len(data):
                 return self._stick(file, version)
