@@ -73,7 +73,7 @@ def test_the_listener_of_controllers_elsewhere_has_settings_too() -> None:
     values = {
         "process.roles": "broker",
         "controller.quorum.voters": "9@c:1",
-        "listeners": "PLAINTEXT://:1,INTERNAL://:2",
+        "listeners": "PLAINTEXT://:1,INTERNAL://b:2",
         "inter.broker.listener.name": "INTERNAL",
         "listener.security.protocol.map": "INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_SSL",
         "einmal.cluster.secret.file": "/secret",

@@ -144,7 +144,9 @@ def test_records_arrive_as_they_are_and_aborted_ones_do_not(clusters: Clusters, 
     write(producer, topic, ["b0", "b1"])
     notices: list[MirrorNotice] = []
     run(mirror(clusters, notices))
-    assert [notice.subject for notice in notices] in ([], ["__consumer_offsets"])
+    # Groups of other tests may have moved to the target.
+    mine = [notice for notice in notices if notice.subject != GROUP]
+    assert [notice.subject for notice in mine] in ([], ["__consumer_offsets"])
     assert (
         read(clusters.target, copies(topic))
         == read(clusters.source, partitions(topic))

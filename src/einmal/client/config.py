@@ -283,7 +283,9 @@ def _to_text(field: dataclasses.Field[Any], value: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(meaning=f"UTF-8 cannot encode {name}, {text!r}: {error.reason}") from error
+        # The text may be a password.
+        wrong = text[error.start : error.end]
+        raise ConfigError(meaning=f"{name}: a text with {wrong!a} is not UTF-8, in which Kafka has its texts") from None
     choices = field.metadata["choices"]
     if choices:
         text = next((choice for choice in choices if choice.lower() == text.lower()), text)

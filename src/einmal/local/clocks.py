@@ -52,6 +52,6 @@ class Clocks:
         """Set the clock of a node so many seconds ahead of the right time; negative: behind it."""
         file = self._files[node_id]
         written = file.with_suffix(".new")
-        written.write_text(f"{ahead_s:+.3f}\n")
+        written.write_text(f"{ahead_s:+.3f}\n", encoding="ascii")
         # Whoever reads it never reads half of it.
         written.replace(file)

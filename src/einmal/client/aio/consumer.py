@@ -18,6 +18,7 @@ from einmal.client.aio.consuming.membership import GroupMembership
 from einmal.client.aio.consuming.offsets import EARLIEST, LATEST, list_offsets, list_offsets_each
 from einmal.client.aio.consuming.positions import Positions
 from einmal.client.aio.consuming.rebalancing import RebalanceCallback, Rebalancing
+from einmal.client.aio.consuming.turns import PollTurns
 from einmal.client.aio.done import DONE, DoneAtOnce
 from einmal.client.aio.network.changes import Changes
 from einmal.client.aio.network.cluster import Cluster
@@ -78,7 +79,7 @@ class Consumer:
             membership = self._rebalancing.membership
         self._positions = Positions(self._core, self._cluster, self.isolation, membership, self._changes.announce)
         self._fetcher = Fetcher(self._core, self._cluster, self.settings, self.isolation, self._changes.announce)
-        self._is_polling = False
+        self._turns = PollTurns(self._changes, self._cluster.now_ms, self._check_open, self._rebalancing)
         self._is_closed = False
 
     if not TYPE_CHECKING:
@@ -168,31 +169,12 @@ class Consumer:
         most = self.settings.max_poll_records if max_records is None else max_records
         check_max_records(most)
         deadline = self._cluster.deadline(timeout_ms)
-        if not await self._take_turn(deadline):
+        if not await self._turns.take(deadline):
             return []
         try:
             return await self._poll(most, deadline)
         finally:
-            self._is_polling = False
-            self._changes.announce()
-
-    async def _take_turn(self, deadline: int) -> bool:
-        """A second poll, of another task or thread, begins when the first has ended. False: not until ``deadline``."""
-        self._check_open()
-        while self._is_polling:
-            if self._rebalancing is not None and self._rebalancing.is_calling_back:
-                raise InvalidState(
-                    meaning="poll() is not possible inside a rebalance callback, or beside one: it waits for its end",
-                    what_to_do="return from the callback; poll() then continues",
-                )
-            left = deadline - self._cluster.now_ms()
-            if left <= 0:
-                await asyncio.sleep(0)
-                return False
-            await self._changes.wait(left)
-            self._check_open()
-        self._is_polling = True
-        return True
+            self._turns.give_back()
 
     async def _poll(self, most: int, deadline: int) -> list[ConsumerRecord]:
         self._core.take_back()
@@ -247,16 +229,13 @@ class Consumer:
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> DoneAtOnce:
         """Read these partitions (default: all) from the log's start."""
-        self._core.seek_by(self._named(partitions), Reset.EARLIEST)
+        self._core.seek_by(list(map(partition_of, partitions)) or self._core.assignment, Reset.EARLIEST)
         return DONE
 
     def seek_to_end(self, *partitions: TopicPartition) -> DoneAtOnce:
         """Read these partitions (default: all) from the end: the last stable offset under read_committed."""
-        self._core.seek_by(self._named(partitions), Reset.LATEST)
+        self._core.seek_by(list(map(partition_of, partitions)) or self._core.assignment, Reset.LATEST)
         return DONE
-
-    def _named(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [partition_of(partition) for partition in partitions] or self._core.assignment
 
     async def position(self, topic_partition: TopicPartition) -> int:
         """The next offset that ``poll`` will return. Raises RetriableError when it cannot be found in time."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from einmal.client.cores.producer_core import BatchOutcome
 from einmal.client.errors import KafkaError
 from einmal.client.records import RecordMetadata
-
-_log: Final = logging.getLogger("concurrent.futures")
-"""Where Python logs the other exceptions of a future's callbacks."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,5 +68,8 @@ def fail(ticket: Any, error: KafkaError) -> None:
 
 
 def _callback_failed(ticket: Any) -> None:
-    """Its future has its outcome, and so must those behind it: the exception of a thread's own ends no program."""
-    _log.exception("exception calling callback for %r", ticket)
+    """Its future has its outcome, and so must those behind it: the exception of a thread's own ends no program.
+
+    It is logged where Python logs the other exceptions of a future's callbacks.
+    """
+    logging.getLogger("concurrent.futures").exception("exception calling callback for %r", ticket)
