@@ -35,6 +35,7 @@ from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Identity
 from einmal.sinks.delta_statistics import COLUMNS_DEFAULT, COLUMNS_SETTING, statistics
 from einmal.sinks.lake import (
+    NULLABILITY,
     STAGING,
     LakeSink,
     LakeState,
@@ -42,6 +43,7 @@ from einmal.sinks.lake import (
     SnapshotSuperseded,
     library_errors,
     state_as_json,
+    without_nullability,
 )
 from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.staged_files import StagedFile, directory_of, flush_directory
@@ -57,7 +59,6 @@ _NAME_FILE: Final = "name"
 _WRITER_VERSION_MAX: Final = 2
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata"})
 """Table features that an append need not do anything for."""
-_NULLABILITY: Final = ("nullable", "containsNull", "valueContainsNull")
 _VARCHAR: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _NOT_CHECKED: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 """Metadata of columns, and of fields of structs, whose rules are a writer's to keep."""
@@ -181,7 +182,7 @@ class DeltaLakeTable(LakeTable):
             wanted = field.type.as_json
             if column is None:
                 problems.append((f"the table has no column {field.name!r}", "add it to the table first"))
-            elif column["name"] != field.name or _without_nullability(column["type"]) != _without_nullability(wanted):
+            elif column["name"] != field.name or without_nullability(column["type"]) != without_nullability(wanted):
                 problems.append(
                     (
                         f"the table has column {column['name']!r} of type {column['type']}, the rows have "
@@ -351,18 +352,10 @@ def _nullable(kind: Any) -> Any:
     """A type or field as JSON, of which every part may be NULL."""
     if isinstance(kind, dict):
         return {
-            name: name in _NULLABILITY or (value if name == "metadata" else _nullable(value))
+            name: name in NULLABILITY or (value if name == "metadata" else _nullable(value))
             for name, value in kind.items()
         }
     return [_nullable(field) for field in kind] if isinstance(kind, list) else kind
-
-
-def _without_nullability(kind: Any) -> Any:
-    """A type as JSON, without what may differ between rows and table."""
-    if isinstance(kind, dict):
-        skipped = (*_NULLABILITY, "metadata")
-        return {name: _without_nullability(value) for name, value in kind.items() if name not in skipped}
-    return [_without_nullability(field) for field in kind] if isinstance(kind, list) else kind
 
 
 class DeltaSink(LakeSink):

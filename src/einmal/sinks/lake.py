@@ -71,6 +71,8 @@ _KEPT: Final = frozenset(
     ]
 )
 """Types, by Spark's names, that data files keep as they are."""
+NULLABILITY: Final = ("nullable", "containsNull", "valueContainsNull")
+"""Fields of a type as JSON."""
 STAGING: Final = "_einmal"
 """Below the table's directory: readers and VACUUM ignore names that begin so."""
 
@@ -432,6 +434,14 @@ class LakeSink(RowSink):
             for name, state in sorted(states.items())
             if state.record is not None
         }
+
+
+def without_nullability(kind: Any) -> Any:
+    """A type as JSON, without what may differ between rows and table."""
+    if isinstance(kind, dict):
+        skipped = (*NULLABILITY, "metadata")
+        return {name: without_nullability(value) for name, value in kind.items() if name not in skipped}
+    return [without_nullability(field) for field in kind] if isinstance(kind, list) else kind
 
 
 def prepare_table(table: LakeTable, schema: RowSchema) -> list[tuple[str, str]]:

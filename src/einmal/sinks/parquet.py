@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from einmal.options.values import OptionError, Options
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Identity, SinkFailed
-from einmal.sinks.lake import STAGING, LakeSink, LakeState, LakeTable, SnapshotSuperseded
+from einmal.sinks.lake import STAGING, LakeSink, LakeState, LakeTable, SnapshotSuperseded, without_nullability
 from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.staged_files import StagedFile, flush_directory
 from einmal.types import ProducerEpoch, ProducerId
@@ -127,10 +127,10 @@ class ParquetDirectory(LakeTable):
             return
 
     def differences(self, snapshot: Version, schema: RowSchema) -> list[tuple[str, str]]:
-        rows = {field.name: _kind(field.type.as_json) for field in schema}
+        rows = {field.name: without_nullability(field.type.as_json) for field in schema}
         if COLUMN in map(str.lower, rows):
             return [(f"the rows have a column {COLUMN!r}, as the directory's versions are named", "rename it")]
-        columns = {field["name"]: _kind(field["type"]) for field in snapshot.commit["columns"]}
+        columns = {field["name"]: without_nullability(field["type"]) for field in snapshot.commit["columns"]}
         # A reader takes the columns from any of the files.
         hint = f"make the query's columns those of the directory, {', '.join(columns)}, or write to a new directory"
         return [
@@ -172,14 +172,6 @@ class ParquetDirectory(LakeTable):
             number = path.name.removeprefix(f"{COLUMN}=")
             if number.isdecimal():
                 yield int(number)
-
-
-def _kind(kind: Any) -> Any:
-    """A type as JSON, without what files of one table may differ in."""
-    if isinstance(kind, dict):
-        skipped = ("nullable", "containsNull", "valueContainsNull", "metadata")
-        return {name: _kind(value) for name, value in kind.items() if name not in skipped}
-    return [_kind(field) for field in kind] if isinstance(kind, list) else kind
 
 
 class ParquetSink(LakeSink):

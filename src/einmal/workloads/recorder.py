@@ -60,21 +60,17 @@ class Recorder:
         self, process: int, records: Iterable[ConsumerRecord], *, read_committed: bool, starts_anew: bool = False
     ) -> None:
         """The records of one poll. It counts as an operation of the moment when it returned."""
-        polls: dict[Key, list[tuple[int, str]]] = {}
-        for record in records:
-            polls.setdefault(record.topic_partition, []).append(
-                (record.offset, (record.value or b"").decode(errors="backslashreplace"))
-            )
+        polls = _polls(records)
         op = Op(
             process=process,
-            actions=tuple(Poll(key, tuple(read)) for key, read in polls.items()),
+            actions=tuple(polls),
             outcome=OpOutcome.OK,
             read_committed=read_committed,
             starts_anew=starts_anew,
             began=_now(),
             ended=_now(),
         )
-        self._recorded.ops.append(_packed(op, sum(map(len, polls.values()))))
+        self._recorded.ops.append(_packed(op, sum(len(poll.records) for poll in polls)))
 
     def history(self, *, is_read_to_the_end: bool) -> History:
         return History(_Ops(tuple(self._recorded.ops)), is_read_to_the_end)
@@ -106,14 +102,9 @@ class OngoingOp:
 
     def polled(self, records: Iterable[ConsumerRecord], *, rebalanced: bool = False) -> None:
         """The records of a poll inside of it, by a consumer whose group may have moved it since the one before."""
-        polls: dict[Key, list[tuple[int, str]]] = {}
-        for record in records:
-            polls.setdefault(record.topic_partition, []).append(
-                (record.offset, (record.value or b"").decode(errors="backslashreplace"))
-            )
-        actions = [Poll(key, tuple(read)) for key, read in polls.items()]
+        polls = _polls(records)
         self._recorded.ops[self._index] = replace(
-            self.op, actions=(*self.op.actions, *actions), rebalanced=self.op.rebalanced or rebalanced
+            self.op, actions=(*self.op.actions, *polls), rebalanced=self.op.rebalanced or rebalanced
         )
 
     def subscribed(self) -> None:
@@ -137,6 +128,14 @@ class OngoingOp:
         ended = None if outcome is OpOutcome.INFO else _now()
         op = replace(self.op, actions=actions, outcome=outcome, ended=ended, cause=cause)
         self._recorded.ops[self._index] = _packed(op, len(actions))
+
+
+def _polls(records: Iterable[ConsumerRecord]) -> list[Poll]:
+    """One for each partition."""
+    read: dict[Key, list[tuple[int, str]]] = {}
+    for record in records:
+        read.setdefault(record.topic_partition, []).append((record.offset, text_of(record.value)))
+    return [Poll(key, tuple(values)) for key, values in read.items()]
 
 
 def _packed(op: Op, values: int) -> Op | bytes:
