@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from einmal.local.ports import free_ports
 
+_HELD = """
+import json, sys
+from einmal.local.ports import free_ports
+print(json.dumps(free_ports([("127.0.0.1", 0)] * 200)), flush=True)
+sys.stdin.read()
+"""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -38,3 +47,41 @@ def test_a_wanted_port_is_replaced_only_when_it_is_taken() -> None:
 def test_a_host_that_is_not_this_machine_is_refused_at_once() -> None:
     with pytest.raises(OSError, match="Cannot assign requested address"):
         free_ports([("192.0.2.1", 0)])
+
+
+def test_a_port_comes_again_only_after_all_others() -> None:
+    """A broker of this process may be down meanwhile."""
+    ports = [free_ports([("127.0.0.1", 0)])[0] for _ in range(300)]
+    assert len(set(ports)) == 300
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no abstract names of sockets")
+def test_processes_that_plan_at_once_find_different_ports() -> None:
+    """Though nobody listens on any of them yet."""
+    command = [sys.executable, "-c", _HELD]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    try:
+        found: list[int] = []
+        for process in processes:
+            assert process.stdout is not None
+            found += json.loads(process.stdout.readline())
+    finally:
+        for process in processes:
+            process.communicate()
+    assert len(set(found)) == 6 * 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no abstract names of sockets")
+def test_a_forked_process_plans_with_ports_of_its_own() -> None:
+    program = """
+import json, os
+from einmal.local.ports import free_ports
+free_ports([("127.0.0.1", 0)])
+child = os.fork()
+os.write(1, json.dumps(free_ports([("127.0.0.1", 0)] * 20)).encode() + b"\\n")
+if child:
+    os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = (set(json.loads(line)) for line in done.stdout.splitlines())
+    assert not first & second
