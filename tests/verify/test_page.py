@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from einmal.evidence.page import document
+from einmal.evidence.page import document, table
 from einmal.verify.evidence import NotedFault
 from einmal.verify.page import faults
 
@@ -16,11 +16,15 @@ def test_a_few_faults_are_a_list_in_order() -> None:
 
 
 def test_many_faults_are_counted_by_kind_and_listed_behind_it() -> None:
-    noted = [NotedFault(float(number), f"kill -9 of broker {number % 3}") for number in range(40)]
-    noted += [NotedFault(50.0, "answer dropped: <EndTxn>, broker 12")]
-    noted += [NotedFault(60.0 + share, f"request delayed by {share} s: EndTxn, broker 1") for share in (0.7, 1.9)]
+    noted = [NotedFault(float(number), f"kill -9 of broker {number % 3}", "brokers") for number in range(40)]
+    noted += [NotedFault(50.0, "answer dropped: <EndTxn>, broker 12", "network")]
+    noted += [
+        NotedFault(60.0 + share, f"request delayed by {share} s: EndTxn, broker 1", "network") for share in (0.7, 1.9)
+    ]
+    noted += [NotedFault(70.0, "calm")]
     shown = faults(noted)
     counts, listed = shown.split("<details>")
+    assert re.findall("<h3>(.*?)</h3>", counts) == ["Brokers", "Network"]
     assert re.findall("<li>(.*?)</li>", counts) == [
         "40 × kill -9 of a broker",
         "2 × request delayed: EndTxn",
@@ -28,6 +32,12 @@ def test_many_faults_are_counted_by_kind_and_listed_behind_it() -> None:
     ]
     assert listed.count("<li>") == len(noted)
     assert "39.0 s: kill -9 of broker 0" in listed
+
+
+def test_the_numbers_of_a_table_have_their_heads_on_a_phone() -> None:
+    """Where six columns are side by side, the heads break within words."""
+    shown = table(("workload", "read"), [("bank", "1,519,800")], numbers=1)
+    assert '<td class="n" data-head="read">1,519,800</td>' in shown and "<td>bank</td>" in shown
 
 
 def test_a_page_can_be_written_whatever_the_command_line_has() -> None:

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
+from typing import Final
+
+_BESIDE_MAX: Final = 3
+"""Numbers in a row on a phone."""
 
 
 def document(title: str, body: str) -> str:
@@ -35,13 +39,18 @@ def verdict(kind: str, words: str, explanation: str = "") -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> str:
-    """``numbers``: so many of the last columns are numbers. On a phone they form a row below the other columns."""
+    """``numbers``: so many of the last columns are numbers. On a phone they are below the other columns, with their
+    heads."""
     first = len(heads) - numbers
 
     def line(tag: str, cells: Sequence[str]) -> str:
-        opened = [f'{tag} class="n"' if index >= first else tag for index in range(len(cells))]
+        opened = [
+            f'{tag} class="n" data-head="{escape(head)}"' if index >= first else tag for index, head in enumerate(heads)
+        ]
         marked = [f"<{opening}>{escape(cell)}</{tag}>" for opening, cell in zip(opened, cells, strict=True)]
-        return f"<tr>{''.join(marked)}</tr>"
+        return "".join(marked)
 
-    body = "\n".join([*([line("th", heads)] if any(heads) else []), *(line("td", row) for row in rows)])
-    return f'<div class="frame"><table style="--numbers: {max(1, numbers)}">\n{body}\n</table></div>'
+    head = [f'<tr class="heads">{line("th", heads)}</tr>'] if any(heads) else []
+    body = "\n".join([*head, *(f"<tr>{line('td', row)}</tr>" for row in rows)])
+    beside = min(max(1, numbers), _BESIDE_MAX)
+    return f'<div class="frame"><table style="--numbers: {beside}">\n{body}\n</table></div>'

@@ -20,10 +20,11 @@ _OPS_SHOWN: Final = 8
 
 
 class NotedFault(NamedTuple):
-    """``seconds`` since the workloads began."""
+    """``seconds`` since the workloads began. ``of``: what it disturbs, such as brokers; empty: nothing."""
 
     seconds: float
     text: str
+    of: str = ""
 
 
 class Second(NamedTuple):

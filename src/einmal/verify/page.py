@@ -66,13 +66,16 @@ the timing of the machine differs.</p>
 
 
 def faults(noted: Sequence[NotedFault]) -> str:
-    """All of them in order; below the number of each kind where they are many."""
+    """All of them in order; below the number of each kind, by what it disturbs, where they are many."""
     lines = "".join(f"<li>{fault.seconds:.1f} s: {escape(fault.text)}</li>" for fault in noted)
     if len(noted) <= _LISTED_MAX:
         return f"<ol>{lines}</ol>"
-    kinds = Counter(_BROKER.sub("a broker", _OF_ONE.sub("", fault.text)) for fault in noted)
-    counts = [f"{count:,} × {kind}" for kind, count in kinds.most_common()]
-    return f"{_list(counts)}<details><summary>All {len(noted):,}, in order</summary><ol>{lines}</ol></details>"
+    counts = []
+    for of in sorted({fault.of for fault in noted if fault.of}):
+        kinds = Counter(_BROKER.sub("a broker", _OF_ONE.sub("", fault.text)) for fault in noted if fault.of == of)
+        rows = [f"{count:,} × {kind}" for kind, count in kinds.most_common()]
+        counts.append(f'<h3>{escape(of.capitalize())}</h3><div class="columns">{_list(rows)}</div>')
+    return f"{''.join(counts)}<details><summary>All {len(noted):,}, in order</summary><ol>{lines}</ol></details>"
 
 
 def _control(evidence: Evidence) -> str:

@@ -1,10 +1,11 @@
-"""The picture of a run: acknowledged records and latency by second, and the faults over them."""
+"""The picture of a run: acknowledged records and latency over time, and the faults above them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Final
+from statistics import median
+from typing import Final, TypeAlias
 
 from einmal.verify.evidence import NotedFault, Second
 
@@ -18,29 +19,38 @@ _PLOT: Final = 110
 _GAP: Final = 30
 _LABEL: Final = 60
 _NUMBER: Final = 24
-"""Width of a fault's number, on average: with more of them they are a strip of ticks over the plots."""
+"""Width of a fault's number, on average: with more of them they are ticks over the plots."""
+_LINE: Final = 16
+"""Height of a line of ticks."""
+_POINT: Final = 3
+"""Minimum width of a point of a plot."""
+_STEPS_S: Final = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600)
+_Point: TypeAlias = tuple[float, float]
 
 
 def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = WIDTH) -> str:
     """One ``<svg>``, ``width`` pixels wide. Faults have the numbers of their list, from 1 on, as long as these do not
-    overlap."""
+    overlap; then they are ticks, on a line for what they disturb."""
     end = max([float(len(seconds)), *(fault.seconds for fault in faults)])
-    bottom = _TOP + 2 * _PLOT + _GAP
+    room = width - _LEFT - _RIGHT
+    are_numbered = len(faults) * _NUMBER <= room
+    lines = [] if are_numbered else sorted({fault.of for fault in faults if fault.of})
+    first = _TOP + _LINE * max(0, len(lines) - 1)
+    bottom = first + 2 * _PLOT + _GAP
 
     def x(second: float) -> float:
-        return _LEFT + (width - _LEFT - _RIGHT) * second / end
+        return _LEFT + room * second / end
 
     parts = [
         f'<svg viewBox="0 0 {width} {bottom + 28}" role="img" aria-label="{_label(seconds, faults)}" '
         'font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
     ]
-    counts = [(index + 0.5, float(second.acknowledged)) for index, second in enumerate(seconds)]
-    latencies = [
-        (index + 0.5, second.latency_ms) for index, second in enumerate(seconds) if second.latency_ms is not None
-    ]
+    each_s = -(-len(seconds) * _POINT // room) or 1
+    means, latencies = _joined(seconds, each_s)
+    over = f", mean of {each_s} s" if each_s > 1 else ""
     plots = (
-        ("records acknowledged per second", counts, "var(--committed)", _TOP),
-        ("median latency of an operation, ms", latencies, "var(--read)", _TOP + _PLOT + _GAP),
+        (f"records acknowledged per second{over}", means, "var(--committed)", first),
+        ("median latency of an operation, ms", latencies, "var(--read)", first + _PLOT + _GAP),
     )
     for name, points, colour, top in plots:
         most = max([value for _, value in points] + [1.0])
@@ -51,17 +61,38 @@ def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = W
             parts.append(f'<line x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y}" y2="{y}" stroke="var(--rule)"/>')
             parts.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{share * most:,.0f}</text>')
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-    if len(faults) * _NUMBER <= width - _LEFT - _RIGHT:
-        parts += [_fault(number, fault, x(fault.seconds), bottom) for number, fault in enumerate(faults, start=1)]
-    else:
-        parts.append(f'<text x="{_LEFT - 6}" y="12" text-anchor="end">faults</text>')
-        parts += [_tick(number, fault, x(fault.seconds)) for number, fault in enumerate(faults, start=1)]
-    step = next(step for step in (1, 2, 5, 10, 30, 60, 300, 600, 3600) if x(step) - _LEFT >= _LABEL or step == 3600)
     parts += [
-        f'<text x="{x(second):.1f}" y="{bottom + 20}" text-anchor="middle">{second} s</text>'
+        f'<text x="{_LEFT - 6}" y="{_LINE * index + 12}" text-anchor="end">{escape(of)}</text>'
+        for index, of in enumerate(lines)
+    ]
+    for number, fault in enumerate(faults, start=1):
+        if are_numbered:
+            parts.append(_fault(number, fault, x(fault.seconds), bottom))
+        elif fault.of:
+            parts.append(_tick(number, fault, x(fault.seconds), _LINE * lines.index(fault.of)))
+    step = next(step for step in _STEPS_S if x(step) - _LEFT >= _LABEL or step == _STEPS_S[-1])
+    parts += [
+        f'<text x="{x(second):.1f}" y="{bottom + 20}" text-anchor="{_anchor(x(second), width)}">{second} s</text>'
         for second in range(0, int(end) + 1, step)
     ]
     return "\n".join([*parts, "</svg>"])
+
+
+def _joined(seconds: Sequence[Second], each_s: int) -> tuple[list[_Point], list[_Point]]:
+    """Mean throughput and median latency of so many seconds at a time: more points than pixels are a smear."""
+    counts, latencies = [], []
+    for start in range(0, len(seconds), each_s):
+        part = seconds[start : start + each_s]
+        at = start + len(part) / 2
+        counts.append((at, sum(second.acknowledged for second in part) / len(part)))
+        if known := [second.latency_ms for second in part if second.latency_ms is not None]:
+            latencies.append((at, median(known)))
+    return counts, latencies
+
+
+def _anchor(x: float, width: int) -> str:
+    """A label at the right edge ends there."""
+    return "end" if x > width - _LABEL / 2 else "middle"
 
 
 def _fault(number: int, fault: NotedFault, x: float, bottom: int) -> str:
@@ -73,10 +104,10 @@ def _fault(number: int, fault: NotedFault, x: float, bottom: int) -> str:
     )
 
 
-def _tick(number: int, fault: NotedFault, x: float) -> str:
+def _tick(number: int, fault: NotedFault, x: float, top: int) -> str:
     return (
         f"<g><title>{number}: {escape(fault.text)}</title>"
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="2" y2="14" stroke="var(--aborted)"/></g>'
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top + 2}" y2="{top + 14}" stroke="var(--aborted)"/></g>'
     )
 
 

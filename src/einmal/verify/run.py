@@ -208,7 +208,7 @@ class VerifyRun:
         disturbing = [self._report(runs)]
         if workloads:
             disturbing.append(self._replace(workloads))
-        for name, source in (("faults", self.cluster), ("network", self.network), ("pipeline", pipeline)):
+        for name, source in (("brokers", self.cluster), ("network", self.network), ("pipeline", pipeline)):
             if source is not None:
                 chance = random.Random(f"{self.options.seed}/{name}")
                 disturbing.append(self._disturb(name, source, chance, runs))
@@ -236,7 +236,7 @@ class VerifyRun:
 
         def note(text: str) -> None:
             self._injected[name] += 1
-            self._note(text)
+            self._note(text, name)
 
         await inject_faults(source, chance, note, lambda: _progress(runs))
 
@@ -255,7 +255,7 @@ class VerifyRun:
         while True:
             await asyncio.sleep(chance.uniform(*_REPLACE_S))
             run = chance.choice(runs)
-            self._note(f"second {run.replace(chance)} of {run.name}")
+            self._note(f"second {run.replace(chance)} of {run.name}", "clients")
 
     async def _report(self, runs: Sequence[TestedRun]) -> None:
         while True:
@@ -264,8 +264,8 @@ class VerifyRun:
             passed = max(0.0, self._now() - self._waited)
             self.say(f"{passed:.0f} of {self.options.seconds:.0f} s: {', '.join(counts)}")
 
-    def _note(self, text: str) -> None:
-        self.faults.append(NotedFault(round(self._now(), 3), text))
+    def _note(self, text: str, of: str = "") -> None:
+        self.faults.append(NotedFault(round(self._now(), 3), text, of))
         self.say(f"{self._now():.0f} s: {text}")
 
     def _now(self) -> float:
