@@ -14,9 +14,15 @@ SECONDS = [Second(number % 7, 2.0) for number in range(60)]
 
 @pytest.mark.parametrize(("width", "count"), [(WIDTH, 30), (NARROW_WIDTH, 10)])
 def test_a_few_faults_have_numbers(width: int, count: int) -> None:
-    picture = draw(SECONDS, [NotedFault(number, f"fault {number}") for number in range(count)], width)
+    picture = draw(SECONDS, [NotedFault(number * 60 / count, f"fault {number}") for number in range(count)], width)
     assert picture.count("<title>") == count
     assert f">{count}</text>" in picture and "stroke-dasharray" in picture
+
+
+def test_faults_at_the_same_time_have_one_number() -> None:
+    picture = draw(SECONDS, [NotedFault(second, f"fault {second}") for second in (10.0, 10.1, 30.0)])
+    assert picture.count("<title>") == 3
+    assert re.findall(r'aborted\)">(\d*)</text>', picture) == ["1", "", "3"]
 
 
 @pytest.mark.parametrize(("width", "count"), [(WIDTH, 170), (NARROW_WIDTH, 30)])

@@ -20,6 +20,8 @@ _GAP: Final = 30
 _LABEL: Final = 60
 _NUMBER: Final = 24
 """Width of a fault's number, on average: with more of them they are ticks over the plots."""
+_DIGITS: Final = 14
+"""Minimum distance of two numbers, of which the later one is left out otherwise."""
 _LINE: Final = 16
 """Height of a line of ticks."""
 _POINT: Final = 3
@@ -29,23 +31,23 @@ _Point: TypeAlias = tuple[float, float]
 
 
 def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = WIDTH) -> str:
-    """One ``<svg>``, ``width`` pixels wide. Faults have the numbers of their list, from 1 on, as long as these do not
-    overlap; then they are ticks, on a line for what they disturb."""
+    """One ``<svg>``, ``width`` pixels wide. Few faults have the numbers of their list, from 1 on, as far as
+    these do not overlap; many are ticks, on a line for what they disturb."""
     end = max([float(len(seconds)), *(fault.seconds for fault in faults)])
-    room = width - _LEFT - _RIGHT
-    are_numbered = len(faults) * _NUMBER <= room
+    extent = width - _LEFT - _RIGHT
+    are_numbered = len(faults) * _NUMBER <= extent
     lines = [] if are_numbered else sorted({fault.of for fault in faults if fault.of})
     first = _TOP + _LINE * max(0, len(lines) - 1)
     bottom = first + 2 * _PLOT + _GAP
 
     def x(second: float) -> float:
-        return _LEFT + room * second / end
+        return _LEFT + extent * second / end
 
     parts = [
         f'<svg viewBox="0 0 {width} {bottom + 28}" role="img" aria-label="{_label(seconds, faults)}" '
         'font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
     ]
-    each_s = -(-len(seconds) * _POINT // room) or 1
+    each_s = -(-len(seconds) * _POINT // extent) or 1
     means, latencies = _joined(seconds, each_s)
     over = f", mean of {each_s} s" if each_s > 1 else ""
     plots = (
@@ -65,9 +67,12 @@ def draw(seconds: Sequence[Second], faults: Sequence[NotedFault], width: int = W
         f'<text x="{_LEFT - 6}" y="{_LINE * index + 12}" text-anchor="end">{escape(of)}</text>'
         for index, of in enumerate(lines)
     ]
+    labelled = -float(_NUMBER)
     for number, fault in enumerate(faults, start=1):
         if are_numbered:
-            parts.append(_fault(number, fault, x(fault.seconds), bottom))
+            is_apart = x(fault.seconds) >= labelled + _DIGITS
+            labelled = x(fault.seconds) if is_apart else labelled
+            parts.append(_fault(number if is_apart else None, fault, x(fault.seconds), bottom))
         elif fault.of:
             parts.append(_tick(number, fault, x(fault.seconds), _LINE * lines.index(fault.of)))
     step = next(step for step in _STEPS_S if x(step) - _LEFT >= _LABEL or step == _STEPS_S[-1])
@@ -95,12 +100,14 @@ def _anchor(x: float, width: int) -> str:
     return "end" if x > width - _LABEL / 2 else "middle"
 
 
-def _fault(number: int, fault: NotedFault, x: float, bottom: int) -> str:
+def _fault(number: int | None, fault: NotedFault, x: float, bottom: int) -> str:
+    """``number``: None where there is one right before."""
+    label = "" if number is None else str(number)
     return (
-        f"<g><title>{number}: {escape(fault.text)}</title>"
+        f"<g><title>{escape(fault.text)}</title>"
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 2}" y2="{bottom}" '
         'stroke="var(--aborted)" stroke-dasharray="4 3"/>'
-        f'<text x="{x:.1f}" y="12" text-anchor="middle" fill="var(--aborted)">{number}</text></g>'
+        f'<text x="{x:.1f}" y="12" text-anchor="middle" fill="var(--aborted)">{label}</text></g>'
     )
 
 
