@@ -184,7 +184,7 @@ def _torn_transactions(index: NaiveIndex) -> Iterator[Anomaly]:
             seen = [send for send in op.sends if index.is_visible(send.key, send.value)]
             missing = [f"{send.value} in {send.key}" for send in op.sends if send not in seen]
             if seen and missing:
-                detail = f"{seen[0].value} in {seen[0].key} is committed, but not {missing}"
+                detail = f"{seen[0].value} in {seen[0].key} is committed, but not {', '.join(missing)}"
                 yield Anomaly("torn-transaction", detail, tuple(send.value for send in op.sends))
 
 

@@ -15,7 +15,7 @@ def _transfer(name: str, amount: int = 5, partitions: tuple[int, int] = (0, 0)) 
 
 
 def _kinds(reader: BankReader, acknowledged: tuple[str, ...] = (), refused: tuple[str, ...] = ()) -> set[str]:
-    return {anomaly.kind for anomaly in reader.finish(acknowledged, refused)}
+    return {anomaly.kind for anomaly in reader.finish(dict.fromkeys(acknowledged, "an order"), refused)}
 
 
 def test_whole_transfers_keep_the_sum() -> None:
@@ -82,6 +82,6 @@ def test_a_transfer_that_is_there_twice_is_not_lost_too() -> None:
     debit, credit = _transfer("t1", partitions=(0, 1))
     reader.read(0, [debit, debit])
     reader.read(1, [credit, credit])
-    found = reader.finish(["t1"])
+    found = reader.finish({"t1": "an order"})
     assert {each.kind for each in found} <= {"duplicate", "bank-sum"}
     assert ("t1",) in [each.values for each in found if each.kind == "duplicate"]

@@ -41,7 +41,7 @@ class BankReader:
         repeated = [entry.transfer for entry in entries if self._apply(entry)]
         halves = [other.transfer for other in self._open.values() if other.partner == other.partition == partition]
         if halves:
-            self._report(f"partition {partition} shows one half of {halves}", halves)
+            self._report(f"partition {partition} shows one half of {', '.join(halves)}", halves)
         under_way = sum(entry.delta for entry in self._open.values())
         held, wanted = sum(self._balances.values()), self._total + under_way
         # Reported once, not by every read that follows.
@@ -70,17 +70,21 @@ class BankReader:
     def _report(self, detail: str, transfers: Sequence[str] = ()) -> None:
         self.anomalies.append(Anomaly("bank-sum", f"{self._name}: {detail}", tuple(transfers)))
 
-    def finish(self, acknowledged: Sequence[str], refused: Sequence[str] = ()) -> list[Anomaly]:
-        """Everything has been read: what was asked for must have happened, what was refused must not."""
+    def finish(self, acknowledged: Mapping[str, str], refused: Sequence[str] = ()) -> list[Anomaly]:
+        """Everything has been read: what was asked for must have happened, what was refused must not.
+
+        ``acknowledged``: transfers, each with the position of its order in the log.
+        """
         return [*self.anomalies, *self._finish(acknowledged, refused)]
 
-    def _finish(self, acknowledged: Sequence[str], refused: Sequence[str]) -> Iterator[Anomaly]:
+    def _finish(self, acknowledged: Mapping[str, str], refused: Sequence[str]) -> Iterator[Anomaly]:
         for entry in self._open.values():
             detail = f"{self._name} saw only one half of {entry.transfer} at the end"
             yield Anomaly("torn-transaction", detail, (entry.transfer,))
-        for transfer in acknowledged:
+        for transfer, order in acknowledged.items():
             if transfer not in self._done and transfer not in self._open:
-                yield Anomaly("lost-write", f"{self._name} never saw {transfer}", (transfer,))
+                detail = f"{order} was acknowledged, and neither side of its transfer is in any partition: {self._name}"
+                yield Anomaly("lost-write", f"{detail} has read all of them to the end", (transfer,))
         for transfer in refused:
             if transfer in self._done:
                 yield Anomaly("G1a", f"{self._name} saw {transfer}, which had failed", (transfer,))

@@ -195,7 +195,7 @@ class _TornTransactions:
         if any(seen) and not all(seen):
             first = sends[seen.index(True)]
             missing = [f"{send.value} in {send.key}" for send, is_seen in zip(sends, seen, strict=True) if not is_seen]
-            detail = f"{first.value} in {first.key} is committed, but not {missing}"
+            detail = f"{first.value} in {first.key} is committed, but not {', '.join(missing)}"
             yield Anomaly("torn-transaction", detail, tuple(send.value for send in sends))
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from einmal.checker.bank import BankReader, TransferEntry
-from einmal.checker.history import Anomaly, OpOutcome, Send
+from einmal.checker.history import Anomaly, Send
 from einmal.checker.log import find_anomalies
 from einmal.client.errors import FatalError, KafkaError, RequestRefused
 from einmal.client.records import ConsumerRecord, OffsetAndMetadata, RecordMetadata
@@ -82,7 +82,9 @@ class Bank:
         )
         self._endings = Endings()
         self._auditors: dict[int, BankReader] = {}
-        self._orders: dict[str, OpOutcome] = {}
+        self._acknowledged: dict[str, str] = {}
+        """Orders, and where they are in the log."""
+        self._refused: list[str] = []
         self._final: BankReader | None = None
         self.roles = (
             Role("clerk", self._take_orders),
@@ -106,10 +108,7 @@ class Bank:
         for auditor in self._auditors.values():
             anomalies += auditor.anomalies
         if self._final is not None:
-            anomalies += self._final.finish(
-                [order for order, outcome in self._orders.items() if outcome is OpOutcome.OK],
-                [order for order, outcome in self._orders.items() if outcome is OpOutcome.FAIL],
-            )
+            anomalies += self._final.finish(self._acknowledged, self._refused)
         return anomalies
 
     # --- clerks ----------------------------------------------------------------------------------------------------
@@ -125,7 +124,6 @@ class Bank:
                 order = f"order-{process.number}-{count}"
                 debtor, creditor = source.sample(range(ACCOUNT_COUNT), 2)
                 text = f"{order} {debtor} {creditor} {source.randint(1, 50)}"
-                self._orders[order] = OpOutcome.INFO
                 result = producer.send(self._orders_topic, text, partition=source.randrange(ORDER_PARTITIONS))
                 pending.append(asyncio.create_task(self._note(order, result)))
                 await asyncio.sleep(source.uniform(0, 0.3))
@@ -135,13 +133,14 @@ class Bank:
 
     async def _note(self, order: str, result: asyncio.Future[RecordMetadata]) -> None:
         try:
-            await result
+            written = await result
         except RequestRefused:
-            self._orders[order] = OpOutcome.FAIL
+            self._refused.append(order)
         except KafkaError:
             return
         else:
-            self._orders[order] = OpOutcome.OK
+            where = TopicPartition(written.topic, written.partition)
+            self._acknowledged[order] = f"{order} at offset {written.offset} of {where}"
 
     # --- processors ------------------------------------------------------------------------------------------------
 
