@@ -46,6 +46,8 @@ class Clocks:
             f"FAKETIME_TIMESTAMP_FILE={self._files[node_id]}",
             f"FAKETIME_CACHE_DURATION={_LOOK_S}",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            # Or waits until a monotonic time end at once: a JVM, which waits so everywhere, is never idle.
+            "FAKETIME_FORCE_MONOTONIC_FIX=0",
         ]
 
     def set(self, node_id: int, ahead_s: float) -> None:
