@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StringType
 
+from einmal.event_log import event_of
 from einmal.spark import OptionError, PipelineFailed, PipelineRefused, write, write_stream
 from tests.spark.topics import create, fill, numbers
 from tests.suite.shared import unique
@@ -97,6 +98,56 @@ def test_options_without_effect_are_accepted_and_logged_once(
     for name in ("kafka.retries", "includeHeaders", "kafka.client.dns.lookup", "kafkaConsumer.pollTimeoutMs"):
         assert name in line
     assert "kafka.max.request.size" not in line
+
+
+_COUNTED = 'selectExpr("cast(value as string) as value").groupBy("value").count().select("value")'
+
+
+@pytest.mark.parametrize(
+    ("query", "mode", "suffices"),
+    [
+        ('select("value")', "append", True),
+        ('selectExpr("cast(rand() as string) as value")', "append", True),
+        (_COUNTED, "complete", True),
+        (_COUNTED, "update", False),
+        ('groupBy(functions.rand().cast("string").alias("value")).count().select("value")', "complete", False),
+        ('groupBy(functions.udf(str)("offset").alias("value")).count().select("value")', "complete", False),
+    ],
+)
+def test_a_query_for_which_sparks_writer_suffices_is_logged_once(
+    spark: SparkSession,
+    bootstrap: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    query: str,
+    mode: str,
+    suffices: bool,
+) -> None:
+    topic = unique("suffices")
+    create(bootstrap, f"{topic}-in", topic)
+    frame = eval(f"frame.{query}", {"frame": source(spark, bootstrap, f"{topic}-in"), "functions": functions})
+    writer = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).option("topic", topic).outputMode(mode)
+    writer = writer.option("transactional.id", topic).option("checkpointLocation", str(tmp_path))
+    with caplog.at_level(logging.INFO, "einmal.spark"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    lines = [record.getMessage() for record in caplog.records if event_of(record) == "sparks_writer_suffices"]
+    assert len(lines) == suffices
+    assert all(line.startswith(f"{topic}: df.writeStream") and "random query" in line for line in lines)
+
+
+def test_what_only_write_stream_does_is_no_query_for_sparks_writer(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = unique("needed")
+    create(bootstrap, f"{topic}-in", topic)
+    frame = source(spark, bootstrap, f"{topic}-in").select("value")
+    to_topic = write_stream(frame).option("kafka.bootstrap.servers", bootstrap).option("topic", topic)
+    to_table = write_stream(frame).format("sqlite").option("path", str(tmp_path / "rows")).option("table", "rows")
+    with caplog.at_level(logging.INFO, "einmal.spark"):
+        for name, writer in (("each", to_topic.each_batch(lambda batch, _: batch, frame.schema)), ("table", to_table)):
+            writer = writer.option("transactional.id", f"{topic}-{name}").trigger(availableNow=True)
+            writer.option("checkpointLocation", str(tmp_path / name)).start().awaitTermination()
+    assert "sparks_writer_suffices" not in {event_of(record) for record in caplog.records}
 
 
 def test_an_option_of_a_stream_that_only_a_batch_has_is_refused_before_anything_starts(

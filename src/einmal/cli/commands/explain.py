@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,21 +13,21 @@ from einmal.cli.clients import key_and_value
 from einmal.cli.commands.run import Confs, Master, Overrides, new_session, pipeline_failures_reported
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
+from einmal.cli.printing.hops import LEGEND, print_hops
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from einmal.pipeline.reasons import Reason
-    from einmal.spark.api.program import Program
-    from einmal.spark.declare.guarantees import Hop
-
-_SIGNS = {"holds": "+", "if": "~", "not": "-", "unknown": "?"}
+_MASTER: Final = "local[1]"
 
 
 def explain(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="PIPELINE...", help="pipeline.toml or Python program; several files are a chain."),
+        typer.Argument(
+            metavar="PIPELINE...",
+            help="pipeline.toml, Python program or spark-pipeline.yml; several files are a chain.",
+        ),
     ],
     master: Master = None,
     confs: Confs = None,
@@ -41,14 +40,32 @@ def explain(
     """Report which guarantee holds on each hop of a declared pipeline, why, and which does not. Starts nothing.
 
     It names what it cannot check because no broker responds or Java is missing. Several files, mirror.toml, and the
-    declaration of ingesters alone are explained as one chain, from end to end.
+    declaration of ingesters alone are explained as one chain, from end to end. A spark-pipeline.yml, of Spark's
+    declarative pipelines, is explained flow by flow.
     """
+    specs = [file for file in files if file.suffix in (".yml", ".yaml")]
+    if specs and (len(files) > 1 or graph is not None):
+        raise typer.BadParameter(f"a chain has declarations in TOML\nhint: einmal explain {specs[0]} alone")
+    if specs:
+        from einmal.cli.declarative_pipeline import explain_project
+
+        if settings:
+            raise typer.BadParameter(
+                "-X sets keys of a pipeline.toml; the options of a flow are in its definition file"
+            )
+        explain_project(specs[0], master or _MASTER, confs, output)
+        return
     if len(files) > 1 or graph is not None or _declares_no_pipeline(files[0]):
         from einmal.cli.chain import explain_chain
 
         explain_chain(files, graph, output)
         return
-    (file,) = files
+    _explain_pipeline(files[0], master or _MASTER, confs, dict(map(key_and_value, settings or ())), output)
+
+
+def _explain_pipeline(
+    file: Path, master: str, confs: list[str] | None, overrides: dict[str, str], output: Format
+) -> None:
     with pipeline_failures_reported(file):
         from einmal.spark.environment.spark_version import require_spark
 
@@ -60,14 +77,14 @@ def explain(
         from einmal.spark.declare.plan import plan_facts
         from einmal.spark.writer.handover import STATE_CAVEAT
 
-        kind, overrides = kind_of(file), dict(map(key_and_value, settings or ()))
+        kind = kind_of(file)
         if kind is ProgramKind.WHOLE:
             raise typer.BadParameter(
                 f"{file} is {kind}: only what is declared can be explained\n"
                 f'hint: a query that writes with format("einmal") is exactly_once_v2, with one limit. {STATE_CAVEAT}'
             )
         program = load(file, overrides) if kind is ProgramKind.TABLES else None
-        spark, problem = _session(file, program, master or "local[1]", confs, overrides)
+        spark, problem = or_no_java(lambda: new_session(file, program, master, confs, overrides))
         program = program or load(file, overrides)
         plan = None if spark is None else plan_facts(rows(program, spark))
         facts = facts_of(program.declaration, plan, problem)
@@ -80,7 +97,8 @@ def explain(
         return
     limit = "" if is_all else ", as far as could be looked at"
     print(f"{facts.name}: asked for {facts.guarantee}; from end to end {holds}{limit}\n")
-    _print(hops)
+    print_hops(hops)
+    print(f"\n{LEGEND}")
 
 
 def _declares_no_pipeline(file: Path) -> bool:
@@ -95,33 +113,11 @@ def _declares_no_pipeline(file: Path) -> bool:
         return False
 
 
-def _session(
-    file: Path, program: Program | None, master: str, confs: list[str] | None, overrides: dict[str, str]
-) -> tuple[SparkSession | None, str]:
+def or_no_java(session: Callable[[], SparkSession]) -> tuple[SparkSession | None, str]:
+    """Return the session, or None and the problem where Java is missing."""
     from einmal.spark.environment.java import JavaMissing
 
     try:
-        return new_session(file, program, master, confs, overrides), ""
+        return session(), ""
     except JavaMissing as error:
         return None, str(error).partition("\n")[0]
-
-
-def _print(hops: list[Hop]) -> None:
-    width = max(len(_head(hop)) for hop in hops)
-    room = max(40, shutil.get_terminal_size((120, 24)).columns - width - 4)
-    for hop in hops:
-        print(f"{_head(hop):<{width}}  {hop.guarantee}")
-        for reason in hop.reasons:
-            for line in _lines(reason, room):
-                print(f"{'':<{width}}  {line}")
-    print("\n+ holds   ~ holds on a condition   - does not hold   ? could not be looked at")
-
-
-def _head(hop: Hop) -> str:
-    return f"{hop.kind} {hop.name}".strip()
-
-
-def _lines(reason: Reason, room: int) -> list[str]:
-    lines = textwrap.wrap(reason.text, room)
-    hint = textwrap.wrap(f"hint: {reason.hint}", room) if reason.hint else []
-    return [f"{'  ' if number else _SIGNS[reason.verdict] + ' '}{line}" for number, line in enumerate((*lines, *hint))]

@@ -107,20 +107,27 @@ def new_session(
     overrides: Mapping[str, str],
 ) -> SparkSession:
     """The Spark session of a file; ``program``: of tables. What is beside the file can be imported, in workers too."""
-    from einmal.spark import session
     from einmal.spark.api.program import session_settings
+
+    declared = session_settings(file) if program is None else dict(program.declaration.spark)
+    given = {name: value for name, value in overrides.items() if name.startswith("spark.")}
+    name = file.stem if program is None else program.declaration.name
+    return named_session(file, name, master, declared | given, confs)
+
+
+def named_session(
+    file: Path, name: str, master: str | None, config: Mapping[str, str], confs: Sequence[str] | None
+) -> SparkSession:
+    """The Spark session of a file, under this name; ``confs`` are settings that win over those of ``config``."""
+    from einmal.spark import session
 
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     quiet_py4j()
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
-    declared = session_settings(file) if program is None else dict(program.declaration.spark)
-    given = {name: value for name, value in overrides.items() if name.startswith("spark.")}
-    config = declared | given | dict(map(key_and_value, confs or ()))
-    name = file.stem if program is None else program.declaration.name
     began = time.monotonic()
     with waiting(f"{name}: starting Spark"), _interrupted_at_once():
-        spark = session(name, master=master, config=config)
+        spark = session(name, master=master, config={**config, **dict(map(key_and_value, confs or ()))})
     note(f"{name}: Spark {spark.version} on {spark.sparkContext.master}, after {time.monotonic() - began:.1f} s")
     return spark
 

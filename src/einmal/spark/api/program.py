@@ -75,7 +75,7 @@ def kind_of(path: Path) -> ProgramKind:
             [
                 f"{path} is no declaration of einmal's: projects of declarative pipelines are run by Spark\n"
                 f'hint: spark-pipelines run --spec {path}; a flow into a sink of format("einmal") is exactly_once_v2, '
-                f"with one limit. {STATE_CAVEAT}"
+                f"with one limit. {STATE_CAVEAT}. einmal explain {path} reports what holds for each flow"
             ]
         )
     if path.suffix not in (".toml", ".py"):

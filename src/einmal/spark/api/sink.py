@@ -34,6 +34,7 @@ from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks.kinds import KAFKA, new_sink, sink_class
 from einmal.spark.api.letter_part import TOPICS_COLUMN, LetterPart, letter_topics, rejected_letters, with_letters
+from einmal.spark.declare.plan import plan_facts
 from einmal.spark.declare.preflight import PlannedQuery, preflight
 from einmal.spark.decoding.bad_rows import BadRows
 from einmal.spark.decoding.decode import decoded_sources
@@ -222,6 +223,7 @@ class StreamWriter:
         except BaseException:
             setting.close()
             raise
+        self._log_if_sparks_writer_suffices(name, setting)
         run = _RUNS[options.guarantee]
         queries = queries_of(setting.spark)
         self._observing = queries.starting(name, self._frame)
@@ -229,6 +231,23 @@ class StreamWriter:
         query = PipelineQuery(setting, lambda held: run(setting, held), start, transform)
         queries.started(name, query)
         return query
+
+    def _log_if_sparks_writer_suffices(self, name: str, setting: Setting) -> None:
+        """Once, for a query of which ``writeStream.format("einmal")`` promises as much."""
+        to_topics = self._kind in KAFKA and not self._others
+        by_spark = self._transform is None and self._bad_rows is None and self._output_mode != "update"
+        if not (to_topics and by_spark and setting.checkpoint.name.startswith("file:")):
+            return
+        if setting.stateful:
+            plan = plan_facts(self._frame)
+            if plan.non_deterministic or plan.python or plan.static:
+                return
+        _logger.info(
+            "sparks_writer_suffices",
+            '%(pipeline)s: df.writeStream.format("einmal") would promise as much for this query; what it cannot '
+            "promise, as write_stream does, is that state and output of a random query agree after a failure",
+            pipeline=name,
+        )
 
     def _written(self, letters: LetterPart | None) -> StructType | None:
         """The schema of the rows that the sinks get, if it is known."""

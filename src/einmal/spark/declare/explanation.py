@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from einmal.client.errors import KafkaError
+from einmal.client.errors import KafkaError, RetriableError
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
 from einmal.declare.pipeline import OWN_FORMAT, Declaration, DeclaredSink, Source
 from einmal.options.sink import EXACTLY_ONCE, TWO_PHASE_COMMIT, SinkOptions
@@ -23,9 +23,31 @@ from einmal.spark.declare.inspection import ClusterFacts, TopicFacts, inspect
 _PATIENCE_MS: Final = "3000"
 
 
+class Clusters:
+    """Inspects clusters, and waits for one that does not answer only once."""
+
+    def __init__(self) -> None:
+        self._unanswered: dict[frozenset[tuple[str, str]], str] = {}
+        """The problem, by the settings of the client."""
+
+    def inspect(self, client: Mapping[str, str], topics: list[str]) -> tuple[ClusterFacts | None, str]:
+        """Return the facts of a cluster, or None and the problem."""
+        servers = client["bootstrap.servers"]
+        settings = frozenset(item for item in client.items() if item[0] != "client.id")
+        if settings in self._unanswered:
+            return None, self._unanswered[settings]
+        try:
+            return inspect({**client, "default.api.timeout.ms": _PATIENCE_MS}, topics), ""
+        except KafkaError as error:
+            problem = f"no broker answers at {servers} ({error.name})"
+            if isinstance(error, RetriableError):
+                self._unanswered[settings] = problem
+            return None, problem
+
+
 def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str = "") -> PipelineFacts:
     """``plan``: None without Spark; ``plan_problem`` is then the reason."""
-    options = declaration.options
+    options, clusters = declaration.options, Clusters()
     topics = tuple(sink.topic or "" for sink in declaration.sinks if sink.is_topic)
     cluster, cluster_problem = None, ""
     # Dead letters of bad rows are beside the topics of the sinks, where there are any; all others beside the source.
@@ -33,11 +55,12 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
     rejected = [sink.dead_letter_topic for sink in declaration.sinks]
     letters: dict[str, TopicFacts] = {}
     if isinstance(options, SinkOptions):
-        wanted = [*filter(None, [*topics, *bad]), *([COMMIT_TOPIC] if options.guarantee == EXACTLY_ONCE else [])]
-        cluster, cluster_problem = _cluster(options.client, wanted)
+        cluster, cluster_problem = _home(options, [*topics, *bad], clusters)
         letters |= {} if cluster is None else cluster.topics
         bad = []
-    sources = [_source(source, [*filter(None, [*bad, *rejected])], letters) for source in declaration.sources]
+    sources = [
+        source_facts(source, clusters, [*filter(None, [*bad, *rejected])], letters) for source in declaration.sources
+    ]
     return PipelineFacts(
         guarantee=options.guarantee,
         name=declaration.name,
@@ -52,6 +75,34 @@ def facts_of(declaration: Declaration, plan: PlanFacts | None, plan_problem: str
     )
 
 
+def flow_facts(
+    options: SinkOptions,
+    sources: Sequence[SourceFacts],
+    plan: PlanFacts | None,
+    plan_problem: str,
+    clusters: Clusters,
+) -> PipelineFacts:
+    """The facts of a query of ``writeStream.format("einmal")``, of which each is a pipeline with one sink."""
+    cluster, cluster_problem = _home(options, [options.topic], clusters)
+    return PipelineFacts(
+        guarantee=options.guarantee,
+        name=options.transactional_id or "",
+        sources=tuple(sources),
+        topics=(options.topic or "",),
+        plan=plan,
+        plan_problem=plan_problem,
+        cluster=cluster,
+        cluster_problem=cluster_problem,
+        sparks_writer=True,
+    )
+
+
+def _home(options: SinkOptions, topics: Sequence[str | None], clusters: Clusters) -> tuple[ClusterFacts | None, str]:
+    """The cluster of the topics that are written, with the topic of the commit record."""
+    commits = [COMMIT_TOPIC] if options.guarantee == EXACTLY_ONCE else []
+    return clusters.inspect(options.client, [*filter(None, topics), *commits])
+
+
 def _sinks(declaration: Declaration, letters: Mapping[str, TopicFacts]) -> tuple[SinkFacts, ...]:
     sinks = [sink for sink in declaration.sinks if not sink.is_topic]
     return tuple(_sink(sink, f"{declaration.name}/{sink.name}" if len(sinks) > 1 else None, letters) for sink in sinks)
@@ -63,8 +114,12 @@ def _sink(sink: DeclaredSink, record: str | None, letters: Mapping[str, TopicFac
         return SinkFacts(sink.kind, row_sink.table, row_sink.promises(), record, topic, letters.get(topic))
 
 
-def _source(source: Source, beside: Sequence[str], letters: dict[str, TopicFacts]) -> SourceFacts:
-    """``beside``: topics of dead letters in the cluster of einmal's sources, whose facts are added to ``letters``."""
+def source_facts(
+    source: Source, clusters: Clusters, beside: Sequence[str] = (), letters: dict[str, TopicFacts] | None = None
+) -> SourceFacts:
+    """The facts of one source. ``beside``: topics of dead letters in the cluster of einmal's sources, whose facts are
+    added to ``letters``."""
+    letters = {} if letters is None else letters
     options = {name.lower(): value for name, value in source.options.items()}
     client = client_settings(options)
     isolation = isolation_of(source.format, client)
@@ -72,7 +127,7 @@ def _source(source: Source, beside: Sequence[str], letters: dict[str, TopicFacts
         return SourceFacts(name=source.name, format=source.format, fails_on_data_loss=fails_on_data_loss(options))
     topics = topics_of(options)
     beside = beside if source.format == OWN_FORMAT else ()
-    cluster, problem = _cluster(client, [*topics, *beside])
+    cluster, problem = clusters.inspect(client, [*topics, *beside])
     if cluster is not None:
         # A topic of the same name may exist in one cluster and not in another one.
         missing = [name for name in beside if name not in letters or not letters[name].exists]
@@ -90,10 +145,3 @@ def _source(source: Source, beside: Sequence[str], letters: dict[str, TopicFacts
         decoded=source.decoding.get("value.format", source.decoding.get("key.format", "")),
         letters=source.dead_letter_topic or "",
     )
-
-
-def _cluster(client: Mapping[str, str], topics: list[str]) -> tuple[ClusterFacts | None, str]:
-    try:
-        return inspect({**client, "default.api.timeout.ms": _PATIENCE_MS}, topics), ""
-    except KafkaError as error:
-        return None, f"no broker answers at {client['bootstrap.servers']} ({error.name})"

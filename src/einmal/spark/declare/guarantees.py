@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from einmal.commit_protocol.commit_record import COMMIT_TOPIC
-from einmal.options.guarantees import REPLAYED_FILES, UNKNOWN, guarantee_of_source, together
+from einmal.options.guarantees import NONE, REPLAYED_FILES, UNKNOWN, guarantee_of_source, together
 from einmal.options.sink import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.spark.declare.inspection import ClusterFacts, TopicFacts
+from einmal.spark.writer.handover import STATE_CAVEAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class SinkFacts:
 class PipelineFacts:
     """``topics``: the sinks in Kafka, "" where each row names its own; ``sinks``: all others; ``together``: one
     commit for both. ``plan`` and ``cluster`` (of the topics) are None where they were not inspected; the problems are
-    the reasons."""
+    the reasons. ``sparks_writer``: ``writeStream.format("einmal")`` writes the topics; ``refusals``: why it refuses
+    to."""
 
     guarantee: str
     name: str
@@ -89,12 +91,14 @@ class PipelineFacts:
     plan_problem: str = ""
     cluster: ClusterFacts | None = None
     cluster_problem: str = ""
+    sparks_writer: bool = False
+    refusals: tuple[Reason, ...] = ()
 
 
 def explain(facts: PipelineFacts) -> list[Hop]:
     """Every hop, in the order in which a record takes them."""
     return [
-        *(_source(source, facts.guarantee) for source in facts.sources),
+        *(source_hop(source, facts.guarantee) for source in facts.sources),
         _transformation(facts),
         *(_topic(facts, topic) for topic in facts.topics),
         *(_sink(sink) for sink in facts.sinks),
@@ -119,8 +123,8 @@ _REPLAYS: Final = {
 _TIMES: Final = {EXACTLY_ONCE: "once", AT_LEAST_ONCE: "at least once", AT_MOST_ONCE: "at most once"}
 
 
-def _source(source: SourceFacts, asked: str) -> Hop:
-    """``asked``: of the pipeline, whose dead letters are written as its rows are."""
+def source_hop(source: SourceFacts, asked: str) -> Hop:
+    """The hop of one source. ``asked``: of the pipeline, whose dead letters are written as its rows are."""
     guarantee = guarantee_of_source(source.format, source.isolation, fails_on_data_loss=source.fails_on_data_loss)
     if source.isolation is None:
         return _other_source(source, guarantee)
@@ -227,10 +231,14 @@ def _transformation(facts: PipelineFacts) -> Hop:
     if plan is None:
         reason = Reason(HopVerdict.UNKNOWN, f"the plan was not looked at: {facts.plan_problem}")
         return Hop("transformation", "", UNKNOWN, (reason,))
-    return Hop("transformation", "", facts.guarantee, (*_results(facts.guarantee, plan), *_functions(plan)))
+    reasons = (*_results(facts, plan), *_functions(plan))
+    random_state = facts.sparks_writer and plan.stateful and plan.non_deterministic
+    guarantee = NONE if random_state and facts.guarantee == EXACTLY_ONCE else facts.guarantee
+    return Hop("transformation", "", guarantee, reasons)
 
 
-def _results(guarantee: str, plan: PlanFacts) -> Iterator[Reason]:
+def _results(facts: PipelineFacts, plan: PlanFacts) -> Iterator[Reason]:
+    guarantee = facts.guarantee
     if plan.static:
         yield Reason(
             HopVerdict.IF,
@@ -256,6 +264,9 @@ def _results(guarantee: str, plan: PlanFacts) -> Iterator[Reason]:
     if guarantee == AT_MOST_ONCE:
         yield Reason(HopVerdict.NOT, f"state ({state}): it takes in batches whose output was lost")
         return
+    if facts.sparks_writer:
+        yield from _state_of_sparks_writer(plan, state, random)
+        return
     yield Reason(
         HopVerdict.HOLDS,
         f"state ({state}): Spark's own commit of the state is in the commit record, so state and output go together",
@@ -270,6 +281,23 @@ def _results(guarantee: str, plan: PlanFacts) -> Iterator[Reason]:
         yield Reason(
             HopVerdict.IF,
             "state format 1: a late task can replace a state file; what is seen of it stops the query",
+            "a new checkpoint with spark.sql.streaming.stateStore.checkpointFormatVersion=2 and RocksDB",
+        )
+
+
+def _state_of_sparks_writer(plan: PlanFacts, state: str, random: str) -> Iterator[Reason]:
+    if random:
+        yield Reason(
+            HopVerdict.NOT,
+            f"state ({state}), not deterministic ({random}). {STATE_CAVEAT}",
+            "write it with write_stream(df), in a program or by einmal run",
+        )
+    else:
+        yield Reason(HopVerdict.IF, f"state ({state}). {STATE_CAVEAT}")
+    if plan.state_format == 1:
+        yield Reason(
+            HopVerdict.IF,
+            "state format 1: a late task can replace a state file, which the sink cannot see",
             "a new checkpoint with spark.sql.streaming.stateStore.checkpointFormatVersion=2 and RocksDB",
         )
 
@@ -320,6 +348,8 @@ def _topic(facts: PipelineFacts, topic: str) -> Hop:
             reasons.append(Reason(HopVerdict.HOLDS, _epochs(cluster)))
         if topic in cluster.topics:
             reasons += _kept(cluster.topics[topic], cluster.brokers)
+    if facts.refusals:
+        guarantee, reasons = NONE, [*facts.refusals, *reasons]
     return Hop("sink", topic or "a topic per row", guarantee, tuple(reasons))
 
 
