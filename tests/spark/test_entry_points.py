@@ -111,7 +111,11 @@ _COUNTED = 'selectExpr("cast(value as string) as value").groupBy("value").count(
         (_COUNTED, "complete", True),
         (_COUNTED, "update", False),
         ('groupBy(functions.rand().cast("string").alias("value")).count().select("value")', "complete", False),
-        ('groupBy(functions.udf(str)("offset").alias("value")).count().select("value")', "complete", False),
+        (
+            'groupBy(functions.udf(lambda value: value, "string")("topic").alias("value")).count().select("value")',
+            "complete",
+            False,
+        ),
     ],
 )
 def test_a_query_for_which_sparks_writer_suffices_is_logged_once(
