@@ -245,7 +245,7 @@ def test_packages_of_sparks_command_that_are_missing_are_named(monkeypatch: pyte
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
     """``einmal explain`` in this process, with its session."""
-    monkeypatch.setattr("einmal.cli.declarative_pipeline.named_session", lambda *_: spark)
+    monkeypatch.setattr("einmal.cli.commands.explain.named_session", lambda *_: spark)
 
     def run(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["explain", *words])
@@ -277,7 +277,7 @@ def test_without_java_the_sinks_are_explained_and_the_sources_are_unknown(
     def missing(*_: object) -> SparkSession:
         raise JavaMissing("Java 17 or newer is needed; found: none")
 
-    monkeypatch.setattr("einmal.cli.declarative_pipeline.named_session", missing)
+    monkeypatch.setattr("einmal.cli.commands.explain.named_session", missing)
     status, text = command(str(project(tmp_path, flow("one", "sink('a')"))))
     assert status == 0
     assert "one: Java" not in text and "Java 17 or newer is needed" in text

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from einmal.cli.commands.explain import or_no_java
-from einmal.cli.commands.run import named_session, pipeline_failures_reported
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 from einmal.cli.printing.hops import LEGEND, print_hops
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from einmal.spark.declare.flow_guarantees import FlowGuarantee
 
 
-def explain_project(file: Path, master: str, confs: list[str] | None, output: Format) -> None:
-    """Print which guarantee holds for each flow of the project. Runs its definition files, and no query."""
-    with pipeline_failures_reported(file):
-        from einmal.spark.environment.spark_version import require_spark
+def explain_project(
+    file: Path, session: Callable[[str, Mapping[str, str]], tuple[SparkSession | None, str]], output: Format
+) -> None:
+    """Print which guarantee holds for each flow of the project. Runs its definition files, and no query. ``session``:
+    makes one of a name and settings, or returns why there is none. Raises DeclarationError, OSError, SparkUnsupported.
+    """
+    from einmal.options.guarantees import UNKNOWN, together
+    from einmal.spark.declare.dataflow_graph import load, spec_of
+    from einmal.spark.declare.flow_guarantees import flow_guarantees
 
-        require_spark()
-        from einmal.options.guarantees import UNKNOWN, together
-        from einmal.spark.declare.dataflow_graph import load, spec_of
-        from einmal.spark.declare.flow_guarantees import flow_guarantees
-
-        spec = spec_of(file)
-        spark, problem = or_no_java(lambda: named_session(file, spec.name, master, spec.configuration, confs))
-        project = load(file, spec, spark, problem)
-        flows = flow_guarantees(project)
+    spec = spec_of(file)
+    project = load(file, spec, *session(spec.name, spec.configuration))
+    flows = flow_guarantees(project)
     unread = project.graph.unread
     holds = together([*(flow.holds for flow in flows), *([UNKNOWN] if unread or not flows else [])])
     is_all = not unread and not any(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from einmal.cli.clients import key_and_value
-from einmal.cli.commands.run import Confs, Master, Overrides, new_session, pipeline_failures_reported
+from einmal.cli.commands.run import Confs, Master, Overrides, named_session, new_session, pipeline_failures_reported
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.hops import LEGEND, print_hops
@@ -47,13 +47,11 @@ def explain(
     if specs and (len(files) > 1 or graph is not None):
         raise typer.BadParameter(f"a chain has declarations in TOML\nhint: einmal explain {specs[0]} alone")
     if specs:
-        from einmal.cli.declarative_pipeline import explain_project
-
         if settings:
             raise typer.BadParameter(
                 "-X sets keys of a pipeline.toml; the options of a flow are in its definition file"
             )
-        explain_project(specs[0], master or _MASTER, confs, output)
+        _explain_spec(specs[0], master or _MASTER, confs, output)
         return
     if len(files) > 1 or graph is not None or _declares_no_pipeline(files[0]):
         from einmal.cli.chain import explain_chain
@@ -61,6 +59,19 @@ def explain(
         explain_chain(files, graph, output)
         return
     _explain_pipeline(files[0], master or _MASTER, confs, dict(map(key_and_value, settings or ())), output)
+
+
+def _explain_spec(file: Path, master: str, confs: list[str] | None, output: Format) -> None:
+    from einmal.cli.declarative_pipeline import explain_project
+
+    def session(name: str, config: Mapping[str, str]) -> tuple[SparkSession | None, str]:
+        return _or_no_java(lambda: named_session(file, name, master, config, confs))
+
+    with pipeline_failures_reported(file):
+        from einmal.spark.environment.spark_version import require_spark
+
+        require_spark()
+        explain_project(file, session, output)
 
 
 def _explain_pipeline(
@@ -84,7 +95,7 @@ def _explain_pipeline(
                 f'hint: a query that writes with format("einmal") is exactly_once_v2, with one limit. {STATE_CAVEAT}'
             )
         program = load(file, overrides) if kind is ProgramKind.TABLES else None
-        spark, problem = or_no_java(lambda: new_session(file, program, master, confs, overrides))
+        spark, problem = _or_no_java(lambda: new_session(file, program, master, confs, overrides))
         program = program or load(file, overrides)
         plan = None if spark is None else plan_facts(rows(program, spark))
         facts = facts_of(program.declaration, plan, problem)
@@ -113,7 +124,7 @@ def _declares_no_pipeline(file: Path) -> bool:
         return False
 
 
-def or_no_java(session: Callable[[], SparkSession]) -> tuple[SparkSession | None, str]:
+def _or_no_java(session: Callable[[], SparkSession]) -> tuple[SparkSession | None, str]:
     """Return the session, or None and the problem where Java is missing."""
     from einmal.spark.environment.java import JavaMissing
 
