@@ -268,6 +268,7 @@ CLUSTER_REQUESTS: Final = (
     Request(35, 4, lambda _n, _: {"topics": []}),
     Request(43, 2, lambda _n, _: {"election_type": 0, **_PREFERRED}),
     Request(44, 1, lambda _n, _: _changed(_BROKER, "", "log.retention.ms")),
+    Request(44, 1, lambda _n, _: _changed(_LOGGER, "1", "root"), "of a logger"),
     Request(45, 0, lambda _n, _: {"timeout": 5_000, "topics": [_reassigned()]}),
     Request(46, 0, lambda _n, _: {"timeout": 5_000, "topics": [{"name": NOBODYS, "partition_indexes": [0]}]}),
     Request(48, 1, lambda _n, _: {"components": [], "strict": False}),

@@ -65,6 +65,7 @@ _COMMANDS: Final[dict[str, list[list[str]]]] = {
     "cluster info": [_UNREACHABLE],
     "cluster health": [_UNREACHABLE],
     "cluster config": [_UNREACHABLE],
+    "cluster loggers": [_UNREACHABLE],
     "log dump": [["no-such-file.log"]],
     "profile create": [["broken", "-b", ""]],
     "profile list": [[]],

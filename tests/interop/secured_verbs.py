@@ -150,6 +150,11 @@ def _(stage: Stage) -> None:
     assert "log.dirs" in stage.run("cluster", "config")
 
 
+@shows("cluster loggers")
+def _(stage: Stage) -> None:
+    assert "einmal.broker.replicas" in stage.run("cluster", "loggers")
+
+
 @shows("topic delete")
 def _(stage: Stage) -> None:
     assert "deleted" in stage.run("topic", "delete", stage.topic(), "--yes")

@@ -122,6 +122,19 @@ def test_settings_are_described_and_altered(cluster: Cluster, tools: ApacheTools
     assert "default.replication.factor=3 sensitive=false synonyms={STATIC_BROKER_CONFIG" in of_broker
 
 
+def test_log_levels_of_each_broker_are_changed_at_run_time(cluster: Cluster, tools: ApacheTools) -> None:
+    """Also of one that is not the active controller: the request is not forwarded."""
+    logger = "einmal.broker.coordinators"
+    for node_id in cluster.nodes:
+        of_broker = ("--entity-type", "broker-loggers", "--entity-name", str(node_id))
+        tools(CONFIGS, "--alter", *of_broker, "--add-config", f"{logger}=DEBUG")
+        assert f"{logger}=DEBUG sensitive=false synonyms={{}}" in tools(CONFIGS, "--describe", *of_broker)
+        tools(CONFIGS, "--alter", *of_broker, "--delete-config", logger)
+        assert f"{logger}=INFO sensitive=false" in tools(CONFIGS, "--describe", *of_broker)
+    assert "not a supported log level" in tools.refused(CONFIGS, "--alter", *of_broker, "--add-config", "root=LOUD")
+    assert "no.such" in tools.refused(CONFIGS, "--alter", *of_broker, "--add-config", "no.such=DEBUG")
+
+
 # --- topics and their replicas ----------------------------------------------------------------------------------------
 
 

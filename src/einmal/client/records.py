@@ -217,11 +217,11 @@ def names_of(names: Iterable[str], what: str) -> list[str]:
 
 
 def settings_of(configs: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """A topic's settings as callers write them. Raises LocalError for a name or a value that is no text."""
+    """Settings as callers write them. Raises LocalError for a name or a value that is no text."""
     for name, value in configs.items():
         if not isinstance(name, str) or not isinstance(value, str | None):
             raise LocalError(
-                meaning=f"settings of a topic are texts, not {name!r}: {value!r}",
+                meaning=f"settings are texts, not {name!r}: {value!r}",
                 what_to_do=f'write "{name}": "{value}"',
             )
     return configs

@@ -179,3 +179,15 @@ def test_what_is_missing_is_named() -> None:
     assert (found.is_healthy, found.leaderless, found.under_replicated) == (False, ("t-0",), ("t-0",))
     assert (found.missing_brokers, found.controller) == ((2,), None)
     assert found.verdict.startswith("1 partitions have no leader, 1 lack replicas in sync, 1 brokers are missing")
+
+
+def test_log_levels_are_shown_and_set_for_one_broker(cli: Cli) -> None:
+    loggers = {row["logger"]: row for row in cli("cluster", "loggers", "--format", "json").document}
+    broker, level = str(loggers["root"]["broker"]), loggers["root"]["level"]
+    changed = cli("cluster", "loggers", "--broker", broker, "--set", f"root={level.lower()}", "--format", "json")
+    assert changed.document == [loggers["root"]]
+    unknown = cli("cluster", "loggers", "--broker", broker, "--set", "no.such=DEBUG", status=1)
+    assert "INVALID_CONFIG" in unknown.errors[0] and "Logger no.such does not exist!" in unknown.errors[0]
+    refused = cli("cluster", "loggers", "--broker", broker, "--unset", "root", status=1)
+    assert "Removing the log level of the root logger is not allowed" in refused.errors[0]
+    assert "need --broker" in "".join(cli("cluster", "loggers", "--set", "root=INFO", status=2).errors)

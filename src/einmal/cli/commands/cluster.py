@@ -1,4 +1,4 @@
-"""``einmal cluster``: brokers, health and settings. On any Kafka cluster."""
+"""``einmal cluster``: brokers, health, settings and log levels. On any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import Annotated
 import typer
 
 from einmal.cli.aliases import WithAliases
-from einmal.cli.clients import Brokers, CommandConfig, Settings, config_of, failures_reported, now_ms
+from einmal.cli.clients import (
+    Brokers,
+    CommandConfig,
+    Settings,
+    config_of,
+    failures_reported,
+    key_and_value,
+    now_ms,
+    without_repetition,
+)
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows, print_sections
 
-cluster = typer.Typer(cls=WithAliases, help="Clusters: info, health, config.", no_args_is_help=True)
+cluster = typer.Typer(cls=WithAliases, help="Clusters: info, health, config, loggers.", no_args_is_help=True)
 
 
 @cluster.command()
@@ -105,3 +114,42 @@ def config(
         if every or not entry.is_default
     ]
     print_rows(rows, ("broker", "key", "value", "default"), output)
+
+
+@cluster.command()
+def loggers(
+    broker: Annotated[int | None, typer.Option("--broker", help="Id of the broker. Default: the first one.")] = None,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="LOGGER=LEVEL", help="Set a level: FATAL, ERROR, WARN, INFO, DEBUG or TRACE."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="LOGGER", help="Return to the level of the package above.")
+    ] = None,
+    brokers: Brokers = None,
+    settings: Settings = None,
+    command_config: CommandConfig = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show the log levels of a broker, or change some until its next start, and show those."""
+    from einmal.client import Admin
+
+    levels: dict[str, str | None] = {
+        logger: level.upper() for logger, level in without_repetition(map(key_and_value, changed or ())).items()
+    }
+    if both := sorted(levels.keys() & set(unset or ())):
+        raise typer.BadParameter(f"{', '.join(both)}: in --set and in --unset; use one of them")
+    levels |= dict.fromkeys(unset or ())
+    if levels and broker is None:
+        raise typer.BadParameter("--set and --unset need --broker: each broker has its own levels")
+    with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
+        node_id = admin.describe_cluster().brokers[0].node_id if broker is None else broker
+        if levels:
+            admin.alter_broker_loggers(node_id, levels)
+        now = admin.describe_broker_loggers(node_id)
+    rows = [
+        {"broker": node_id, "logger": logger, "level": level}
+        for logger, level in sorted(now.items())
+        if not levels or logger in levels
+    ]
+    print_rows(rows, ("broker", "logger", "level"), output)

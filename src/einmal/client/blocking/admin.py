@@ -71,6 +71,16 @@ class AdminCalls(SecurityCalls):
         """All settings of a broker, as it runs. Raises RequestRefused."""
         return self._thread.run(lambda admin: admin.describe_broker_configs(node_id))
 
+    def describe_broker_loggers(self, node_id: int) -> dict[str, str]:
+        """The level of each logger of a broker, in Kafka's names. Raises RequestRefused."""
+        return self._thread.run(lambda admin: admin.describe_broker_loggers(node_id))
+
+    def alter_broker_loggers(
+        self, node_id: int, levels: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set levels of a broker's loggers until its next start; None: the level of the package above."""
+        self._thread.run(lambda admin: admin.alter_broker_loggers(node_id, levels, validate_only=validate_only))
+
     def alter_configs(self, topic: str, configs: Mapping[str, str | None], *, validate_only: bool = False) -> None:
         """Set settings of a topic; None takes one back to the broker's default."""
         self._thread.run(lambda admin: admin.alter_configs(topic, configs, validate_only=validate_only))

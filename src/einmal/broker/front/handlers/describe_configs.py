@@ -1,9 +1,10 @@
-"""DescribeConfigs: the settings of topics, of this broker, and of all brokers.
+"""DescribeConfigs: the settings of topics, of this broker, and of all brokers, and the log levels of this broker.
 
 API: 32. Versions: 1-4.
 Access: DESCRIBE_CONFIGS on Topic, DESCRIBE_CONFIGS on Group, DESCRIBE_CONFIGS on Cluster: by the type of resource.
 Behaviour: every setting with its value and source; synonyms and documentation on request. A broker's settings are
-read-only, but for those that topics inherit, which can be changed for all brokers.
+read-only, but for those that topics inherit, which can be changed for all brokers. A resource BROKER_LOGGER has the
+level of each logger (KIP-412).
 Version notes: v1 sources and synonyms; v3 types and documentation.
 """
 
@@ -14,6 +15,7 @@ from typing import ClassVar
 from einmal.broker.cluster_metadata import ClusterMetadata
 from einmal.broker.config import BrokerConfig
 from einmal.broker.front.authorization.access import Access
+from einmal.broker.front.broker_loggers import BROKER_LOGGER_RESOURCE, describe_loggers
 from einmal.broker.front.context import RequestContext
 from einmal.broker.front.handler import handler
 from einmal.broker.front.topics.changed_settings import setting_refusal
@@ -61,17 +63,19 @@ class DescribeConfigsHandler:
         return described._replace(resource_type=item.resource_type, resource_name=item.resource_name, configs=configs)
 
     def _describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-        kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys
+        # As in Apache Kafka, an empty list asks for all.
+        kind, name, keys = resource.resource_type, resource.resource_name, resource.configuration_keys or None
         if kind == TOPIC_RESOURCE:
             if name not in self.metadata.image.topics:
                 return DescribeConfigsResult(error_code=error_of_absent(name))
             return DescribeConfigsResult(configs=self.settings.of_topic(name, keys))
         if kind == BROKER_RESOURCE and name == CLUSTER_DEFAULT:
             return DescribeConfigsResult(configs=self.settings.of_cluster(keys))
-        if kind == BROKER_RESOURCE:
+        if kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE):
             if name != str(self.config.node_id):
                 message = f"Unexpected broker id, expected {self.config.node_id}, but received {name}"
                 return DescribeConfigsResult(error_code=ErrorCode.invalid_request, error_message=message)
-            return DescribeConfigsResult(configs=self.settings.of_broker(keys))
+            configs = self.settings.of_broker(keys) if kind == BROKER_RESOURCE else describe_loggers(keys)
+            return DescribeConfigsResult(configs=configs)
         message = f"Unsupported resource type: {kind}"
         return DescribeConfigsResult(error_code=ErrorCode.invalid_request, error_message=message)

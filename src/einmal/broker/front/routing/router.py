@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import struct
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from einmal.broker.front.context import Body, Buffer, HandlerResult, Origin, Parked, RequestContext
@@ -207,9 +208,9 @@ class Router:
         return await result if inspect.iscoroutine(result) else cast(Body | Parked, result)
 
     def _hand_over(
-        self, context: RequestContext, route: ApiRoute, frame: bytearray, handle: Callable[[], HandlerResult]
+        self, context: RequestContext, route: ApiRoute, frame: bytearray, handle: partial[HandlerResult]
     ) -> HandlerResult:
-        if route.is_forwarded and self._forwarding is not None and self._forwarding.is_needed:
+        if self._forwarding is not None and route.forwards(handle) and self._forwarding.is_needed:
             return self._forwarding.forward(context, bytes(frame), handle)
         return handle()
 

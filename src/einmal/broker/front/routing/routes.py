@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from einmal.broker.front.context import HandlerResult, RequestContext
 from einmal.wire.messages import Api, Frame, Values, Versions
@@ -29,33 +29,47 @@ class Handler(Protocol[Q]):
         """The answer: see ``context``. Raises WireError: the connection is to be closed."""
 
 
+@runtime_checkable
+class SometimesForwarded(Protocol[Q]):
+    """A handler of an API that is forwarded, of which some requests are not."""
+
+    def is_of_this_node(self, request: Q) -> bool:
+        """Whether the request is about the node that it is sent to."""
+
+
 class ApiRoute(NamedTuple):
     """``prepare`` decodes the request in a frame, from a position on, to a call of its handler; it raises WireError.
 
     ``prepare_in_steps``: the same for a wide request; its last step is the call.
-    ``is_forwarded``: only the active controller can answer, other nodes pass the request on to it.
+    ``is_forwarded``: only the active controller can answer, other nodes pass the request on to it, unless
+    ``is_of_this_node`` of the request; None: none is.
     ``has_schema``: it is decoded by a generated schema, which the first request of a version imports.
     """
 
     key: int
     versions: Versions
-    prepare: Callable[[RequestContext, Frame, int], Callable[[], HandlerResult]]
-    prepare_in_steps: Callable[[RequestContext, Frame, int], Iterator[Callable[[], HandlerResult] | None]]
+    prepare: Callable[[RequestContext, Frame, int], partial[HandlerResult]]
+    prepare_in_steps: Callable[[RequestContext, Frame, int], Iterator[partial[HandlerResult] | None]]
     encode: Callable[[int, Values], bytes]
     slices: Callable[[int, Values], Iterator[bytes]]
     is_forwarded: bool
     has_schema: bool
+    is_of_this_node: Callable[[Any], bool] | None
+
+    def forwards(self, call: partial[HandlerResult]) -> bool:
+        """``call``: what ``prepare`` made of the request."""
+        return self.is_forwarded and (self.is_of_this_node is None or not self.is_of_this_node(call.args[1]))
 
 
 def route(handler: Handler[Q], *, is_forwarded: bool = False) -> ApiRoute:
     api, handle = handler.api, handler.handle
 
-    def prepare(context: RequestContext, frame: Frame, position: int) -> Callable[[], HandlerResult]:
+    def prepare(context: RequestContext, frame: Frame, position: int) -> partial[HandlerResult]:
         return partial(handle, context, api.decode_request(context.header.api_version, frame, position))
 
     def prepare_in_steps(
         context: RequestContext, frame: Frame, position: int
-    ) -> Iterator[Callable[[], HandlerResult] | None]:
+    ) -> Iterator[partial[HandlerResult] | None]:
         for request in api.decode_request_in_steps(context.header.api_version, frame, position):
             yield None if request is None else partial(handle, context, request)
 
@@ -68,4 +82,5 @@ def route(handler: Handler[Q], *, is_forwarded: bool = False) -> ApiRoute:
         api.response_slices,
         is_forwarded,
         has_schema=api.decode is None,
+        is_of_this_node=handler.is_of_this_node if isinstance(handler, SometimesForwarded) else None,
     )

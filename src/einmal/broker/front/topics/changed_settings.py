@@ -14,6 +14,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from einmal.broker.control.controller_runtime import ControllerRuntime
 from einmal.broker.front.authorization.access import Access
 from einmal.broker.front.authorization.permitted_items import PermittedItems, permitted_items
+from einmal.broker.front.broker_loggers import BROKER_LOGGER_RESOURCE
 from einmal.broker.front.context import RequestContext
 from einmal.metadata.configs import DELETE, ConfigChange, problem_of_changes
 from einmal.metadata.controller import Controller
@@ -66,9 +67,11 @@ async def change_settings(
     changes_of: Callable[[ResourceT], Changes],
     decide_topics: Callable[[Controller, Sequence[tuple[str, Changes]]], MetadataDecision[list[TopicResult]]],
     decide_brokers: Callable[[Controller, Changes], MetadataDecision[TopicResult]],
+    alter_loggers: Callable[[str, Changes], TopicResult] | None = None,
 ) -> AsyncIterator[tuple[ResourceT, TopicResult]]:
-    """The resources in their order, each with its result."""
-    wanted = await _checked(context, asked, changes_of)
+    """The resources in their order, each with its result. ``alter_loggers``: of the broker of that name; None: log
+    levels cannot be changed."""
+    wanted = await _checked(context, asked, changes_of, takes_loggers=alter_loggers is not None)
     topics = []
     of_brokers: TopicResult | ErrorCode = TopicResult(name=CLUSTER_DEFAULT)
     async for resource, changes, known in context.paced(wanted):
@@ -79,19 +82,25 @@ async def change_settings(
         if known is None and resource.resource_type == BROKER_RESOURCE:
             of_brokers = await controller.submit(_deciding(decide_brokers, changes))
     remaining = iter(() if isinstance(of_topics, ErrorCode) else of_topics)
-    async for resource, _changes, known in context.paced(wanted):
+    async for resource, changes, known in context.paced(wanted):
         result: TopicResult | ErrorCode
         if known is not None:
             result = known
         elif resource.resource_type == TOPIC_RESOURCE:
             result = of_topics if isinstance(of_topics, ErrorCode) else next(remaining)
+        elif alter_loggers is not None and resource.resource_type == BROKER_LOGGER_RESOURCE:
+            result = alter_loggers(resource.resource_name, changes)
         else:
             result = of_brokers
         yield resource, TopicResult(name=None, error=result) if isinstance(result, ErrorCode) else result
 
 
 async def _checked(
-    context: RequestContext, asked: PermittedItems[ResourceT], changes_of: Callable[[ResourceT], Changes]
+    context: RequestContext,
+    asked: PermittedItems[ResourceT],
+    changes_of: Callable[[ResourceT], Changes],
+    *,
+    takes_loggers: bool,
 ) -> list[_Wanted[ResourceT]]:
     """Each resource with its changes. One that is named twice is refused: changes have no order among resources."""
     named: Counter[tuple[int, str]] = Counter()
@@ -110,7 +119,9 @@ async def _checked(
         elif resource.resource_type == TOPIC_RESOURCE:
             if not resource.resource_name:
                 result = _invalid("Default topic resources are not allowed: name the topic.")
-        elif not _is_of_all_brokers(resource):
+        elif not _is_of_all_brokers(resource) and not (
+            takes_loggers and resource.resource_type == BROKER_LOGGER_RESOURCE
+        ):
             result = _of_other_resource(resource.resource_type, changes)
         wanted.append(_Wanted(resource, changes, result))
     return wanted
