@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from einmal.broker.config import STANDARD_AUTHORIZER
+from einmal.cli.commands.acl import AclVerb
 from einmal.metadata.acls import TEXT_LENGTH_MAX
+from einmal.security.acl import OPERATIONS, AclOperation, ResourceType
 from tests.cli.broker_process import BrokerProcess
 from tests.cli.running import Cli
 
@@ -116,3 +118,26 @@ def test_a_principal_without_a_type_is_refused_before_anything_is_done(verb: lis
         result = cli("acl", *verb, "User:bob", principal, "-t", "orders", status=2)
         assert "as User:alice" in " ".join(result.errors)
     assert [each["principal"] for each in listed(cli)] == ["User:alice"]
+
+
+OF_TYPES: Final = {
+    ResourceType.TOPIC: ("--topic", "x"),
+    ResourceType.GROUP: ("--group", "x"),
+    ResourceType.TRANSACTIONAL_ID: ("--transactional-id", "x"),
+    ResourceType.CLUSTER: ("--cluster",),
+}
+
+
+def test_only_operations_that_the_type_of_resource_has_can_be_added(cli: Cli) -> None:
+    """As kafka-acls.sh checks it; brokers accept all, and the ACL would allow nothing."""
+    for kind, resource in OF_TYPES.items():
+        for verb in AclVerb:
+            is_supported = verb is AclVerb.ALL or AclOperation[verb.name] in OPERATIONS[kind]
+            result = cli("acl", "add", "User:alice", "-o", verb, *resource, status=0 if is_supported else 2)
+            if not is_supported:
+                message = " ".join(" ".join(result.errors).replace("│", " ").split())
+                assert f"has no operation {verb}; supported by ResourceType" in message, message
+        assert len(listed(cli, *resource)) == len(OPERATIONS[kind]) + 1
+    refused = cli("acl", "add", "User:bob", "-o", "write", "-t", "x", "-g", "x", status=2)
+    assert "delete, describe, describe-configs, read" in " ".join(refused.errors)
+    assert listed(cli, "User:bob") == []

@@ -208,12 +208,21 @@ def _resources(
 
 
 def _verbs(resource: _Resource, roles: Sequence[str], operations: Sequence[AclVerb]) -> dict[str, None]:
-    """The operations for a resource, each once. Raises typer.BadParameter if there are none."""
+    """The operations for a resource, each once. Raises typer.BadParameter if there are none, or the type of resource
+    does not have one: brokers accept such an ACL, and it allows or denies nothing."""
+    from einmal.security.acl import OPERATIONS
+
     kind, name = resource
     verbs = [verb for role in roles for verb in _NEEDED[role].get(kind, ())]
     verbs += [operation.value for operation in operations]
     if not verbs:
         raise typer.BadParameter(f"name an --operation for {kind} {name!r}")
+    supported = [AclVerb.ALL, *sorted(map(_word, OPERATIONS[_type_of(resource)]))]
+    if unsupported := [verb for verb in dict.fromkeys(verbs) if verb not in supported]:
+        raise typer.BadParameter(
+            f"{kind} {name!r} has no operation {', '.join(unsupported)}; supported by ResourceType {kind}: "
+            f"{', '.join(supported)}"
+        )
     return dict.fromkeys(verbs)
 
 
