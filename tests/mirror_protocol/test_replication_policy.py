@@ -44,3 +44,9 @@ def test_filters_are_expressions_of_whole_names() -> None:
         "orders",
         "orders-eu",
     ]
+
+
+def test_a_pattern_matches_names_with_line_feeds() -> None:
+    """Kafka allows them in the ids of groups."""
+    assert NameFilter().accepts("payments\nold")
+    assert not NameFilter(exclude=("payments.*",)).accepts("payments\nold")

@@ -73,4 +73,5 @@ def accepts_topic(names: NameFilter, policy: ReplicationPolicy, topic: str, targ
 
 
 def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in patterns)
+    """Names of groups may have line feeds, which no pattern means to leave out."""
+    return any(re.fullmatch(pattern, name, re.DOTALL) for pattern in patterns)
