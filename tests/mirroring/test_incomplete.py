@@ -21,9 +21,9 @@ from einmal.mirror_protocol.effects import MirrorEffect, MirrorEvent
 from einmal.mirror_protocol.flow import Flow, MirrorNotice, NoticeKind
 from einmal.mirror_protocol.replication_policy import NameFilter
 from einmal.mirroring import faults, run, target
-from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
+from einmal.mirroring.failover import fail_over, fail_over_without_source, unready, unready_without_source
 from einmal.mirroring.groups import committed_offsets
-from einmal.mirroring.run import MirrorIncomplete, MirrorProcess
+from einmal.mirroring.run import MirrorIncomplete, MirrorProcess, MirrorStopped
 from einmal.mirroring.source import SourceReader
 from einmal.mirroring.status import FailoverState, MirrorStatus, status_of
 from einmal.mirroring.target import TargetWriter
@@ -405,9 +405,25 @@ def test_a_flow_without_a_topic_is_no_success(clusters: Clusters) -> None:
     with pytest.raises(MirrorIncomplete, match="no topic"):
         run_to_the_end(mirror(clusters, flow))
     assert fail_over_now(clusters, flow)
-    assert "group 'no-such-group' has no offset in the flow's topics" in fail_over_now(clusters, flow, "no-such-group")
+    with pytest.raises(MirrorStopped, match="group 'no-such-group' has no offset in the flow's topics\nhint: .*none"):
+        fail_over_now(clusters, flow, "no-such-group")
     lost = fail_over_without_source(flow, {"bootstrap.servers": clusters.target}, ["no-such-group"])
-    assert unknown_at_target(lost, ["no-such-group"])
+    assert unready_without_source(lost) == ["nothing was copied"]
+
+
+def test_an_unknown_group_is_refused_before_the_mirror_is_fenced(clusters: Clusters) -> None:
+    flow, place = flow_of("misspelt"), TopicPartition("misspelt", 0)
+    create(clusters.source, "misspelt")
+    write(clusters.source, "misspelt", "a")
+    commit(clusters.source, "billing", {place: 1})
+    run_to_the_end(mirror(clusters, flow))
+    write(clusters.source, "misspelt", "b")
+    with pytest.raises(MirrorStopped, match="group 'biling' has no offset in the flow's topics\nhint: .*: billing; "):
+        fail_over_now(clusters, flow, "biling", "billing")
+    assert [each.lag for each in status(clusters, flow).partitions] == [1]
+    with pytest.raises(MirrorStopped, match="group 'biling' has no translated offset\nhint: .*: billing; "):
+        fail_over_without_source(flow, {"bootstrap.servers": clusters.target}, ["biling"])
+    assert fail_over_now(clusters, flow, "billing") == []
 
 
 def test_a_source_that_is_not_there_is_an_error_at_the_start(clusters: Clusters) -> None:

@@ -34,5 +34,5 @@ def test_the_flow_of_mirrormakers_file_is_copied(brokers: tuple[EinmalBroker, Ei
     assert [each.value for each in records] == [b"paid"]
     failover = ["einmal", "mirror", "failover", "A->B", "-f", "mm2.properties", "--group", "x"]
     unknown = warm.run(failover, cwd=tmp_path, timeout=300)
-    assert unknown.returncode == 1
-    assert "not ready: group 'x' has no offset in the flow's topics" in unknown.stderr
+    assert (unknown.returncode, unknown.stdout) == (3, "")
+    assert "error: group 'x' has no offset in the flow's topics\nhint: groups that have one: none; " in unknown.stderr

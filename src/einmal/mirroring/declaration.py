@@ -9,7 +9,7 @@ reported at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -58,7 +58,8 @@ def flow_names(text: str, *, is_properties: bool = False) -> list[str]:
     names = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
     flows = [name for name in names if _section(keys, name)]
     if problems or not flows:
-        raise DeclarationError(problems or [_no_flow(names)])
+        of_no_clusters = [_of_no_clusters(name, aliases) for name in _tables_of_flows(keys)]
+        raise DeclarationError(problems or of_no_clusters or [_no_flow(names)])
     return [name for name in flows if as_text(keys.get(f"{name}.enabled", "true")).lower() != "false"]
 
 
@@ -95,12 +96,14 @@ def parse(
     keys = substituted(keys, Variables(environment, read), problems, "")
     sections = {name: _section(keys, name) for name in (*aliases, *names)}
     rest = [key for key in keys if not any(key.startswith(f"{name}.") for name in sections)]
-    refuse_unknown("", rest, _TOP, problems)
+    undeclared = _tables_of_flows(rest)
+    problems += [_of_no_clusters(name, aliases) for name in undeclared]
+    refuse_unknown("", [key for key in rest if key.partition(".")[0] not in undeclared], _TOP, problems)
     connected = aliases[1:] if is_source_lost else aliases
     clusters = {alias: _cluster(alias, sections[alias], problems) for alias in connected}
     policy = _policy(keys, problems)
     flows = {name: flow for name in names if (flow := _flow(name, sections[name], policy, problems)) is not None}
-    if aliases and not flows:
+    if aliases and not flows and not undeclared:
         problems.append(_no_flow(names))
     if policy.keeps_names and any(f"{flow.target}->{flow.source}" in flows for flow in flows.values()):
         problems.append(
@@ -118,6 +121,19 @@ def _keys(text: str, is_properties: bool) -> dict[str, Any]:
 
 def _no_flow(names: Sequence[str]) -> str:
     return f'no flow is declared\nhint: ["{names[0] if names else "A->B"}"] with topics = [".*"]'
+
+
+def _tables_of_flows(keys: Iterable[str]) -> dict[str, None]:
+    return dict.fromkeys(name for key in keys if "->" in (name := key.partition(".")[0]))
+
+
+def _of_no_clusters(flow: str, aliases: Sequence[str]) -> str:
+    """The problem of a flow that does not connect two of the clusters."""
+    unknown = [alias for alias in dict.fromkeys(flow.split("->")) if alias not in aliases]
+    if not unknown:
+        return f"flow {flow!r} has one cluster as source and target\nhint: name two of {', '.join(aliases)}"
+    missing = " and ".join(map(repr, unknown))
+    return f"flow {flow!r}: no cluster has the alias {missing}\nhint: clusters has {', '.join(aliases)}"
 
 
 def _aliases(keys: Mapping[str, Any], problems: list[str]) -> list[str]:

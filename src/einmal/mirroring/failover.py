@@ -15,6 +15,9 @@ from einmal.mirroring.status import FailoverState, MirrorStatus, PartitionStatus
 from einmal.mirroring.target import TargetWriter
 from einmal.types import TopicPartition
 
+_NAMED_MAX = 8
+_HINT_UNKNOWN = "correct --group, or topics and groups in the declaration, or permit DESCRIBE"
+_HINT_UNTRANSLATED = "correct --group; a group without one begins at auto.offset.reset"
 _HINT_ACTIVE = "stop their consumers; what they would still commit at the source could not be copied any more"
 
 
@@ -29,16 +32,19 @@ def fail_over(
 ) -> MirrorStatus:
     """Copy what was committed until now, under this process: another mirror of the flow is fenced. Returns the status
     of the groups, or of all, compared with what the source had at the start; ``unready`` has what is missing. Raises
-    MirrorStopped where a group has members at the source, KafkaError."""
+    MirrorStopped where a group has members at the source, or no offset in the flow's topics; KafkaError."""
     reader = SourceReader(source)
     try:
-        _refuse_active(reader, groups or {group.group for group in _status(flow, reader, target).groups})
+        known = _names(_status(flow, reader, target))
+        _refuse_active(reader, groups or known)
+        # Before a running mirror is fenced.
+        _refuse_unknown(groups, known, "has no offset in the flow's topics", _HINT_UNKNOWN)
         process = MirrorProcess(flow, source, target, notify=notify, committed=committed, ends_when_idle=True)
         incomplete = ""
         try:
             process.run()
         except MirrorIncomplete as error:
-            incomplete = error.reason
+            incomplete = str(error)
         finally:
             process.close()
         status = _status(flow, reader, target)
@@ -52,6 +58,13 @@ def fail_over(
 def _refuse_active(reader: SourceReader, groups: Collection[str]) -> None:
     if active := sorted(active_groups(reader.cluster, groups)):
         raise MirrorStopped(f"groups run at the source: {', '.join(active)}", _HINT_ACTIVE)
+
+
+def _refuse_unknown(groups: Collection[str], known: Collection[str], problem: str, hint: str) -> None:
+    if unknown := sorted(set(groups) - set(known)):
+        shown = sorted(known)[:_NAMED_MAX] + ["..."] * (len(known) > _NAMED_MAX)
+        reason = "; ".join(f"group {group!r} {problem}" for group in unknown)
+        raise MirrorStopped(reason, f"groups that have one: {', '.join(shown) or 'none'}; {hint}")
 
 
 def _since(flow: Flow, status: MirrorStatus, process: MirrorProcess) -> list[PartitionStatus]:
@@ -69,12 +82,15 @@ def _since(flow: Flow, status: MirrorStatus, process: MirrorProcess) -> list[Par
 
 def fail_over_without_source(flow: Flow, target: Mapping[str, str], groups: Collection[str]) -> MirrorStatus:
     """After the source was lost: fence the mirror, and end what it has left open. Returns the status of the groups as
-    of the last transaction. Raises KafkaError."""
+    of the last transaction. Raises MirrorStopped for a group without a translated offset, KafkaError."""
     writer = TargetWriter(target, flow.name, flow.transactional_id)
     try:
         writer.target.acquire(None)
         writer.target.abandon()
-        return _of_groups(status_of(flow, None, writer), groups)
+        status = status_of(flow, None, writer)
+        if status.batch_id is not None:
+            _refuse_unknown(groups, _names(status), "has no translated offset", _HINT_UNTRANSLATED)
+        return _of_groups(status, groups)
     finally:
         writer.close()
 
@@ -83,9 +99,6 @@ def unready(status: MirrorStatus, groups: Collection[str]) -> list[str]:
     """Return what keeps the groups from resuming at the target where they stand at the source; without groups, what
     keeps the target from replacing the source."""
     obstacles = [
-        f"group {group!r} has no offset in the flow's topics" for group in sorted(set(groups) - _names(status))
-    ]
-    obstacles += [
         f"group {group.group!r} in {group.partition} is {group.state.value}"
         + (f": {group.reason}" if group.reason else "")
         for group in status.groups
@@ -114,11 +127,9 @@ def is_ready(status: MirrorStatus, groups: Collection[str]) -> bool:
     return not unready(status, groups)
 
 
-def unknown_at_target(status: MirrorStatus, groups: Collection[str]) -> list[str]:
+def unready_without_source(status: MirrorStatus) -> list[str]:
     """Return what an operator who has lost the source must know: whether there is anything to resume from."""
-    if status.batch_id is None:
-        return ["nothing was copied"]
-    return [f"group {group!r} has no translated offset" for group in sorted(set(groups) - _names(status))]
+    return ["nothing was copied"] if status.batch_id is None else []
 
 
 def _names(status: MirrorStatus) -> set[str]:

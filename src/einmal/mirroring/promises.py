@@ -35,7 +35,10 @@ def promises(flow: Flow, source: SourceReader) -> Iterator[Promise]:
     yield _groups(source)
     topics = source.topics()
     copied = [name for name in topics if flow.accepts_topic(name)]
-    yield Promise("topics", HOLDS, f"{len(copied)} of the source match: {', '.join(sorted(copied)) or 'none'}")
+    if copied:
+        yield Promise("topics", HOLDS, f"{len(copied)} of the source match: {', '.join(sorted(copied))}")
+    else:
+        yield Promise("topics", NOT, "none of the source match: correct topics in the declaration, or permit DESCRIBE")
     if returning := sorted(filter(flow.comes_back, topics)):
         alias, separator = flow.target, flow.policy.separator
         yield Promise(

@@ -150,9 +150,9 @@ def failover(
     """Prepare groups to continue at the target: copy what is committed, then compare their offsets.
 
     A running mirror of the flow is fenced. Exit status 1: a group would not resume where it stands at the source, or
-    not everything is copied; stderr names what is missing.
+    not everything is copied; stderr names what is missing. 3: a group is unknown, or has members at the source.
     """
-    from einmal.mirroring.failover import fail_over, fail_over_without_source, unknown_at_target, unready
+    from einmal.mirroring.failover import fail_over, fail_over_without_source, unready, unready_without_source
 
     declared, declaration = _declared(file, flow, is_source_lost=source_lost)
     target = declaration.clusters[declared.target]
@@ -165,7 +165,7 @@ def failover(
                 declared, source, target, groups or (), notify=listener.notify, committed=listener.committed
             )
     _print(mirror_status, output)
-    problems = unknown_at_target(mirror_status, groups or ()) if source_lost else unready(mirror_status, groups or ())
+    problems = unready_without_source(mirror_status) if source_lost else unready(mirror_status, groups or ())
     for problem in problems:
         typer.echo(f"not ready: {problem}", err=True)
     if problems:
