@@ -17,6 +17,17 @@ from tests.suite.patience import patient
 pytestmark = pytest.mark.system
 
 _PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+_ENDLESS_END = """
+import threading, time
+from einmal.cli.interrupts import stop_on_signals
+stopping = threading.Event()
+stop_on_signals(stopping.set)
+print("begun", flush=True)
+while not stopping.wait(1):
+    pass
+print("ending", flush=True)
+time.sleep(600)
+"""
 _INTERRUPTED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(600)\n"
 
 
@@ -65,3 +76,18 @@ def test_a_command_that_the_user_interrupts_ends_its_runner_with_130(
         os.killpg(process.pid, signal.SIGINT)
         process.stderr.read()
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_at_once_what_ends_between_two_steps(number: signal.Signals) -> None:
+    """As a mirror and an ingester do it, whose step may wait for a cluster."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _ENDLESS_END], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(number)
+        assert process.wait(patient(60)) == 128 + number
+        assert process.stderr.read() == "stopping after this step; once more to stop at once\n"

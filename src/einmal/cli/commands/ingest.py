@@ -1,12 +1,11 @@
 """``einmal ingest``: writes the records of a source to topics until it is stopped. Notices on stderr.
 
-Exit status, beside the usual: 3 refused (a restart does not help). Ctrl-C or SIGTERM ends it between two steps; the
-next start aborts what it has left open.
+Exit status, beside the usual: 3 refused (a restart does not help). Ctrl-C or SIGTERM ends it between two steps, a
+second one at once; the next start aborts what it has left open.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ import typer
 from einmal.cli.clients import failures_reported
 from einmal.cli.commands.spark_option import spark_session
 from einmal.cli.declarations import read_declaration
+from einmal.cli.interrupts import stop_on_signals
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format
 from einmal.cli.printing.output import ServiceOutput
@@ -81,8 +81,7 @@ def ingest(
             notify=notify,
             committed=committed,
         )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: process.stop.set())
+        stop_on_signals(process.stop.set)
         try:
             process.run(available_now=available_now, spark=session)
         except IngestStopped as error:

@@ -1,12 +1,11 @@
 """``einmal mirror``: copies topics and group offsets to another cluster until it is stopped. Notices on stderr.
 
 Exit status, beside the usual: 1 not everything is copied that was to be copied, 3 refused (a restart does not help).
-Ctrl-C or SIGTERM ends it between two steps; the next start aborts what it has left open.
+Ctrl-C or SIGTERM ends it between two steps, a second one at once; the next start aborts what it has left open.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -20,6 +19,7 @@ from typer.core import TyperGroup
 from einmal.cli.clients import failures_reported, key_and_value
 from einmal.cli.commands.spark_option import spark_session
 from einmal.cli.declarations import read_declaration
+from einmal.cli.interrupts import stop_on_signals
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import Row, ServiceOutput, print_rows, print_sections
@@ -108,8 +108,7 @@ def run(
             ends_when_idle=available_now,
             copier=copier,
         )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: process.stop.set())
+        stop_on_signals(process.stop.set)
         try:
             process.run()
         finally:
