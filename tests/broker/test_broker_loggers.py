@@ -13,7 +13,6 @@ import pytest
 from einmal.broker.node import Node
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client, running_node, until
-from tests.suite.cases import each_case
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 TOPIC, BROKER_LOGGER = 2, 8
@@ -142,7 +141,7 @@ REFUSED: Final[dict[str, tuple[Change, ErrorCode, str]]] = {
 }
 
 
-@each_case("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSED)
 async def test_a_refused_change_is_refused_with_all_others_of_its_request(client: Client, case: str) -> None:
     change, code, message = REFUSED[case]
     assert await altered(client, (CONNECTIONS, SET, "DEBUG"), change) == (code, message)
@@ -155,7 +154,7 @@ async def test_a_change_that_is_only_validated_changes_nothing(client: Client) -
     assert await described(client, SERVER) == {SERVER: "INFO"}
 
 
-@each_case("broker", ["2", "", "x"])
+@pytest.mark.parametrize("broker", ["2", "", "x"])
 async def test_another_brokers_loggers_are_refused(client: Client, broker: str) -> None:
     code, message = await altered(client, (SERVER, SET, "DEBUG"), broker=broker)
     assert (code, message) == (ErrorCode.invalid_request, f"Unexpected node id. Expected 1, but received {broker}")

@@ -89,6 +89,12 @@ class ProducerSettings(ClientSettings):
         False,
         "Take part in two-phase commits (KIP-939): prepare_transaction() is possible, transactions have no timeout.",
     )
+    metadata_max_idle_ms: int = _setting(
+        300_000,
+        "Time without a record after which a topic's metadata is forgotten, and not refreshed any more.",
+        minimum=0,
+        maximum=_INT64_MAX,
+    )
     linger_ms: int = _setting(5, "Time that a batch waits for more records.", minimum=0, maximum=_INT64_MAX)
     batch_size: int = _setting(16_384, "Maximum size of a batch, in bytes.", minimum=0)
     buffer_memory: int = _setting(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from einmal.client.aio import Producer
+from einmal.client.aio import Admin, Producer
 from einmal.client.errors import LocalError, RequestRefused, UnknownOutcome, UnknownTopic
 from einmal.client.records import RecordMetadata
 from einmal.types import Header, TopicPartition
@@ -99,3 +99,24 @@ async def test_a_record_that_cannot_be_encoded_fails_alone(bootstrap: str, name:
         assert (await behind).offset == 1
         assert (await elsewhere).offset == 0
         assert producer.buffered_bytes == 0
+
+
+async def test_a_topic_that_is_not_written_to_any_more_is_not_created_again(bootstrap: str, name: NameFactory) -> None:
+    """The brokers of the tests create topics that a producer asks for."""
+    deleted, other = name("deleted"), name("other")
+    settings = {"bootstrap_servers": bootstrap, "metadata_max_age_ms": 10, "metadata_max_idle_ms": 300}
+    async with Producer(settings) as producer, Admin(bootstrap_servers=bootstrap) as admin:
+        cluster = producer._cluster
+        await producer.send(deleted, b"x")
+        await cluster.refresh_soon()
+        assert deleted in cluster.metadata.topics
+        async with asyncio.timeout(patient(20)):
+            while deleted in cluster.metadata.topics:
+                await producer.send(other, b"x")
+        await admin.delete_topics([deleted])
+        for _ in range(3):
+            await producer.send(other, b"x")
+            await cluster.refresh_soon()
+        listed = await admin.list_topics()
+        assert other in listed and deleted not in listed
+        assert (await producer.send(deleted, b"x")).offset == 0

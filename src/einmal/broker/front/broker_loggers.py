@@ -84,12 +84,8 @@ def _alter(change: ConfigChange) -> None:
         logger.setLevel(logging.NOTSET)
     else:
         logger.setLevel(_LEVELS[change.value])
-    log.warning(
-        "log_level_changed",
-        "the log level of %(logger)s is now %(value)s",
-        logger=change.name,
-        value=_level_of(change.name),
-    )
+    sentence = "the log level of %(name)s is now %(value)s"
+    log.warning("log_level_changed", sentence, name=change.name, value=_level_of(change.name))
 
 
 def _loggers() -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.consuming.fetcher import Fetcher
 from einmal.client.aio.consuming.membership import GroupMembership
+from einmal.client.aio.consuming.missing_partitions import MissingPartitions
 from einmal.client.aio.consuming.offsets import EARLIEST, LATEST, list_offsets, list_offsets_each
 from einmal.client.aio.consuming.positions import Positions
 from einmal.client.aio.consuming.rebalancing import RebalanceCallback, Rebalancing
@@ -77,6 +78,7 @@ class Consumer:
         if self.settings.group_id is not None:
             self._rebalancing = Rebalancing(self._core, self._cluster, self.settings, self._changes)
             membership = self._rebalancing.membership
+        self._missing = MissingPartitions(self._cluster)
         self._positions = Positions(self._core, self._cluster, self.isolation, membership, self._changes.announce)
         self._fetcher = Fetcher(self._core, self._cluster, self.settings, self.isolation, self._changes.announce)
         self._turns = PollTurns(self._changes, self._cluster.now_ms, self._check_open, self._rebalancing)
@@ -121,7 +123,10 @@ class Consumer:
         return DONE
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> DoneAtOnce:
-        """Read exactly these partitions, without a group's rebalances. The group id, if any, only keeps offsets."""
+        """Read exactly these partitions, without a group's rebalances. The group id, if any, only keeps offsets.
+
+        A partition that does not exist is logged (assigned_partitions_missing), and read once it is created.
+        """
         if self._rebalancing is not None and self._rebalancing.is_subscribed:
             raise InvalidState(meaning="topics are subscribed to", what_to_do="use either subscribe() or assign()")
         wanted = [partition_of(partition) for partition in partitions]
@@ -193,6 +198,7 @@ class Consumer:
                 return records
             self._fetcher.fetch_ahead()
             _raise_if_hopeless(self._cluster)
+            self._missing.report(self._core.assignment)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 # Fetches run between the calls of a loop that never waits, as that of poll(0).

@@ -30,10 +30,10 @@ class Handler(Protocol[Q]):
 
 
 @runtime_checkable
-class SometimesForwarded(Protocol[Q]):
+class SometimesForwarded(Protocol):
     """A handler of an API that is forwarded, of which some requests are not."""
 
-    def is_of_this_node(self, request: Q) -> bool:
+    def is_of_this_node(self, request: Any) -> bool:
         """Whether the request is about the node that it is sent to."""
 
 

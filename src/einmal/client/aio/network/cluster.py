@@ -21,6 +21,7 @@ from einmal.client.aio.network.connections import COORDINATOR_LANE, DATA_LANE, C
 from einmal.client.aio.network.coordinators import Coordinators
 from einmal.client.aio.network.overdue import is_in_time
 from einmal.client.aio.network.retry import Retry
+from einmal.client.aio.network.wanted_topics import WantedTopics
 from einmal.client.apis import ApiKey, choose_version
 from einmal.client.config import ClientSettings, addresses
 from einmal.client.cores.metadata_cache import (
@@ -69,12 +70,12 @@ class Cluster:
         """Called every second while some answer is overdue."""
         self._connections = Connections(settings, network=network, clock=clock, source=source, silent=self._silent)
         self._bootstrap = addresses(settings.bootstrap_servers)
-        self._wanted_topics: dict[str, bool] = {}
+        self.wanted = WantedTopics(self.metadata)
         self._refreshing: asyncio.Task[None] | None = None
         self._must_refresh_again = False
         self._refreshes_in_vain = 0
         self._asked_at_ms = 0
-        self._refreshed_at_ms = 0
+        self.refreshed_at_ms = 0
         self._said: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
         self.coordinators = Coordinators(self)
@@ -309,7 +310,7 @@ class Cluster:
             for name in [name for name in self.metadata.topics if name not in described]:
                 del self.metadata.topics[name]
         changed = self.metadata.update(response.cluster_id, response.controller_id, brokers, described)
-        self._refreshed_at_ms = self.now_ms()
+        self.refreshed_at_ms = self.now_ms()
         if changed:
             self._refreshes_in_vain = 0
             self.leaders_changed(changed)
@@ -320,7 +321,7 @@ class Cluster:
             connection for lane in (DATA_LANE, COORDINATOR_LANE) if (connection := self.open_connection(node_id, lane))
         ]
         try:
-            await self.refresh_metadata(list(self._wanted_topics), avoid=doubted)
+            await self.refresh_metadata(self.wanted.now(), avoid=doubted)
         except KafkaError:
             # There is no other broker.
             self.refresh_soon()
@@ -343,7 +344,7 @@ class Cluster:
 
     def want_topic(self, name: str, *, may_create: bool) -> None:
         """Keep this topic's metadata fresh from now on."""
-        self._wanted_topics[name] = may_create
+        self.wanted.add(name, may_create=may_create)
 
     def refresh_soon(self) -> asyncio.Future[None]:
         """Refresh the wanted topics in the background, one request at a time, with growing pauses while nothing
@@ -374,7 +375,7 @@ class Cluster:
             await asyncio.sleep(max(0, pause * self.source.uniform(0.8, 1.2) - since) / 1000)
         self._refreshes_in_vain += 1
         self._must_refresh_again = False
-        wanted = dict(self._wanted_topics)
+        wanted = self.wanted.now()
         # None at all is a question, too: for the brokers.
         kinds = sorted(set(wanted.values())) or [False]
         try:
@@ -391,8 +392,8 @@ class Cluster:
 
     def refresh_when_old(self) -> bool:
         """Refresh metadata older than metadata.max.age.ms in the background: topics may have new partitions."""
-        is_old = self.now_ms() - self._refreshed_at_ms > self.settings.metadata_max_age_ms
-        if is_old and self._refreshed_at_ms:
+        is_old = self.now_ms() - self.refreshed_at_ms > self.settings.metadata_max_age_ms
+        if is_old and self.refreshed_at_ms:
             self.refresh_soon()
         return is_old
 

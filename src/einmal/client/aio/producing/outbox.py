@@ -54,6 +54,8 @@ class Outbox:
             versions=self._versions,
         )
         self._changes = Changes()
+        self._written_at_ms: dict[str, int] = {}
+        cluster.wanted.idle = self._idle_topics
         self._routing = Background("routing the records of topic", self._changes.announce)
         self._asking = Background("the producer's task", self._changes.announce)
 
@@ -61,6 +63,7 @@ class Outbox:
 
     def put(self, topic: str, record: NewRecord, size: int, partition: int | None, ticket: Any, now_ms: int) -> None:
         """Append one record of ``size`` bytes to its partition's batch, or keep it until the partition is known."""
+        self._written_at_ms[topic] = now_ms
         known = self._cluster.metadata.topics.get(topic)
         chosen = self._router.route(topic, known, record.key, size, partition)
         if chosen is not None:
@@ -79,6 +82,18 @@ class Outbox:
             self._sender.wake_within(self._settings.linger_ms)
         if self.core.lacks_identity:
             self._asking.start("identity", self.acquire_identity)
+
+    def _idle_topics(self) -> list[str]:
+        """Forget the topics that had no record for metadata.max.idle.ms: asked for again, a broker would create one
+        that was deleted meanwhile."""
+        before = self._cluster.now_ms() - self._settings.metadata_max_idle_ms
+        idle = [topic for topic, written_at_ms in self._written_at_ms.items() if written_at_ms < before]
+        if idle:
+            busy = {batch.topic_partition.topic for batch in self.core.unsettled()}
+            idle = [topic for topic in idle if topic not in busy and not self._router.is_waiting(topic)]
+        for topic in idle:
+            del self._written_at_ms[topic]
+        return idle
 
     @property
     def buffered_bytes(self) -> int:
