@@ -44,3 +44,9 @@ def test_no_sink_has_a_name_of_sparks_own(kind: str) -> None:
 def test_spark_s_directories_of_files_are_refused_with_the_way_out() -> None:
     with pytest.raises(OptionError, match="no transaction.*\nhint: Spark's own sink.*or use parquet or delta"):
         kinds.sink_class("orc")
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_url_is_no_directory(kind: str) -> None:
+    with pytest.raises(OptionError, match="not 's3://bucket/words'\nhint: name a directory.*mount"):
+        kinds.new_sink(kind, {"path": "s3://bucket/words"})

@@ -12,10 +12,8 @@ import pytest
 from pyarrow import dataset, parquet
 from pyspark.sql import SparkSession
 
-from einmal.options.values import OptionError
 from einmal.sinks.arrow_rows import ArrowRows
 from einmal.sinks.commit_point import SinkFailed, SinkFenced
-from einmal.sinks.kinds import new_sink
 from einmal.sinks.lake import SnapshotSuperseded
 from einmal.sinks.parquet import COLUMN, ParquetDirectory
 from einmal.sinks.row_schema import RowSchema
@@ -157,8 +155,3 @@ def test_columns_are_those_of_the_directory(
     begun(tmp_path).die()
     problems = ParquetHooks().sink(tmp_path).problems(NAME, schema(**columns))
     assert [what[: len(problem or "")] for what, _hint in problems] == ([] if problem is None else [problem])
-
-
-def test_an_object_store_is_refused() -> None:
-    with pytest.raises(OptionError, match="object stores are not supported: they rename no directory"):
-        new_sink("parquet", {"path": "s3://bucket/words"})

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from einmal.options.values import OptionError, Options
+from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Identity
 from einmal.sinks.delta_statistics import COLUMNS_DEFAULT, COLUMNS_SETTING, statistics
@@ -42,6 +42,7 @@ from einmal.sinks.lake import (
     LakeTable,
     SnapshotSuperseded,
     library_errors,
+    mounted_directory,
     state_as_json,
     without_nullability,
 )
@@ -364,13 +365,7 @@ class DeltaSink(LakeSink):
     OPTIONS = ("path",)
 
     def __init__(self, options: Options) -> None:
-        path = options.required("path", "/data/lake/words")
-        if "://" in path:
-            raise OptionError(
-                f'option "path" is a directory, not {path!r}\n'
-                "hint: object stores are not supported; the driver and all executors must mount the directory"
-            )
-        self._table = DeltaLakeTable(Path(path).absolute())
+        self._table = DeltaLakeTable(mounted_directory(options, "/data/lake/words"))
 
     @property
     def lake_table(self) -> LakeTable:

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Final
 
 from einmal.commit_protocol.claims import Output
 from einmal.commit_protocol.commit_record import CommitRecord, UnreadableCommitRecord
+from einmal.options.values import OptionError, Options
 from einmal.pipeline import events
 from einmal.pipeline.errors import PipelineRefused
 from einmal.sinks import stored_record
@@ -434,6 +435,18 @@ class LakeSink(RowSink):
             for name, state in sorted(states.items())
             if state.record is not None
         }
+
+
+def mounted_directory(options: Options, example: str) -> Path:
+    """Return the directory that option ``path`` names, as an absolute path. Raises OptionError for a URL."""
+    path = options.required("path", example)
+    if "://" in path:
+        raise OptionError(
+            f'option "path" is a directory, not {path!r}\n'
+            f"hint: name a directory that the driver and all executors mount, such as {example}; object stores are not "
+            "supported"
+        )
+    return Path(path).absolute()
 
 
 def without_nullability(kind: Any) -> Any:

@@ -23,10 +23,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from einmal.options.values import OptionError, Options
+from einmal.options.values import Options
 from einmal.pipeline.reasons import HopVerdict, Reason
 from einmal.sinks.commit_point import Identity, SinkFailed
-from einmal.sinks.lake import STAGING, LakeSink, LakeState, LakeTable, SnapshotSuperseded, without_nullability
+from einmal.sinks.lake import (
+    STAGING,
+    LakeSink,
+    LakeState,
+    LakeTable,
+    SnapshotSuperseded,
+    mounted_directory,
+    without_nullability,
+)
 from einmal.sinks.row_schema import RowSchema
 from einmal.sinks.staged_files import StagedFile, flush_directory
 from einmal.types import ProducerEpoch, ProducerId
@@ -180,14 +188,7 @@ class ParquetSink(LakeSink):
     OPTIONS = ("path",)
 
     def __init__(self, options: Options) -> None:
-        path = options.required("path", "/data/words")
-        if "://" in path:
-            raise OptionError(
-                f'option "path" is a directory, not {path!r}\n'
-                "hint: object stores are not supported: they rename no directory; the driver and all executors must "
-                "mount the directory"
-            )
-        self._table = ParquetDirectory(Path(path).absolute())
+        self._table = ParquetDirectory(mounted_directory(options, "/data/words"))
 
     @property
     def lake_table(self) -> LakeTable:

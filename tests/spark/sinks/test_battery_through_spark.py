@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einmal.testing.sinks.spark_tasks import SparkTasks
-from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, SQLiteHooks
+from tests.sinks.hooks import DeltaHooks, DuckDBHooks, IcebergHooks, ParquetHooks, SQLiteHooks
 from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE
 from tests.sinks.postgres.test_postgres import PostgresHooks
 from tests.sinks.test_own_sink import JsonLinesHooks
@@ -38,6 +38,11 @@ class TestDuckDB(SparkTasks, DuckDBHooks):
 
 @pytest.mark.long
 class TestDelta(SparkTasks, DeltaHooks):
+    pass
+
+
+@pytest.mark.long
+class TestParquet(SparkTasks, ParquetHooks):
     pass
 
 
