@@ -22,6 +22,7 @@ COMPILE := uv pip compile -q --universal --python-version 3.11 --generate-hashes
 INSTALL = sh tools/install.sh $(BIN)
 START ?= 0
 KILLS ?= 300
+CUTS ?= 12
 SOURCE ?= einmal
 TARGET ?= einmal
 NODES ?= 1
@@ -40,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test static fast-tests tests test-changed durations test-long fix docs bench \
-  bench-beside bench-price bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills format-kills yarn-kills postgres-kills bank-kills \
+  bench-beside bench-price bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills format-kills network-cuts yarn-kills postgres-kills bank-kills \
   target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz formats simulate simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -149,6 +150,9 @@ pipeline-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors,
 
 format-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, keepers, workers, executors and CLUSTER's brokers under four queries of format("einmal")
 	$(BIN)/python -W ignore -m tests.spark.format_campaign --kills $(KILLS) --seed $(SEED) --cluster $(CLUSTER)
+
+network-cuts: $(COMPILED)  ## CUTS=12 cuts, by SEED, of the network between a Spark driver and executors that write, in namespaces: needs root
+	$(BIN)/python -W ignore -m tests.spark.network_campaign --kills $(CUTS) --seed $(SEED)
 
 yarn-kills: $(COMPILED)  ## KILLS=300 kills, by SEED, of drivers, executors and Python workers in containers of YARN, which Maven fetches
 	$(BIN)/python -W ignore -m tests.spark.yarn.campaign --kills $(KILLS) --seed $(SEED)

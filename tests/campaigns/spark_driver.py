@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,16 +20,25 @@ _GONE_S: Final = 20.0
 
 
 class SparkDriver(ReportingProcess):
-    """``module`` with a file of its settings; it reports the pid of its JVM, ``ready``, and waits to begin."""
+    """``module`` with a file of its settings; it reports the pid of its JVM, ``ready``, and waits to begin.
+
+    ``inside``: what comes before its command.
+    """
 
     def __init__(
-        self, directory: Path, module: str, settings: dict[str, Any], env: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        module: str,
+        settings: dict[str, Any],
+        env: Mapping[str, str] | None = None,
+        *,
+        inside: Sequence[str] = (),
     ) -> None:
         directory.mkdir(parents=True)
         path = directory / "settings.json"
         path.write_text(json.dumps(settings))
         self.jvm = 0
-        command = [sys.executable, "-W", "ignore", "-m", module, str(path)]
+        command = [*inside, sys.executable, "-W", "ignore", "-m", module, str(path)]
         super().__init__(command, directory / "driver.log", cwd=REPOSITORY, env=env)
 
     def hear(self, message: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyspark
 
@@ -33,13 +34,34 @@ class NotReady(Exception):
     """A master or worker did not come up; the text has its log."""
 
 
-class StandaloneCluster:
-    """``workers`` processes with ``cores`` cores each. ``python``: what the executors' Python workers run."""
+class Machine(NamedTuple):
+    """Where a process runs. ``inside``: what comes before its command."""
 
-    def __init__(self, directory: Path, *, workers: int = 2, cores: int = 2) -> None:
+    host: str
+    inside: Sequence[str] = ()
+
+
+class StandaloneCluster:
+    """``workers`` processes with ``cores`` cores each.
+
+    ``machines``: by the names of the processes; default: loopback addresses. ``options``: of the JVMs of master and
+    workers.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        workers: int = 2,
+        cores: int = 2,
+        machines: Mapping[str, Machine] | None = None,
+        options: str = "",
+    ) -> None:
         self.directory = directory
         self._workers = workers
         self._cores = cores
+        self._machines = machines or {}
+        self._options = options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.master = ""
 
@@ -70,14 +92,21 @@ class StandaloneCluster:
         """Start a worker and do not wait."""
         work = self.directory / name
         arguments = ["--cores", str(self._cores), "--memory", "4g", "--work-dir", str(work), self.master]
-        host = f"127.0.0.{2 + int(name.rpartition('-')[2])}"
-        self._launch(name, host, "org.apache.spark.deploy.worker.Worker", *arguments)
+        default = Machine(f"127.0.0.{2 + int(name.rpartition('-')[2])}")
+        self._launch(name, default, "org.apache.spark.deploy.worker.Worker", *arguments)
 
     def ensure_worker(self, name: str) -> None:
         """A worker that was killed is started again."""
         if self._processes[name].poll() is not None:
             self.launch_worker(name)
             self.wait_for_worker(name)
+
+    def restart_worker(self, name: str) -> None:
+        """Kill a worker and its executors, and start it again."""
+        process = self._processes[name]
+        kill_session(process.pid)
+        process.wait(_GONE_S)
+        self.ensure_worker(name)
 
     def wait_for_worker(self, name: str) -> None:
         self._wait(name, re.compile(_REGISTERED))
@@ -90,16 +119,17 @@ class StandaloneCluster:
         self._processes = {}
 
     def _start_master(self) -> None:
-        self._launch("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+        self._launch("master", Machine("127.0.0.1"), "org.apache.spark.deploy.master.Master")
         self.master = self._wait("master", _MASTER)[1]
 
-    def _launch(self, name: str, host: str, main: str, *arguments: str) -> None:
+    def _launch(self, name: str, default: Machine, main: str, *arguments: str) -> None:
+        host, inside = self._machines.get(name, default)
         home = Path(pyspark.__file__).parent
         environment = os.environ | {
             "JAVA_HOME": str(use_java()),
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {self._options}",
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.directory / f"{name}-local"),
         }
@@ -107,7 +137,7 @@ class StandaloneCluster:
         command = [str(home / "bin" / "spark-class"), main, "--host", host, "--port", "0", "--webui-port", "0"]
         with self._log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [*command, *arguments],
+                [*inside, *command, *arguments],
                 stdout=log,
                 stderr=log,
                 env=environment,

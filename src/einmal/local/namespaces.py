@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+MACHINE: Final = 254
+"""This machine on the bridge, where a node's id is asked for: the last byte of its address."""
 _NETWORKS: Final = 256
-_MACHINE: Final = 254
-"""Last byte of this machine's address on the bridge."""
 _ATTEMPTS: Final = 20
 _INTERFACE: Final = "eth0"
 _NOBODY: Final = "02:00:00:00:00:00"
@@ -47,7 +47,7 @@ class Namespaces:
         return list(self._holders)
 
     def host(self, node_id: int) -> str:
-        """Return the address of a node, which this machine and the other nodes reach."""
+        """Return the address of a node or of ``MACHINE``, which this machine and the nodes reach."""
         return f"{self._network}.{node_id}"
 
     def command(self, node_id: int) -> list[str]:
@@ -55,7 +55,7 @@ class Namespaces:
         return ["nsenter", f"--net=/proc/{self._holders[node_id].pid}/ns/net", "--"]
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Lose every packet of a node to another one, also of open connections."""
+        """Lose every packet of a node to another one, or to ``MACHINE``, also of open connections."""
         self._neighbour(sender, f"replace {self.host(receiver)} lladdr {_NOBODY} nud permanent")
 
     def restore(self, sender: int, receiver: int) -> None:
@@ -87,7 +87,7 @@ class Namespaces:
                 f"read _; for link in /sys/class/net/{self.bridge}-*; do ip link del ${{link##*/}}; done; "
                 f"ip link del {self.bridge}"
             )
-            _ip(f"addr add {self.host(_MACHINE)}/24 dev {self.bridge}", f"link set {self.bridge} up")
+            _ip(f"addr add {self.host(MACHINE)}/24 dev {self.bridge}", f"link set {self.bridge} up")
             return
         raise NamespacesMissing(f"{_ATTEMPTS} networks within 198.18.0.0/16 are in use: see ip link")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -30,9 +30,10 @@ class Report(Protocol):
 
 
 class Feeder:
-    """Writes numbers into all source topics, the same to each: a chunk when the one before it is acknowledged."""
+    """Writes numbers into source topics, the same to each: a chunk when the one before it is acknowledged."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topics: Sequence[str] = _TOPICS) -> None:
+        self._topics = topics
         self._producer = Producer({"bootstrap.servers": bootstrap})
         self._over = threading.Event()
         self._failure: BaseException | None = None
@@ -64,7 +65,7 @@ class Feeder:
             self._failure = error
 
     def _send(self, producer: Producer, number: int) -> None:
-        for topic in _TOPICS:
+        for topic in self._topics:
             if is_in(topic, number):
                 producer.send(topic, str(number), key_of(number))
 
@@ -92,14 +93,14 @@ class Outcome:
         assert self._feeder is not None
         self._count = self._feeder.finish()
         print(f"{time.strftime('%H:%M:%S')} {self._count} numbers in each topic; waiting for the end", flush=True)
-        self._ends = self._input_ends()
+        self._ends = input_ends(self._place.bootstrap, _TOPICS)
         holds_within(PROGRESS_S, self._is_through, pause_s=0.5)
 
     def check(self, state: Mapping[str, list[Any]]) -> None:
         """``state``: see ``wrong_with_state``."""
         count, wrong = self._count, self._report.wrong
         for topic in _TOPICS:
-            numbers = [int(value) for _, value in _read(self._place.bootstrap, topic)]
+            numbers = [int(value) for _, value in read_outputs(self._place.bootstrap, topic)]
             self._report.records[topic] = len(numbers)
             wrong += verdict.wrong_with_input(topic, numbers, count)
         for name in NAMES:
@@ -107,7 +108,7 @@ class Outcome:
             self._report.records[output_topic(name)] = len(outputs)
             wrong += verdict.wrong_with_output(name, outputs, count)
         if self._has_records:
-            wrong += verdict.wrong_with_positions(self._positions(), self._ends)
+            wrong += verdict.wrong_with_positions(positions(self._place, NAMES), self._ends)
         wrong += verdict.wrong_with_state(state, self._outputs("state"))
 
     @property
@@ -116,7 +117,7 @@ class Outcome:
         return self._place.guarantee == "exactly_once_v2"
 
     def _is_through(self) -> bool:
-        records = {name: each.get("commit record") for name, each in self._positions().items()}
+        records = {name: each.get("commit record") for name, each in positions(self._place, NAMES).items()}
         if self._has_records and any(
             record != {topic: self._ends[topic] for topic in SOURCES[name]} for name, record in records.items()
         ):
@@ -125,31 +126,35 @@ class Outcome:
         return all(len(self._outputs(name)) >= expected(name, self._count).total() for name in counted)
 
     def _outputs(self, name: str) -> list[tuple[str, str]]:
-        return _read(self._place.bootstrap, output_topic(name))
+        return read_outputs(self._place.bootstrap, output_topic(name))
 
-    def _input_ends(self) -> verdict.Offsets:
-        cluster = KafkaCluster({"bootstrap.servers": self._place.bootstrap})
-        try:
-            found = cluster.latest(cluster.partitions(_TOPICS), committed=True)
-        finally:
-            cluster.close()
-        return {topic: {each.partition: found[each] for each in found if each.topic == topic} for topic in _TOPICS}
 
-    def _positions(self) -> dict[str, dict[str, verdict.Offsets]]:
-        client = {"bootstrap.servers": self._place.bootstrap}
-        with KafkaOwnership(client) as owned, Admin(client) as admin:
-            committed = owned.committed()
-            return {
-                name: {
-                    "commit record": _of_record(committed[name].record) if name in committed else {},
-                    "group": _of_group(admin.list_group_offsets(name)),
-                    "checkpoint": _of_checkpoint(self._place.checkpoint(name)),
-                }
-                for name in NAMES
+def input_ends(bootstrap: str, topics: Sequence[str]) -> verdict.Offsets:
+    cluster = KafkaCluster({"bootstrap.servers": bootstrap})
+    try:
+        found = cluster.latest(cluster.partitions(topics), committed=True)
+    finally:
+        cluster.close()
+    return {topic: {each.partition: found[each] for each in found if each.topic == topic} for topic in topics}
+
+
+def positions(place: Place, names: Iterable[str]) -> dict[str, dict[str, verdict.Offsets]]:
+    """By pipeline, and by who keeps them."""
+    client = {"bootstrap.servers": place.bootstrap}
+    with KafkaOwnership(client) as owned, Admin(client) as admin:
+        committed = owned.committed()
+        return {
+            name: {
+                "commit record": _of_record(committed[name].record) if name in committed else {},
+                "group": _of_group(admin.list_group_offsets(name)),
+                "checkpoint": _of_checkpoint(place.checkpoint(name)),
             }
+            for name in names
+        }
 
 
-def _read(bootstrap: str, topic: str) -> list[tuple[str, str]]:
+def read_outputs(bootstrap: str, topic: str) -> list[tuple[str, str]]:
+    """(key, value) of what a read_committed reader sees, in order per partition."""
     return [((each.key or b"").decode(), (each.value or b"").decode()) for _, each in records(bootstrap, topic)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from einmal.chaos.report import differences
-from tests.spark.campaign.pipelines import NAMES, SOURCES, closing_number, expected, is_in, key_of
+from tests.spark.campaign.pipelines import SOURCES, closing_number, expected, is_in, key_of
 
 _COPY: Final = re.compile(r"(?P<number>\d+):(?P<draw>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 _MISSED_MAX: Final = 8
@@ -100,11 +100,16 @@ def offsets_in(sources: Iterable[Mapping[str, Mapping[str, int]]]) -> Offsets:
     }
 
 
-def wrong_with_positions(positions: Mapping[str, Mapping[str, Offsets]], ends: Offsets) -> list[str]:
-    """``positions``: by pipeline, and by who keeps them ("commit record", "group", "checkpoint")."""
+def wrong_with_positions(
+    positions: Mapping[str, Mapping[str, Offsets]],
+    ends: Offsets,
+    sources: Mapping[str, Sequence[str]] = SOURCES,
+) -> list[str]:
+    """``positions``: by pipeline, and by who keeps them ("commit record", "group", "checkpoint"). ``sources``: the
+    topics of each pipeline."""
     wrong = []
-    for name in NAMES:
-        wanted = {topic: ends[topic] for topic in SOURCES[name]}
+    for name, topics in sources.items():
+        wanted = {topic: ends[topic] for topic in topics}
         for who, found in positions[name].items():
             if found != wanted:
                 wrong.append(f"{name}: the {who} is at {found}, the input ends at {wanted}")
