@@ -30,7 +30,7 @@ from tests.spark.campaign import verdict
 from tests.spark.campaign.outcome import Feeder, input_ends, positions, read_outputs
 from tests.spark.campaign.pipelines import Place, output_topic
 from tests.spark.network_campaign.driver import FORMAT, STREAM
-from tests.spark.standalone import Machine, StandaloneCluster
+from tests.spark.standalone import Machine, StandaloneCluster, executor_id, executors_of
 from tests.spark.topics import create, records
 
 DRIVER: Final = 1
@@ -83,15 +83,16 @@ class NetworkDriver(SparkDriver):
         self.ends: list[str] = []
         self.refused: list[str] = []
         self.restarts: list[str] = []
-        self.hosts: frozenset[str] = frozenset()
+        self.executors: frozenset[str] = frozenset()
+        """By their ids, those that Spark gives tasks."""
         self.is_finished = False
         super().__init__(directory, "tests.spark.network_campaign.driver", settings, env, inside=inside)
 
     def hear(self, message: dict[str, Any]) -> None:
         if "ready" in message:
             self.jvm = message["ready"]
-        elif "hosts" in message:
-            self.hosts = frozenset(message["hosts"])
+        elif "executors" in message:
+            self.executors = frozenset(message["executors"])
         elif "committed" in message:
             self.commits[message["committed"]] += 1
         elif "ended" in message:
@@ -170,7 +171,12 @@ class NetworkCampaign(Campaign[NetworkReport]):
         self._place = Place(broker.bootstrap, str(self._directory / "checkpoints"))
         create(broker.bootstrap, INPUT, *map(output_topic, NAMES))
         machines = {name: self._machine(node) for name, node in {"master": DRIVER, **WORKERS}.items()}
-        options = f"-Dspark.worker.timeout={_NETWORK_TIMEOUT_S}"
+        options = (
+            f"-Dspark.worker.timeout={_NETWORK_TIMEOUT_S} "
+            # Else the master forgets a worker after 16 time-outs, and ends the application after ten executors that
+            # found no driver.
+            "-Dspark.dead.worker.persistence=1000 -Dspark.deploy.maxExecutorRetries=-1"
+        )
         self._spark = self._stack.enter_context(
             StandaloneCluster(self._directory / "spark", cores=SLOTS, machines=machines, options=options)
         )
@@ -256,9 +262,6 @@ class NetworkCampaign(Campaign[NetworkReport]):
         settings = {"master": self._spark.master, "config": config, "place": asdict(self._place)}
         return NetworkDriver(directory, settings, {**os.environ, "SPARK_LOCAL_IP": host}, inside)
 
-    def _hosts(self, nodes: Sequence[int]) -> frozenset[str]:
-        return frozenset(map(self._network.host, nodes))
-
     # --- cuts ---------------------------------------------------------------------------------------------------------
 
     def _cuts(self) -> Iterator[Cut]:
@@ -269,11 +272,12 @@ class NetworkCampaign(Campaign[NetworkReport]):
             for direction, with_broker in kinds:
                 (moment,) = self.chance.choices((CLAIMED, ACKNOWLEDGED, ANY_TIME), (3, 2, 1))
                 everybody = self.chance.random() < 0.2
-                late, outlasts = self.chance.random() < 0.6, not everybody and self.chance.random() < 0.5
+                late, outlasts = self.chance.random() < 0.75, not everybody and self.chance.random() < 0.5
                 yield Cut(direction, with_broker, moment, late, everybody, outlasts)
 
     def _strike(self, cut: Cut) -> None:
         held = self._hold(cut.moment)
+        executors = self._executors()
         nodes = sorted(WORKERS.values())
         if not cut.everybody:
             nodes = [self.chance.choice(sorted(set(held.values())) or nodes)]
@@ -283,9 +287,9 @@ class NetworkCampaign(Campaign[NetworkReport]):
         self.report.held += len(cut_off)
         (self._holds / "plan").unlink(missing_ok=True)
         self._let_go([pid for pid in self._held() if not cut.late or pid not in cut_off])
-        hosts = self._hosts(nodes)
-        if not self._driver.wait_for(lambda: not hosts & self._driver.hosts, _LOST_S):
-            self.report.wrong.append(f"Spark has lost none of {sorted(hosts)}: {cut}")
+        lost = {executor for executor, node in executors.items() if node in nodes}
+        if not self._driver.wait_for(lambda: not lost & self._driver.executors, _LOST_S):
+            self.report.wrong.append(f"Spark has not lost {sorted(lost)}: {cut}")
         self.report.lost_s.append(time.monotonic() - began)
         self._let_go(self._held())
         if cut.outlasts:
@@ -322,16 +326,27 @@ class NetworkCampaign(Campaign[NetworkReport]):
             self._network.restore(node, MACHINE)
 
     def _rejoin(self) -> None:
-        """Wait until there is an executor on each worker again, and the queries run on them."""
-        hosts = self._hosts(list(WORKERS.values()))
-        if self._driver.wait_for(lambda: self._driver.hosts == hosts, _JOINED_S):
+        """Wait until Spark has an executor on each worker again."""
+
+        def lacking() -> list[str]:
+            return [name for name, node in WORKERS.items() if node not in self._executors().values()]
+
+        if holds_within(_JOINED_S, lambda: not lacking(), pause_s=0.5):
             return
+        for name in lacking():
+            self._spark.restart_worker(name)
+            self.report.rejoined += 1
+        if not holds_within(_JOINED_S, lambda: not lacking(), pause_s=0.5):
+            self.report.wrong.append(f"no executor on {lacking()}")
+
+    def _executors(self) -> dict[str, int]:
+        """The nodes of those that Spark gives tasks."""
+        found = {}
         for name, node in WORKERS.items():
-            if self._network.host(node) not in self._driver.hosts:
-                self._spark.restart_worker(name)
-                self.report.rejoined += 1
-        if not self._driver.wait_for(lambda: self._driver.hosts == hosts, _JOINED_S):
-            self.report.wrong.append(f"executors on {sorted(self._driver.hosts)} alone")
+            for pid in executors_of(self._spark.pids[name]):
+                with contextlib.suppress(OSError, ValueError):
+                    found[executor_id(pid)] = node
+        return {executor: node for executor, node in found.items() if executor in self._driver.executors}
 
     def _await_commits(self, before: Counter[str]) -> None:
         """Of both queries, beyond ``before``."""

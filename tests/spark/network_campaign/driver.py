@@ -3,7 +3,7 @@
 Run as ``python -m tests.spark.network_campaign.driver <settings.json>``.
 
     out   {"ready": pid of the JVM}              the session is there; it waits to begin
-          {"hosts": [...]}                       where the executors are, as Spark knows it, when that has changed
+          {"executors": [...]}                   the ids of those that Spark gives tasks, when that has changed
           {"committed": name}                    a query has committed one batch more
           {"ended": name, "why": text, ...}      a query ended with an error; it is started again
           {"restarted": name, "why": text}       the sink itself has restarted it
@@ -91,16 +91,16 @@ class Supervised(threading.Thread):
             self._reporter.report(restarted=self._name, why=event.reason[:1000])
 
 
-def _watch_hosts(spark: SparkSession, reporter: Reporter) -> None:
-    """Of executors, without the driver, which Spark lists as one."""
-    tracker: Any = spark.sparkContext._jsc.sc().statusTracker()
-    own = spark.conf.get("spark.driver.host")
+def _watch_executors(spark: SparkSession, reporter: Reporter) -> None:
+    """By the scheduler. One that was lost registers its blocks again, and Spark's status lists it for good."""
+    context: Any = spark.sparkContext._jsc.sc()
     known: list[str] = []
     while not reporter.stop.is_set():
-        hosts = sorted({info.host() for info in tracker.getExecutorInfos()} - {own})
-        if hosts != known:
-            reporter.report(hosts=hosts)
-            known = hosts
+        ids = context.getExecutorIds()
+        executors = sorted(ids.apply(index) for index in range(ids.length()))
+        if executors != known:
+            reporter.report(executors=executors)
+            known = executors
         time.sleep(_POLL_S)
 
 
@@ -115,7 +115,7 @@ def main(settings: dict[str, Any], directory: Path) -> None:
     jvm: Any = spark._jvm
     reporter.report(ready=jvm.java.lang.ProcessHandle.current().pid())
     reporter.begin.wait()
-    threading.Thread(target=_watch_hosts, args=(spark, reporter), daemon=True).start()
+    threading.Thread(target=_watch_executors, args=(spark, reporter), daemon=True).start()
     queries = [Supervised(spark, place, name, reporter) for name in (STREAM, FORMAT)]
     for each in queries:
         each.start()

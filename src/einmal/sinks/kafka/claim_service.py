@@ -39,7 +39,7 @@ the key gets beyond the handshake. A stranger has ten seconds for it, and few ca
 so that those who stay silent do not keep tasks out; a task whose handshake was ended tries again.
 
 ``claim_messages`` has the questions and answers; a refusal always names what was refused. An attempt is at work until
-it leaves or its connection ends; keepalive probes find a machine that died silently. Connections stay for the next task
+it leaves or its connection ends; time-outs of TCP find a machine that died silently. Connections stay for the next task
 of the worker. Knows nothing of Spark: ``open_transaction`` answers, ``commit_protocol.claims`` decides.
 """
 
@@ -82,8 +82,10 @@ _LOGGED_MAX: Final = 20
 _LOGGED_S: Final = 10.0
 _POLL_S: Final = 0.05
 """How long ``close`` may wait for the thread."""
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""In seconds, and probes: a machine that died silently is noticed after some 25 s."""
+_SILENCE: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+"""In seconds, and probes: a machine that died silently, or is cut off, is noticed after some 25 s. The last one in
+milliseconds: nothing is probed while an answer is not acknowledged, which TCP would send again for a quarter of an
+hour."""
 
 
 class ClaimService:
@@ -248,7 +250,7 @@ class _Handler(socketserver.StreamRequestHandler):
         super().setup()
         # Nothing else detects an executor's machine that died silently.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
+        for name, value in _SILENCE.items():
             if hasattr(socket, name):
                 self.connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -53,7 +53,8 @@ def _hold_tasks() -> None:
         _reach("acknowledged")
         report(self, *arguments)
 
-    ClaimClient.claim, ClaimClient.report = claimed, reported  # type: ignore[method-assign]
+    for name, method in (("claim", claimed), ("report", reported)):
+        setattr(ClaimClient, name, method)
 
 
 if any(each.endswith(".daemon") for each in sys.orig_argv):
