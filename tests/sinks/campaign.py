@@ -25,6 +25,7 @@ from tests.campaigns.spark_driver import SparkDriver, python_workers, spark_conf
 from tests.sinks.driver import NAME, ROWS_PER_BATCH
 from tests.sinks.hooks import HOOKS, OwnHooks
 from tests.spark.standalone import StandaloneCluster, executors_of
+from tests.suite.patience import patient
 
 _MOMENTS: Final = (
     "NameTaken",
@@ -68,10 +69,10 @@ class SinkDriver(SparkDriver):
         self.order(begin=True, hold=hold, after=after)
 
     def await_event(self, event: str) -> None:
-        self.next_message(_MOMENT_S, lambda message: message.get("event") == event)
+        self.next_message(patient(_MOMENT_S), lambda message: message.get("event") == event)
 
     def await_key(self, key: str) -> None:
-        self.next_message(_MOMENT_S, lambda message: key in message)
+        self.next_message(patient(_MOMENT_S), lambda message: key in message)
 
     def kill_worker(self, chance: random.Random) -> bool:
         """An executor of a cluster, or a Python worker; whether there was one."""
@@ -86,7 +87,7 @@ class SinkDriver(SparkDriver):
     def stop(self) -> None:
         self.order(stop=True)
         self.await_key("finished")
-        self.process.wait(_MOMENT_S)
+        self.process.wait(patient(_MOMENT_S))
 
 
 class SinkCampaign(Campaign[SinkReport]):
