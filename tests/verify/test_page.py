@@ -21,12 +21,16 @@ def test_many_faults_are_counted_by_kind_and_listed_behind_it() -> None:
     noted += [
         NotedFault(60.0 + share, f"request delayed by {share} s: EndTxn, broker 1", "network") for share in (0.7, 1.9)
     ]
+    noted += [NotedFault(65.0, f"clock step: that of broker 1 is {step:g} s ahead", "brokers") for step in (0.6, 412)]
+    noted += [NotedFault(66.0, f"slow disk of broker 2: a flush takes {step:g} s more", "brokers") for step in (0.6, 1)]
     noted += [NotedFault(70.0, "calm")]
     shown = faults(noted)
     counts, listed = shown.split("<details>")
     assert re.findall("<h3>(.*?)</h3>", counts) == ["Brokers", "Network"]
     assert re.findall("<li>(.*?)</li>", counts) == [
         "40 × kill -9 of a broker",
+        "2 × clock step: that of a broker is ahead",
+        "2 × slow disk of a broker",
         "2 × request delayed: EndTxn",
         "1 × answer dropped: &lt;EndTxn&gt;",
     ]

@@ -18,8 +18,10 @@ HEADS = ("workload", "acknowledged", "failed", "unknown", "written", "read", "an
 _LISTED_MAX: Final = 30
 """Maximum number of faults that are read one by one."""
 _ERRORS_MAX: Final = 5
-_OF_ONE: Final = re.compile(r", broker \d+$| by [\d.]+ s\b")
-"""Which broker, and how long: of one fault, not of its kind."""
+_OF_ONE: Final = re.compile(
+    r", broker \d+$| by [\d.]+ s\b|: a flush takes [\d.]+ s more$|(?<= is )[\d.]+ s (?=ahead$|behind$)"
+)
+"""Which broker, how long and how far: of one fault, not of its kind."""
 _BROKER: Final = re.compile(r"\bbroker \d+")
 _WORDS = {RunVerdict.HOLDS: "It holds.", RunVerdict.ANOMALY: "Anomaly.", RunVerdict.UNKNOWN: "Not enough evidence."}
 
