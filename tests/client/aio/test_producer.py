@@ -120,3 +120,17 @@ async def test_a_topic_that_is_not_written_to_any_more_is_not_created_again(boot
         listed = await admin.list_topics()
         assert other in listed and deleted not in listed
         assert (await producer.send(deleted, b"x")).offset == 0
+
+
+async def test_metadata_that_comes_after_its_topic_was_forgotten_stays_fresh(bootstrap: str, name: NameFactory) -> None:
+    """Its partitions may move: an answer that was on its way brought them back, and nothing would ask again."""
+    topic, other = name("forgotten"), name("other")
+    settings = {"bootstrap_servers": bootstrap, "metadata_max_age_ms": 10, "metadata_max_idle_ms": 300}
+    async with Producer(settings) as producer, asyncio.timeout(patient(20)):
+        cluster = producer._cluster
+        await producer.send(topic, b"x")
+        while topic in cluster.metadata.topics:
+            await producer.send(other, b"x")
+        await cluster.refresh_metadata([topic])
+        await producer.send(topic, b"y")
+        assert topic in cluster.wanted.now()

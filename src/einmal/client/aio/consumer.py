@@ -78,7 +78,7 @@ class Consumer:
         if self.settings.group_id is not None:
             self._rebalancing = Rebalancing(self._core, self._cluster, self.settings, self._changes)
             membership = self._rebalancing.membership
-        self._missing = MissingPartitions(self._cluster)
+        self._missing = MissingPartitions(self._core, self._cluster)
         self._positions = Positions(self._core, self._cluster, self.isolation, membership, self._changes.announce)
         self._fetcher = Fetcher(self._core, self._cluster, self.settings, self.isolation, self._changes.announce)
         self._turns = PollTurns(self._changes, self._cluster.now_ms, self._check_open, self._rebalancing)
@@ -193,12 +193,12 @@ class Consumer:
                 await self._rebalancing.commit_when_due()
                 self._rebalancing.polled()
             self._positions.look_up()
+            self._missing.report()
             if records := self._core.take(most):
                 self._fetcher.fetch_ahead()
                 return records
             self._fetcher.fetch_ahead()
             _raise_if_hopeless(self._cluster)
-            self._missing.report(self._core.assignment)
             left = deadline - self._cluster.now_ms()
             if left <= 0:
                 # Fetches run between the calls of a loop that never waits, as that of poll(0).

@@ -47,3 +47,28 @@ async def test_missing_partitions_are_reported_once_and_read_when_they_are_creat
             pass
         assert [record.value for record in records] == [b"x"]
         assert reported(caplog) == lines
+
+
+async def test_missing_partitions_are_reported_while_others_have_records(
+    node_of: NodeFactory, name: NameFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    bootstrap, busy = node_of("einmal", 2).bootstrap, name("busy")
+    async with (
+        Admin(bootstrap_servers=bootstrap) as admin,
+        Producer(bootstrap_servers=bootstrap) as producer,
+        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", metadata_max_age_ms=10) as consumer,
+        asyncio.timeout(patient(30)),
+    ):
+        await admin.create_topics([NewTopic(busy, num_partitions=1)])
+        for _ in range(200):
+            producer.send(busy, b"x")
+        await producer.flush()
+        await consumer.assign([TopicPartition(busy, 0)])
+        assert await consumer.poll(10_000, max_records=1)
+        await consumer.assign([TopicPartition(busy, 0), TopicPartition(busy, 7)])
+        before = consumer._cluster.refreshed_at_ms
+        while consumer._cluster.refreshed_at_ms == before:
+            await asyncio.sleep(0.02)
+            assert await consumer.poll(10_000, max_records=1)
+        assert await consumer.poll(10_000, max_records=1)
+        assert reported(caplog) == [f"{busy}-7"]

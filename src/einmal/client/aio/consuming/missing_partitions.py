@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from einmal.client.aio.network.cluster import Cluster
+from einmal.client.cores.consumer_core import ConsumerCore
 from einmal.event_log import EventLog
 from einmal.types import ErrorCode, TopicPartition
 
@@ -15,18 +14,19 @@ _NAMED_MAX = 8
 class MissingPartitions:
     """One line for each, and another where it has existed meanwhile."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, core: ConsumerCore, cluster: Cluster) -> None:
+        self._core = core
         self._cluster = cluster
         self._reported: dict[TopicPartition, None] = {}
         self._looked_at_ms = 0
 
-    def report(self, assignment: Iterable[TopicPartition]) -> None:
+    def report(self) -> None:
         """Log those that the latest metadata does not have and that are not reported yet."""
         refreshed_at_ms = self._cluster.refreshed_at_ms
         if refreshed_at_ms == self._looked_at_ms:
             return
         self._looked_at_ms = refreshed_at_ms
-        missing = dict.fromkeys(partition for partition in sorted(assignment) if self._is_missing(partition))
+        missing = dict.fromkeys(partition for partition in sorted(self._core.assignment) if self._is_missing(partition))
         fresh = [str(partition) for partition in missing if partition not in self._reported]
         self._reported = missing
         if fresh:

@@ -63,6 +63,9 @@ class Outbox:
 
     def put(self, topic: str, record: NewRecord, size: int, partition: int | None, ticket: Any, now_ms: int) -> None:
         """Append one record of ``size`` bytes to its partition's batch, or keep it until the partition is known."""
+        if topic not in self._written_at_ms:
+            # An answer that was on its way when the topic was forgotten may have brought its metadata back.
+            self._cluster.want_topic(topic, may_create=True)
         self._written_at_ms[topic] = now_ms
         known = self._cluster.metadata.topics.get(topic)
         chosen = self._router.route(topic, known, record.key, size, partition)
