@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from einmal.broker.front.broker_loggers import describe_loggers
 from einmal.broker.node import Node
 from einmal.types import ErrorCode
 from tests.broker.nodes import Client, running_node, until
@@ -76,6 +77,17 @@ async def test_all_loggers_are_described_with_the_levels_that_hold(client: Clien
     assert (await answers(client, "1", []))[0].configs == result.configs
 
 
+class _Keys(list[str]):
+    """Those of a request, which may be 100,000."""
+
+    def __contains__(self, key: object) -> bool:
+        raise AssertionError("for each logger all keys are looked through")
+
+
+def test_keys_of_a_request_are_not_looked_through_for_each_logger() -> None:
+    assert [config.name for config in describe_loggers(_Keys(["root", "no.such"]))] == ["root"]
+
+
 async def test_a_level_is_that_of_a_package_until_the_logger_has_its_own(client: Client) -> None:
     assert await altered(client, (CONNECTIONS, SET, "FATAL")) == (ErrorCode.none, None)
     assert await described(client, SERVER) == {SERVER: "FATAL"}
@@ -110,6 +122,14 @@ async def test_a_changed_level_changes_what_the_log_has(
     await until(lambda: len(closed()) == 1)
     changed = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "log_level_changed"]
     assert changed == [f"the log level of {SERVER} is now {level}" for level in ("ERROR", "INFO")]
+
+
+async def test_a_change_that_silences_the_log_is_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    for level in ("FATAL", "ERROR", "INFO"):
+        await altered(client, ("root", SET, level))
+    assert await described(client, "root") == {"root": "INFO"}
+    changed = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "log_level_changed"]
+    assert changed == [f"the log level of root is now {level}" for level in ("FATAL", "INFO")]
 
 
 REFUSED: Final[dict[str, tuple[Change, ErrorCode, str]]] = {

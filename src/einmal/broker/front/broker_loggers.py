@@ -36,6 +36,7 @@ _NOT_ALLOWED: Final = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 def describe_loggers(names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
     """Return loggers with the levels that hold. ``names`` None: all."""
+    names = None if names is None else frozenset(names)
     return [
         DescribeConfigsResourceResult(
             name=name, value=_level_of(name), read_only=False, config_source=_DYNAMIC_BROKER_LOGGER, is_sensitive=False
@@ -80,12 +81,15 @@ def _refusal(change: ConfigChange, known: frozenset[str]) -> TopicResult | None:
 
 def _alter(change: ConfigChange) -> None:
     logger = _logger(change.name)
-    if change.operation == DELETE or change.value is None:
-        logger.setLevel(logging.NOTSET)
-    else:
-        logger.setLevel(_LEVELS[change.value])
-    sentence = "the log level of %(name)s is now %(value)s"
-    log.warning("log_level_changed", sentence, name=change.name, value=_level_of(change.name))
+    before = logger.level
+    wanted = logging.NOTSET if change.operation == DELETE or change.value is None else _LEVELS[change.value]
+    logger.setLevel(wanted)
+    value = _level_of(change.name)
+    if not log.is_on(logging.WARNING):
+        # A change that silences this log does not silence its own line.
+        logger.setLevel(before)
+    log.warning("log_level_changed", "the log level of %(name)s is now %(value)s", name=change.name, value=value)
+    logger.setLevel(wanted)
 
 
 def _loggers() -> list[str]:
