@@ -78,6 +78,20 @@ def test_a_command_that_the_user_interrupts_ends_its_runner_with_130(
     assert process.returncode == 130
 
 
+def test_an_interrupt_that_ends_the_reader_of_stderr_too_is_an_end_between_two_steps() -> None:
+    """As in ``einmal mirror run 2>&1 | tee mirror.log``."""
+    reader, stderr = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", _ENDLESS_END], stdout=subprocess.PIPE, stderr=stderr) as process:
+        os.close(stderr)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        os.close(reader)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == b"ending\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(patient(60)) == 128 + signal.SIGINT
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_interrupt_ends_at_once_what_ends_between_two_steps(number: signal.Signals) -> None:
     """As a mirror and an ingester do it, whose step may wait for a cluster."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -19,8 +20,10 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
     def begin(_number: int, _frame: FrameType | None) -> None:
         for number in _NUMBERS:
             signal.signal(number, _end)
-        note("stopping after this step; once more to stop at once")
         stop()
+        # Whoever reads stderr, such as tee, may have ended by the same Ctrl-C; and it may have come within a print.
+        with contextlib.suppress(OSError, RuntimeError):
+            note("stopping after this step; once more to stop at once")
 
     for number in _NUMBERS:
         signal.signal(number, begin)
