@@ -411,6 +411,23 @@ def test_a_flow_without_a_topic_is_no_success(clusters: Clusters) -> None:
     assert unready_without_source(lost) == ["nothing was copied"]
 
 
+def test_a_flow_that_never_ran_has_a_status_and_fails_over(clusters: Clusters, tmp_path: Path) -> None:
+    """Its target does not even have the topic of commit records."""
+    flow, place, broker = flow_of("at-once"), TopicPartition("at-once", 0), EinmalBroker(tmp_path)
+    create(clusters.source, "at-once")
+    write(clusters.source, "at-once", "a")
+    commit(clusters.source, "one-shot", {place: 1})
+    broker.start()
+    try:
+        fresh = Clusters(clusters.source, broker.bootstrap)
+        assert status(fresh, flow).batch_id is None
+        lost = fail_over_without_source(flow, {"bootstrap.servers": fresh.target}, ["one-shot"])
+        assert unready_without_source(lost) == ["nothing was copied"]
+        assert fail_over_now(fresh, flow, "one-shot") == []
+    finally:
+        broker.stop()
+
+
 def test_an_unknown_group_is_refused_before_the_mirror_is_fenced(clusters: Clusters) -> None:
     flow, place = flow_of("misspelt"), TopicPartition("misspelt", 0)
     create(clusters.source, "misspelt")

@@ -80,7 +80,7 @@ class MirrorStatus:
 
 def status_of(flow: Flow, source: SourceReader | None, target: TargetWriter) -> MirrorStatus:
     """``source``: None where it cannot be reached. Raises KafkaError, UnreadableCommitRecord, UnreadableMap."""
-    record = target.target.look()
+    record = target.last_record()
     recorded = RecordedPosition.of(record)
     seen = None if source is None else source.topics()
     listed = None if seen is None else {name: topic for name, topic in seen.items() if _accepts(flow, name)}

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 from einmal.client.aio.consuming.offsets import LATEST
-from einmal.client.errors import KafkaError, RequestRefused
+from einmal.client.errors import KafkaError, RequestRefused, UnknownTopic
 from einmal.client.records import OffsetAndMetadata
 from einmal.clusters.kafka_cluster import KafkaCluster, TopicSeen
-from einmal.commit_protocol.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC
+from einmal.commit_protocol.commit_record import COMMIT_TOPIC, OFFSET_MAP_TOPIC, CommitRecord
 from einmal.mirror_protocol.effects import (
     GroupPartitions,
     MapChange,
@@ -61,6 +61,14 @@ class TargetWriter:
         """Create the topics of commit records and of maps."""
         self.cluster.create_topic(COMMIT_TOPIC, commit_log.PARTITIONS, commit_log.TOPIC_CONFIG)
         self.cluster.create_topic(OFFSET_MAP_TOPIC, PARTITIONS, commit_log.TOPIC_CONFIG)
+
+    def last_record(self) -> CommitRecord | None:
+        """Return the last record that is known to be committed. None: there is none, or its topic does not exist."""
+        try:
+            self.cluster.partitions([COMMIT_TOPIC])
+        except UnknownTopic:
+            return None
+        return self.target.look()
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
