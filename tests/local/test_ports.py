@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from einmal.local import ports as planned
 from einmal.local.ports import free_ports
 
 _HELD = """
@@ -82,6 +83,27 @@ os.write(1, json.dumps(free_ports([("127.0.0.1", 0)] * 20)).encode() + b"\\n")
 if child:
     os.waitpid(child, 0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
     first, second = (set(json.loads(line)) for line in done.stdout.splitlines())
     assert not first & second
+
+
+def test_without_abstract_names_processes_with_the_same_block_try_other_ports_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(planned, "_EPHEMERAL", planned._LOWEST + planned._BLOCK)
+    first, second = (
+        [claimed.take() for _ in range(10)] for claimed in (planned._ClaimedPorts(), planned._ClaimedPorts())
+    )
+    assert first != second
+
+
+def test_a_system_without_fork_has_free_ports() -> None:
+    program = (
+        "import os, random; del os.register_at_fork; from einmal.local.ports import free_ports; print(free_ports([]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr

@@ -55,7 +55,8 @@ class _ClaimedPorts:
         while self._blocks:
             first = self._blocks.pop()
             if self._claims_it(first) or not (self._blocks or self._ports):
-                self._ports.extendleft(reversed(range(first, first + _BLOCK)))
+                # In random order: where blocks cannot be claimed, another process may have the same one.
+                self._ports.extendleft(random.SystemRandom().sample(range(first, first + _BLOCK), _BLOCK))
                 self._unused = _BLOCK
                 return
 
@@ -72,6 +73,10 @@ class _ClaimedPorts:
         self._claims.append(claim)
         return True
 
+    def give_up(self) -> None:
+        for claim in self._claims:
+            claim.close()
+
 
 _lock = threading.Lock()
 _claimed = _ClaimedPorts()
@@ -80,10 +85,12 @@ _claimed = _ClaimedPorts()
 def _forget() -> None:
     """A forked process has the parent's sockets, and plans with blocks of its own."""
     global _claimed, _lock
+    _claimed.give_up()
     _lock, _claimed = threading.Lock(), _ClaimedPorts()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def free_ports(wanted: Iterable[tuple[str, int]]) -> list[int]:
