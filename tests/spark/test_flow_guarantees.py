@@ -147,6 +147,7 @@ def counted():
 def refused(spark: SparkSession, folder: Path, definitions: str, spec: str = "") -> str:
     """The reasons for which the sink of every flow refuses it."""
     flows = explained(spark, project(folder, definitions, spec)).values()
+    assert not [hop.name for flow in flows for hop in flow.hops if hop.name.startswith("sink ")]
     assert [flow.holds for flow in flows] == [NONE] * len(flows)
     return "\n".join(reasons(flow, "sink", HopVerdict.NOT) for flow in flows)
 
@@ -169,10 +170,53 @@ def test_what_the_sink_refuses_is_reported_before_a_run(spark: SparkSession, tmp
     assert "transactional.id 'x' is that of 2 sinks (a, b)" in refused(spark, tmp_path, same)
     single = flow("one", "sink('a')")
     assert "storage is s3a://b/x" in refused(spark, tmp_path, single, "storage: s3a://b/x\n")
+    assert "absolute path with a scheme" in refused(spark, tmp_path, single, f"storage: {tmp_path}\n")
     nameless = flow("one", "sink('a', transactional_id='')")
     assert 'option "transactional.id" is missing' in refused(spark, tmp_path, nameless)
     assert "unknown option" in refused(spark, tmp_path, flow("one", "sink('a', topc='x')"))
+    batch = flow("one", "sink('a')", "\n    return spark.range(3).selectExpr('cast(id as string) as value')").replace(
+        "    return orders()\n", ""
+    )
+    assert "its query is a batch" in refused(spark, tmp_path, batch)
     assert 'column "value"' in refused(spark, tmp_path, flow("one", "sink('a')", '.select("key")'))
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ("None", "one() returns no DataFrame: NoneType"),
+        ("'a'", "one() returns no DataFrame: str"),
+        ("exit('no')", "one() has failed: SystemExit: no"),
+    ],
+)
+def test_a_flow_without_a_query_is_reported_with_the_reason(
+    spark: SparkSession, tmp_path: Path, returned: str, problem: str
+) -> None:
+    definitions = f"\n@dp.append_flow(target=sink('a'))\ndef one():\n    return {returned}\n"
+    (found,) = explained(spark, project(tmp_path, definitions)).values()
+    assert found.holds == UNKNOWN
+    assert problem in reasons(found, "sources", HopVerdict.UNKNOWN)
+
+
+def test_a_view_that_spark_refuses_leaves_the_other_flows_explained(spark: SparkSession, tmp_path: Path) -> None:
+    view = "\n@dp.temporary_view(name='a.b')\ndef seen():\n    return orders()\n"
+    text = "\n@dp.temporary_view\ndef text():\n    return 'a'\n"
+    (found,) = explained(spark, project(tmp_path, view + text + flow("one", "sink('a')"))).values()
+    assert found.holds == EXACTLY_ONCE
+
+
+@pytest.mark.parametrize("include", ["''", "/etc/passwd"])
+def test_files_that_no_glob_can_name_are_refused(spark: SparkSession, tmp_path: Path, include: str) -> None:
+    path = project(tmp_path, "")
+    path.write_text(path.read_text().replace("flows/**", include))
+    with pytest.raises(DeclarationError, match="names no files: .*\nhint: write it as"):
+        explained(spark, path)
+
+
+def test_a_format_of_the_state_that_is_no_number_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spec = 'configuration:\n  spark.sql.streaming.stateStore.checkpointFormatVersion: "two"\n'
+    with pytest.raises(DeclarationError, match="flow one: .*checkpointFormatVersion is a number, not 'two'"):
+        explained(spark, project(tmp_path, flow("one", "sink('a')"), spec))
 
 
 def test_targets_of_others_are_reported_with_their_sources(spark: SparkSession, tmp_path: Path) -> None:
@@ -201,12 +245,15 @@ def test_what_only_sparks_command_can_read_is_named(spark: SparkSession, tmp_pat
     made = load(path, spec_of(path), spark)
     assert made.graph.unread == ["flows/flows.sql: only Spark's command reads the flows of an SQL file"]
     assert not made.queries
+    path.write_text(path.read_text().replace("flows/**", "none/**"))
+    assert load(path, spec_of(path), spark).graph.unread == [f"libraries: there is no file none/**/* below {tmp_path}"]
 
 
 @pytest.mark.parametrize(
     ("definitions", "complaint"),
     [
         ("\nraise RuntimeError('no')\n", r"flows.py, line \d+: RuntimeError: no"),
+        ("\nexit('no')\n", r"flows.py, line \d+: SystemExit: no"),
         ("\ndef broken(:\n", r"flows.py, line \d+: SyntaxError"),
         ("\ndp.create_sink(3, 'einmal')\n", r"flows.py, line \d+: .*NOT_EXPECTED_TYPE"),
     ],

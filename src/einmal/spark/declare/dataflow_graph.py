@@ -111,9 +111,7 @@ def load(path: Path, spec: PipelineSpec, spark: SparkSession | None, problem: st
     graph, folder = DataflowGraph(), path.parent.resolve()
     with contextlib.chdir(folder), graph_element_registration_context(graph):
         for library in spec.libraries:
-            for file in sorted(folder.glob(library.include)):
-                if not file.is_file() or "__pycache__" in file.parts:
-                    continue
+            for file in _files(folder, library.include, graph):
                 if file.suffix == ".sql":
                     graph.register_sql("", file.relative_to(folder))
                 elif file.suffix == ".py":
@@ -124,6 +122,19 @@ def load(path: Path, spec: PipelineSpec, spark: SparkSession | None, problem: st
     return Project(str(spec.name), str(spec.storage), graph, dict(spec.configuration), made)
 
 
+def _files(folder: Path, include: str, graph: DataflowGraph) -> list[Path]:
+    try:
+        paths = sorted(folder.glob(include))
+    except (ValueError, NotImplementedError) as error:
+        raise DeclarationError(
+            [f"libraries: include {include!r} names no files: {error}\nhint: write it as flows/**, below {folder}"]
+        ) from error
+    files = [file for file in paths if file.is_file() and "__pycache__" not in file.parts]
+    if not files:
+        graph.unread.append(f"libraries: there is no file {include} below {folder}")
+    return files
+
+
 def _run(file: Path, spark: SparkSession | None) -> None:
     module_spec = importlib.util.spec_from_file_location(file.stem, file)
     assert module_spec is not None and module_spec.loader is not None
@@ -131,7 +142,7 @@ def _run(file: Path, spark: SparkSession | None) -> None:
     vars(module)["spark"] = spark
     try:
         module_spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = "" if spark is not None else "\nhint: a file that uses the session where it is imported needs Java"
         raise DeclarationError([f"{_where(file, error)}: {_reason(error)}{hint}"]) from error
 
@@ -150,23 +161,29 @@ def _queries(graph: DataflowGraph, spark: SparkSession | None, problem: str) -> 
 
 def _is_made(view: Flow, spark: SparkSession) -> bool:
     frame = _query(view).frame
-    if frame is not None:
+    if frame is None:
+        return False
+    # Spark refuses some names, and then what reads the view.
+    with contextlib.suppress(PySparkException):
         frame.createOrReplaceTempView(view.target)
-    return frame is not None
+    return True
 
 
 def _query(flow: Flow) -> FlowQuery:
     try:
-        return FlowQuery(flow, flow.func())
-    except Exception as error:  # noqa: BLE001 - a function of the user's: its reason is part of the explanation
+        frame: object = flow.func()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a function of the user's: its reason is part of the explanation
         return FlowQuery(flow, problem=f"{flow.name}() has failed: {_reason(error)}")
+    if not isinstance(frame, DataFrame):
+        return FlowQuery(flow, problem=f"{flow.name}() returns no DataFrame: {type(frame).__name__}")
+    return FlowQuery(flow, frame)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return reason_of(error) if isinstance(error, PySparkException) else f"{type(error).__name__}: {error}"
 
 
-def _where(file: Path, error: Exception) -> str:
+def _where(file: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{file}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.pipelines.output import Sink
 from pyspark.sql import DataFrame
 
+from einmal.declare.document import DeclarationError
 from einmal.declare.pipeline import OWN_FORMAT, SPARK_FORMAT, Source
 from einmal.options.guarantees import NONE, UNKNOWN
 from einmal.options.sink import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions, sink_options, without_claims_port
@@ -50,7 +51,7 @@ class FlowGuarantee:
 
 
 def flow_guarantees(project: Project) -> list[FlowGuarantee]:
-    """Explain every flow that writes. Asks the clusters of the topics, and starts nothing."""
+    """Explain every flow that writes. Asks the clusters of the topics, and starts nothing. Raises DeclarationError."""
     clusters = Clusters()
     options = {name: _options(output, project.storage) for name, output in _own_sinks(project)}
     return [_flow(project, query, options, clusters) for query in project.queries]
@@ -78,8 +79,8 @@ def _flow(
     read = [] if query.frame is None else [source_facts(source, clusters) for source in _sources(query.frame)]
     own = options.get(flow.target)
     if not isinstance(own, SinkOptions):
-        end = _refused(own) if own is not None else _of_others(project, flow.target)
-        hops = [*(source_hop(source, EXACTLY_ONCE) for source in read), *_unread(query), replace(end, name=target)]
+        end = _refused(flow.target, own) if own is not None else replace(_of_others(project, flow.target), name=target)
+        hops = [*(source_hop(source, EXACTLY_ONCE) for source in read), *_unread(query), end]
         return FlowGuarantee(flow=flow.name, target=target, hops=tuple(hops))
     facts = flow_facts(own, read, _plan(project, query), query.problem, clusters)
     facts = replace(facts, name=facts.name or flow.name, refusals=tuple(_refusals(project, query, own, options)))
@@ -111,7 +112,10 @@ def _plan(project: Project, query: FlowQuery) -> PlanFacts | None:
     if query.frame is None:
         return None
     settings = project.settings | query.flow.spark_conf
-    return replace(plan_facts(query.frame), state_format=int(settings.get(FORMAT_SETTING, _SPARKS_FORMAT)))
+    state_format = str(settings.get(FORMAT_SETTING, _SPARKS_FORMAT))
+    if not state_format.isdecimal():
+        raise DeclarationError([f"flow {query.flow.name}: {FORMAT_SETTING} is a number, not {state_format!r}"])
+    return replace(plan_facts(query.frame), state_format=int(state_format))
 
 
 def _refusals(
@@ -139,23 +143,34 @@ def _refusals(
             "fence each other, or are refused",
             "name each sink's own",
         )
-    try:
-        LocalFiles(project.storage)
-    except RemoteLocation:
-        yield Reason(
-            HopVerdict.NOT,
-            f"storage is {project.storage}: the sink reads checkpoints without Spark, from the driver's machine",
-            "set storage to a directory there, file:///...",
-        )
+    yield from _storage(project.storage)
     if query.frame is not None:
+        if not query.frame.isStreaming:
+            # Spark's dry run accepts it.
+            text = (
+                "its query is a batch, and Spark writes only streams to a sink: its run ends with a ClassCastException"
+            )
+            yield Reason(HopVerdict.NOT, text, "read with spark.readStream")
         try:
             check_columns(schema_of(query.frame.schema), own.topic)
         except OptionError as error:
             yield _not(error)
 
 
-def _refused(error: OptionError) -> Hop:
-    return Hop("sink", "", NONE, (_not(error),))
+def _storage(storage: str) -> Iterator[Reason]:
+    hint = "set storage to a directory of the driver's machine, file:///..."
+    if ":" not in storage:
+        yield Reason(HopVerdict.NOT, f"storage is {storage}: Spark takes only an absolute path with a scheme", hint)
+        return
+    try:
+        LocalFiles(storage)
+    except RemoteLocation:
+        text = f"storage is {storage}: the sink reads checkpoints without Spark, from the driver's machine"
+        yield Reason(HopVerdict.NOT, text, hint)
+
+
+def _refused(name: str, error: OptionError) -> Hop:
+    return Hop("sink", name, NONE, (_not(error),))
 
 
 def _not(error: OptionError) -> Reason:
