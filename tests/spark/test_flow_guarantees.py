@@ -318,6 +318,17 @@ def test_the_command_prints_flows_and_what_only_a_run_shows(
         assert command(path, *wrong)[0] == 2
 
 
+def test_settings_that_spark_refuses_are_reported_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    path = project(tmp_path, "", 'configuration:\n  spark.remote: "sc://127.0.0.1:1"\n')
+    done = CliRunner().invoke(app, ["explain", str(path)])
+    assert done.exit_code == 2
+    assert f"{path}: Spark does not start with these settings: " in done.output
+    assert "CANNOT_CONFIGURE_SPARK_CONNECT_MASTER" in done.output
+
+
 def test_without_java_the_sinks_are_explained_and_the_sources_are_unknown(
     command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -118,16 +118,26 @@ def new_session(
 def named_session(
     file: Path, name: str, master: str | None, config: Mapping[str, str], confs: Sequence[str] | None
 ) -> SparkSession:
-    """The Spark session of a file, under this name; ``confs`` are settings that win over those of ``config``."""
+    """The Spark session of a file, under this name; ``confs`` are settings that win over those of ``config``. Raises
+    DeclarationError where Spark refuses a setting."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from einmal.declare.document import DeclarationError
     from einmal.spark import session
+    from einmal.spark.errors import reason_of
 
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     quiet_py4j()
     beside = str(file.parent.resolve())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [beside, os.environ.get("PYTHONPATH")]))
     began = time.monotonic()
-    with waiting(f"{name}: starting Spark"), _interrupted_at_once():
-        spark = session(name, master=master, config={**config, **dict(map(key_and_value, confs or ()))})
+    settings = {**config, **dict(map(key_and_value, confs or ()))}
+    try:
+        with waiting(f"{name}: starting Spark"), _interrupted_at_once():
+            spark = session(name, master=master, config=settings)
+    except (PySparkException, Py4JError) as error:
+        raise DeclarationError([f"Spark does not start with these settings: {reason_of(error)}"]) from error
     note(f"{name}: Spark {spark.version} on {spark.sparkContext.master}, after {time.monotonic() - began:.1f} s")
     return spark
 
