@@ -220,6 +220,8 @@ class NetworkCampaign(Campaign[NetworkReport]):
         report.restarts += driver.restarts
         report.batches += driver.commits
         report.wrong += driver.refused[:3]
+        # Of the two, only Spark's own writer may end with Spark's error.
+        report.wrong += [end for end in driver.ends if end.startswith(f"{STREAM}:")][:3]
         if report.wrong:
             return
         bootstrap = self._place.bootstrap
@@ -303,9 +305,7 @@ class NetworkCampaign(Campaign[NetworkReport]):
             self._await_commits(before)
         self.report.waits.append(time.monotonic() - began)
         if cut.late:
-            self.report.zombies += len(list(self._holds.glob("*.wrote")))
-        for path in self._holds.glob("*.wrote"):
-            path.unlink()
+            self.report.zombies += sum((self._holds / f"{pid}.wrote").exists() for pid in cut_off)
         what = f"{len(cut_off)} tasks held, {'late, ' if cut.late else ''}lasted {lasted:.1f} s"
         self.report.note(str(cut), f"{what}; continues after {self.report.waits[-1]:.1f} s")
         self._rejoin()
@@ -370,6 +370,8 @@ class NetworkCampaign(Campaign[NetworkReport]):
             time.sleep(self.chance.uniform(0, _ANY_TIME_S))
             return {}
         self._number += 1
+        for path in self._holds.glob("*.wrote"):
+            path.unlink()
         (self._holds / "plan").write_text(f"{moment}\n{self._number}")
         if not holds_within(_MOMENT_S, self._held, pause_s=_POLL_S):
             self.report.missed[moment] += 1

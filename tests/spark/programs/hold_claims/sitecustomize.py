@@ -42,6 +42,8 @@ def _hold_tasks() -> None:
 
     def claimed(self: ClaimClient, *arguments: Any) -> Any:
         claims = claim(self, *arguments)
+        # One that was held before may have failed since, and its id is another client's now.
+        held.discard(id(self))
         if _reach("claimed"):
             held.add(id(self))
         return claims
