@@ -222,9 +222,9 @@ def test_offsets_of_no_group_are_refused_before_they_abort_the_transaction(group
         ),
         (
             lambda admin: admin.create_topics([replace(client.NewTopic("t"), configs=cast(Any, {"retention.ms": 1}))]),
-            "settings of a topic",
+            "settings are texts",
         ),
-        (lambda admin: admin.alter_configs("t", {"retention.ms": 1}), "settings of a topic"),
+        (lambda admin: admin.alter_configs("t", {"retention.ms": 1}), "settings are texts"),
         (lambda admin: admin.delete_topics("ab"), r"Write \['ab'\]"),
         (lambda admin: admin.delete_topics([b"ab"]), "topics are named by text"),
         (lambda admin: admin.delete_topics([LONE_SURROGATE]), "UTF-8 cannot encode"),

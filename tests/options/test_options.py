@@ -133,8 +133,8 @@ _NAMES = {
 _PRODUCER, _CONSUMER = _NAMES[ProducerSettings], _NAMES[ConsumerSettings]
 _OF_THE_QUERY = {"transactional.id", "auto.offset.reset", "enable.auto.commit"}
 """Refused as settings of the client, or options of the query."""
-_OF_NO_SIDE = {"linger.ms"}
-"""Tasks have all rows of a batch."""
+_OF_NO_SIDE = {"linger.ms", "metadata.max.idle.ms"}
+"""Tasks have all rows of a batch, and do not outlive it."""
 
 
 def _valid(name: str) -> str:

@@ -24,7 +24,7 @@ from einmal.workloads.recorder import Recorder
 from tests.ingest.postgresql.conftest import SETTINGS
 from tests.interop.einmal_broker import EinmalBroker
 from tests.sinks.postgres.server import PASSWORD, PostgresServer, running
-from tests.suite.patience import patient
+from tests.suite.patience import as_slow
 from tests.suite.shared import shared, unique
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.time_limit(180)]
@@ -99,7 +99,7 @@ async def test_every_change_of_a_table_is_captured_once(database: PostgresServer
 async def test_a_capture_that_only_looks_now_and_then_loses_changes(database: PostgresServer, tmp_path: Path) -> None:
     name = unique("orders").replace("-", "_")
     command = f"cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.polling"
-    evidence = await verified(options(database, name, command, tmp_path), patient(10.0))
+    evidence = await verified(options(database, name, command, tmp_path), as_slow(10.0))
     assert evidence.verdict is RunVerdict.ANOMALY, evidence.sentence
     (part,) = evidence.workloads
     lost = next(each for each in part.shown(evidence.began) if each.kind == "lost-output")

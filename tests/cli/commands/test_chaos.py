@@ -36,7 +36,9 @@ SENDING = """
 import os, pathlib, sys, time
 from einmal.client import Producer
 topic, calm = sys.argv[1:]
-with Producer({"bootstrap.servers": os.environ["KAFKA_BROKERS"], "request.timeout.ms": 2000}) as producer:
+settings = {"bootstrap.servers": os.environ["KAFKA_BROKERS"], "request.timeout.ms": 2000}
+# A fault may come before the first contact.
+with Producer({**settings, "bootstrap.timeout.ms": 60_000}) as producer:
     while not pathlib.Path(calm).exists():
         producer.send(topic, b"again").result()
         time.sleep(0.02)
