@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -20,6 +20,11 @@ from einmal.cli.clients import (
 from einmal.cli.printing.documents import encoded
 from einmal.cli.printing.formats import Format, Output
 from einmal.cli.printing.output import print_rows, print_sections
+
+if TYPE_CHECKING:
+    from einmal.client import Admin
+
+_Broker: TypeAlias = Annotated[int | None, typer.Option("--broker", help="Id of the broker. Default: the first one.")]
 
 cluster = typer.Typer(cls=WithAliases, help="Clusters: info, health, config, loggers.", no_args_is_help=True)
 
@@ -95,7 +100,7 @@ def health(
 
 @cluster.command()
 def config(
-    broker: Annotated[int | None, typer.Option("--broker", help="Id of the broker. Default: the first one.")] = None,
+    broker: _Broker = None,
     every: Annotated[bool, typer.Option("--all", help="Include settings that have their default.")] = False,
     brokers: Brokers = None,
     settings: Settings = None,
@@ -106,7 +111,7 @@ def config(
     from einmal.client import Admin
 
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        node_id = admin.describe_cluster().brokers[0].node_id if broker is None else broker
+        node_id = _id_of(broker, admin)
         configs = admin.describe_broker_configs(node_id)
     rows = [
         {"broker": node_id, "key": entry.name, "value": entry.value, "default": entry.is_default}
@@ -118,7 +123,7 @@ def config(
 
 @cluster.command()
 def loggers(
-    broker: Annotated[int | None, typer.Option("--broker", help="Id of the broker. Default: the first one.")] = None,
+    broker: _Broker = None,
     changed: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="LOGGER=LEVEL", help="Set a level: FATAL, ERROR, WARN, INFO, DEBUG or TRACE."),
@@ -143,7 +148,7 @@ def loggers(
     if levels and broker is None:
         raise typer.BadParameter("--set and --unset need --broker: each broker has its own levels")
     with failures_reported(), Admin(config_of(brokers, settings, command_config)) as admin:
-        node_id = admin.describe_cluster().brokers[0].node_id if broker is None else broker
+        node_id = _id_of(broker, admin)
         if levels:
             admin.alter_broker_loggers(node_id, levels)
         now = admin.describe_broker_loggers(node_id)
@@ -153,3 +158,7 @@ def loggers(
         if not levels or logger in levels
     ]
     print_rows(rows, ("broker", "logger", "level"), output)
+
+
+def _id_of(broker: int | None, admin: Admin) -> int:
+    return admin.describe_cluster().brokers[0].node_id if broker is None else broker

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from einmal.client.aio.admin_calls.acls import AclCalls
-from einmal.client.aio.admin_calls.broker_calls import BrokerCalls
+from einmal.client.aio.admin_calls.broker_calls import BrokerCalls, config_changes
 from einmal.client.aio.admin_calls.producer_calls import ProducerCalls
 from einmal.client.aio.admin_calls.quota_calls import QuotaCalls
 from einmal.client.aio.admin_calls.user_calls import UserCalls
@@ -81,7 +81,6 @@ from einmal.wire.api.describe_transactions import API as DESCRIBE_TRANSACTIONS
 from einmal.wire.api.describe_transactions import DescribeTransactionsRequest
 from einmal.wire.api.incremental_alter_configs import API as INCREMENTAL_ALTER_CONFIGS
 from einmal.wire.api.incremental_alter_configs import (
-    AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
@@ -104,8 +103,6 @@ _log = EventLog(__name__)
 
 _TOPIC: Final = 2
 """The resource type of a topic in DescribeConfigs."""
-_SET: Final = 0
-_DELETE: Final = 1
 _SET_FOR_TOPIC: Final = 1
 """The config source of a value that was set for the topic itself."""
 _TRANSACTION_STATE: Final = "__transaction_state"
@@ -263,11 +260,8 @@ class Admin(AclCalls, BrokerCalls, ProducerCalls, QuotaCalls, UserCalls):
     ) -> None:
         """Set settings of a topic; None resets one to the broker's default. ``validate_only``: only ask whether it may
         be."""
-        changes = tuple(
-            AlterableConfig(name, _DELETE if value is None else _SET, value)
-            for name, value in settings_of(configs).items()
-        )
-        request = IncrementalAlterConfigsRequest((AlterConfigsResource(_TOPIC, topic, changes),), validate_only)
+        resource = AlterConfigsResource(_TOPIC, topic, config_changes(configs))
+        request = IncrementalAlterConfigsRequest((resource,), validate_only)
         response = await self._call(INCREMENTAL_ALTER_CONFIGS, request, lambda response: response.responses)
         for result in response.responses:
             check(result, f"settings of topic {topic!r}")

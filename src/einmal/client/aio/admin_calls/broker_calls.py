@@ -33,6 +33,13 @@ _DELETE: Final = 1
 _DEFAULT_CONFIG: Final = 5
 
 
+def config_changes(configs: Mapping[str, str | None]) -> tuple[AlterableConfig, ...]:
+    """Changes of settings, or levels, by name; None deletes one. Raises LocalError for what is no text."""
+    return tuple(
+        AlterableConfig(name, _DELETE if value is None else _SET, value) for name, value in settings_of(configs).items()
+    )
+
+
 class BrokerCalls:
     """Calls of ``Admin`` about brokers."""
 
@@ -63,11 +70,7 @@ class BrokerCalls:
 
         None: the level of the package above. ``validate_only``: only ask whether it may be. Raises RequestRefused.
         """
-        changes = tuple(
-            AlterableConfig(name, _DELETE if level is None else _SET, level)
-            for name, level in settings_of(levels).items()
-        )
-        resource = AlterConfigsResource(_BROKER_LOGGER, str(node_id), changes)
+        resource = AlterConfigsResource(_BROKER_LOGGER, str(node_id), config_changes(levels))
         request = IncrementalAlterConfigsRequest((resource,), validate_only)
         about = f"loggers of broker {node_id}"
         for result in (await self._call_broker(node_id, INCREMENTAL_ALTER_CONFIGS, request, about)).responses:
