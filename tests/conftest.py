@@ -61,6 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     sys.unraisablehook = _forget
+    _keep_formatters(config)
     # Tests use no connection profile of the person who runs them.
     os.environ["EINMAL_PROFILE"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -78,6 +79,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RUN] = (directory, run_directory.begin(directory))
     if config.getoption("record_durations"):
         config.pluginmanager.register(DurationRecorder(_DURATIONS))
+
+
+def _keep_formatters(config: pytest.Config) -> None:
+    """pytest hands its handlers to each logger that does not propagate, too. A logger of PySpark gives them another
+    formatter: what later tests find in ``caplog.text`` would be JSON."""
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter = lambda _formatter: None
 
 
 def _forget(_left: object) -> None:

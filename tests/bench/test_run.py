@@ -57,6 +57,7 @@ def test_equal_records_are_measured_only_by_name() -> None:
 
 
 @pytest.mark.time_limit(120)
+@pytest.mark.long
 def test_three_fresh_brokers_are_measured_over_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "CODECS", ("lz4",))
     monkeypatch.setattr(cases, "RECORD_SIZES", (100,))

@@ -429,6 +429,7 @@ def test_rows_below_a_horizon_that_is_not_on_disk_wait_for_it(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("half", [2**31, 500])
+@pytest.mark.representatives(1)
 def test_random_transactions_are_read_once_each(
     server: PostgresServer, database: Connection, half: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

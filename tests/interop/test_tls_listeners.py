@@ -143,6 +143,7 @@ def test_kafka_python_writes_and_reads(tls: Tls, topic: str, listener: str) -> N
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
+@pytest.mark.representatives(1)
 def test_the_java_client_writes_and_reads(tls: Tls, topic: str, listener: str, tmp_path: Path) -> None:
     try:
         tools = ApacheTools(tls.at(listener))

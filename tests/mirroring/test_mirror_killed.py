@@ -81,7 +81,7 @@ def torn(partitions: list[list[str]]) -> list[str]:
     return [name for name, count in counts.items() if count != RECORDS]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_a_killed_mirror_loses_repeats_and_tears_nothing(
     brokers: tuple[EinmalBroker, EinmalBroker], tmp_path: Path, kills: int
 ) -> None:

@@ -31,6 +31,7 @@ def test_delayed_requests_do_not_affect_clients_of_transaction_version_2(seed: i
 
 @_some_and_all
 @pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.representatives(1)
 def test_before_version_2_a_late_request_can_end_the_next_transaction(version: int, seeds: Iterable[int]) -> None:
     harmed = [kinds for seed in seeds if (kinds := _kinds(seed, version))]
     assert harmed

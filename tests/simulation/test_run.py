@@ -57,6 +57,7 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_another_hash_seed
     assert process.communicate(timeout=120)[0].split() == here
 
 
+@pytest.mark.long
 def test_other_seeds_are_other_runs() -> None:
     assert len({of_seed(seed).trace_digest for seed in (0, 1, 2)}) == 3
 

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 
 from einmal.options.values import Options
 from einmal.testing.sinks import SinkTests
-from tests.sinks.local_tasks import OF_EVERY_ENGINE_ALIKE, LocalTasks
+from tests.sinks.local_tasks import WITHOUT_KILLS, LocalTasks
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_executors_need_not_have_the_module(tmp_path: Path) -> None:
 class TestJsonLines(LocalTasks, JsonLinesHooks):
     """The battery."""
 
-    in_the_long_run = LocalTasks.in_the_long_run | OF_EVERY_ENGINE_ALIKE
+    in_the_long_run = WITHOUT_KILLS
 
 
 def committed_files(directory: Path) -> list[Path]:

@@ -65,6 +65,7 @@ def test_an_internal_topic_that_rows_are_going_to_name_is_refused_before_the_sta
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", long("at_least_once"), long("at_most_once")])
+@pytest.mark.long
 def test_a_row_that_names_an_internal_topic_ends_the_query_and_nothing_is_written_there(
     spark: SparkSession, bootstrap: str, tmp_path: Path, guarantee: str
 ) -> None:

@@ -61,7 +61,6 @@ DIES_ON = {
 
 IN_EVERY_RUN = (
     ("einmal", "before-EndTxn"),
-    ("einmal", "after-EndTxn"),
     ("einmal", "state-after-EndTxn"),
 )
 """The others, and Apache Kafka, have programs of their own in the long run."""
@@ -72,6 +71,9 @@ SUSPENDED_ON = {
     "einmal-TV1": ("between-tasks",),
 }
 """Points at which a driver was only taken for dead."""
+
+SUSPENDED_IN_EVERY_RUN = (("einmal", "after-EndTxn"),)
+"""Its successor finds what it would find of a dead one."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def drivers_of(tmp_path_factory: pytest.TempPathFactory, node_of: NodeOf, spark:
             (kind, name)
             for kind in SUSPENDED_ON
             for name in SUSPENDED_ON[kind]
-            if kind.startswith(maker) and ((kind, name) in IN_EVERY_RUN) is in_every_run
+            if kind.startswith(maker) and ((kind, name) in SUSPENDED_IN_EVERY_RUN) is in_every_run
         ]
         return _ended(dead, suspended, tmp_path_factory.mktemp("killed"), node_of, spark)
 
@@ -280,7 +282,7 @@ def suspended_at(point: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "outcome",
         [
-            pytest.param((kind, point), marks=[] if (kind, point) in IN_EVERY_RUN else pytest.mark.long)
+            pytest.param((kind, point), marks=[] if (kind, point) in SUSPENDED_IN_EVERY_RUN else pytest.mark.long)
             for kind in kinds
         ],
         indirect=True,
@@ -291,7 +293,7 @@ def suspended_at(point: str) -> pytest.MarkDecorator:
 @pytest.fixture
 def outcome(drivers_of: DriversOf, request: pytest.FixtureRequest) -> Outcome:
     kind, _ = request.param
-    return drivers_of(kind.split("-")[0], request.param in IN_EVERY_RUN).outcomes[request.param]
+    return drivers_of(kind.split("-")[0], request.param in SUSPENDED_IN_EVERY_RUN).outcomes[request.param]
 
 
 @suspended_at("between-tasks")

@@ -118,6 +118,7 @@ _COUNTED = 'selectExpr("cast(value as string) as value").groupBy("value").count(
         ),
     ],
 )
+@pytest.mark.representatives(2)
 def test_a_query_for_which_sparks_writer_suffices_is_logged_once(
     spark: SparkSession,
     bootstrap: str,

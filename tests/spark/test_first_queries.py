@@ -208,6 +208,7 @@ def test_a_sort_in_each_batch_keeps_state_and_output_together(spark: SparkSessio
     assert_written(place.written(), ("k4:2", "k3:2", "k2:2", "k1:2", "k0:2"), ordered=True)
 
 
+@pytest.mark.long
 def test_a_job_of_its_own_in_each_batch_is_named_as_the_cause(spark: SparkSession, place: Place) -> None:
     fill(place.bootstrap, place.source, range(10))
 

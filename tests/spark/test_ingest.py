@@ -87,6 +87,7 @@ def by_key(numbers: range) -> list[list[bytes]]:
 
 
 @on_both_in_the_long_run
+@pytest.mark.long
 def test_a_batch_whose_worker_was_killed_is_written_once_and_in_order(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

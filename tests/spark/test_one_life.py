@@ -32,6 +32,7 @@ def life() -> Life:
     return Life(json.loads(ended.stdout.splitlines()[-1]), ended.stderr)
 
 
+@pytest.mark.long
 def test_a_session_that_has_lost_the_lookup_of_sources_finds_ours_once_it_is_registered(life: Life) -> None:
     """Spark looks once per JVM, and takes the death of the worker that looks for "there are none"."""
     assert life.seen["found"] == {"killed": False, "again": False, "registered": True}

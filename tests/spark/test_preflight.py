@@ -129,6 +129,7 @@ def own_broker(tmp_path: Path) -> Iterator[EinmalBroker]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_dead_letters_beside_a_database_find_their_cluster_prepared(
     spark: SparkSession, own_broker: EinmalBroker, tmp_path: Path
 ) -> None:
@@ -242,6 +243,7 @@ def test_a_source_in_another_cluster_hides_no_condition_of_dead_letters(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("database", [False, True])
+@pytest.mark.representatives(1)
 def test_a_dead_letter_topic_that_the_start_creates_is_looked_at_too(
     spark: SparkSession, bootstrap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, database: bool
 ) -> None:

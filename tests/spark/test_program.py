@@ -203,6 +203,7 @@ def test_views_are_written_to_several_topics_in_one_transaction(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("suffix", [".toml", ".py"])
+@pytest.mark.representatives(1)
 def test_a_moved_checkpoint_is_adopted_by_one_start_with_the_option_of_the_command_line(
     spark: SparkSession, bootstrap: str, tmp_path: Path, suffix: str
 ) -> None:
@@ -259,6 +260,7 @@ def test_a_column_that_another_sink_has_is_not_filled_with_nulls(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("view", ["SELECT key AS Key, {} AS VALUE FROM parsed", "SELECT key, {} AS value FROM parsed"])
+@pytest.mark.representatives(1)
 def test_columns_are_written_whatever_their_case_and_bytes_beside_text(
     spark: SparkSession, bootstrap: str, tmp_path: Path, view: str
 ) -> None:

@@ -364,6 +364,7 @@ def test_a_transaction_that_the_database_has_committed_is_not_aborted_by_a_run_w
     assert declared.in_topic() == declared.in_database() == sorted(f"{n} {2 * n}" for n in range(30))
 
 
+@pytest.mark.long
 def test_the_name_of_a_transaction_is_not_looked_for_in_another_cluster(
     spark: SparkSession, two_phase: EinmalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,7 @@ def test_a_stateless_batch_whose_task_died_is_aborted_and_written_again(
     assert numbers(pipeline.bootstrap, pipeline.topic) == list(range(20))
 
 
+@pytest.mark.long
 def test_a_stateful_query_whose_task_died_is_restarted_and_state_agrees(
     spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
 ) -> None:
@@ -493,6 +494,7 @@ def test_a_deleted_checkpoint_of_a_stateful_query_is_refused(spark: SparkSession
 
 
 @on_both_in_the_long_run
+@pytest.mark.long
 def test_a_name_with_another_checkpoint_is_refused_and_a_checkpoint_under_another_name_unless_adopted(
     spark: SparkSession, new_pipeline: NewPipeline, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_a_query_adds_the_keys_before_spark_starts_it(
     assert seen[0]
 
 
+@pytest.mark.long
 def test_an_environment_that_counts_an_entry_too_many_fails_every_task(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:

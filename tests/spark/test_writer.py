@@ -61,6 +61,7 @@ def test_every_batch_is_one_transaction_with_its_commit_record(spark: SparkSessi
     assert {each.topic for each in positions} == {pipeline.source_topic}
 
 
+@pytest.mark.long
 def test_a_thread_of_its_own_starts_queries_once_it_is_registered(
     spark: SparkSession, new_pipeline: NewPipeline
 ) -> None:

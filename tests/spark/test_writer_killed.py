@@ -35,8 +35,8 @@ MOMENTS = {
     "answered": "after the answer, before Spark's commit file",
 }
 AFTER_END_TXN = ("committed", "answered")
-DRIVERS = (("planned", "reported", "committed", "answered"), ("acquired", "claiming", "committing", "written"))
-"""Each with four queries: the first before the transaction, in it, and on both sides of what a restart can know."""
+DRIVERS = (("reported", "committed"), ("acquired", "planned", "claiming", "committing", "written", "answered"))
+"""The queries of each. Those of the first died in the transaction and after it, and are in every run."""
 _HOOKS = Path(__file__).parent / "programs" / "hold_writers"
 _REPOSITORY = Path(__file__).parents[2]
 _KILLED_S = 400.0

@@ -72,6 +72,7 @@ def test_the_project_passes_on_brokers_of_its_own(project: Path) -> None:
 
 @pytest.mark.system
 @pytest.mark.interop
+@pytest.mark.long
 def test_each_process_of_xdist_has_a_broker_of_its_own(project: Path) -> None:
     arguments = ("-p", "xdist", "-n", "2", "-k", _ON_ANY_CLUSTER)
     assert "4 passed" in run_pytest(project, *arguments)

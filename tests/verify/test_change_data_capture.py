@@ -120,6 +120,7 @@ async def test_a_database_that_does_not_answer_is_reported(database: PostgresSer
         await verified(pipeline, 5.0)
 
 
+@pytest.mark.long
 async def test_an_answer_to_commit_that_is_lost_is_looked_up(database: PostgresServer, tmp_path: Path) -> None:
     """The writer's sessions are ended again and again: whatever they have committed is wanted, and nothing else."""
     name = unique("orders").replace("-", "_")

@@ -93,6 +93,7 @@ async def test_wrong_pipelines_are_found_and_a_right_one_passes(tmp_path: Path, 
         assert kind == "lost-output" or any("read" in each for each in shown.operations)
 
 
+@pytest.mark.long
 async def test_a_mirror_between_two_clusters_is_a_pipeline(tmp_path: Path) -> None:
     target: EinmalBroker = shared("einmal-commands")
     mirror = f"""cat > {tmp_path}/mirror.toml <<END

@@ -115,6 +115,7 @@ async def test_right_workloads_hold_and_each_control_is_an_anomaly_with_a_counte
     assert kinds["two-transactions"] & {"bank-sum", "torn-transaction", "duplicate"}
 
 
+@pytest.mark.long
 async def test_transactions_of_thousands_of_records_hold(bootstrap: str) -> None:
     evidence = await verified(bootstrap, workloads=["bulk"], seconds=as_slow(3.0))
     assert evidence.verdict is RunVerdict.HOLDS, evidence.sentence

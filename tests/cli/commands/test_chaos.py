@@ -27,7 +27,8 @@ TRANSACTION = """
 import sys
 from einmal.client import Producer
 bootstrap, topic = sys.argv[1:]
-with Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "request.timeout.ms": 1000}) as producer:
+settings = {"bootstrap.servers": bootstrap, "request.timeout.ms": 1000, "bootstrap.timeout.ms": 60_000}
+with Producer({**settings, "transactional.id": topic}) as producer:
     producer.init_transactions()
     with producer.transaction():
         producer.send(topic, b"one")

@@ -26,7 +26,7 @@ from einmal.simulation.protocols.model_requests import RECORDS
 from einmal.simulation.protocols.source_cluster import NO_TRANSACTION, SourceCluster, SourceRecord
 from einmal.types import TopicPartition
 
-SCHEDULES = 30
+SCHEDULES = 15
 SCHEDULES_WITH_A_DEFECT_MAX = 300
 Steps = Generator[None, None, MirrorEvent]
 

@@ -59,6 +59,9 @@ def new_session(name: str, directory: Path) -> SparkSession:
         "spark.sql.shuffle.partitions": 2,
         # One that is held between its tasks keeps its slot.
         "spark.scheduler.mode": "FAIR",
+        # As in the session of the tests.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     return session(name, master="local[24]", config=config, quick=True)
 

@@ -22,6 +22,7 @@ class TestSQLite(SparkTasks, SQLiteHooks):
         "test_empty_batch_moves_the_record_alone",
         "test_fenced_driver_reads_no_record_for_certain",
         "test_identity_stays_and_belongs_to_one_location",
+        "test_killed_process_leaves_the_batch_whole",
         "test_older_driver_commits_in_no_order_of_the_verbs",
         "test_problems_are_none_for_rows_that_were_written",
         "test_problems_name_what_the_sink_cannot_take",
