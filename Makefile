@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test static fast-tests tests test-changed durations test-long fix docs bench \
-  bench-beside bench-price bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills format-kills network-cuts yarn-kills postgres-kills bank-kills \
+  bench-beside bench-java bench-pipeline bench-postgres bench-mirror failover kills pipeline-kills format-kills network-cuts yarn-kills postgres-kills bank-kills \
   target-kills mirror-kills cdc-kills ingest-kills bad-row-kills standalone fuzz formats simulate simulate-determinism mutants requirements clean
 
 help:  ## list the targets
@@ -125,10 +125,10 @@ bench: $(READY) $(NATIVE)  ## measurements beside their targets
 bench-beside: $(READY) $(NATIVE)  ## the same beside Apache Kafka, which Maven fetches: NODES=1 brokers of each; TLS=1: over TLS
 	$(BIN)/python -W ignore -m tests.bench.beside_apache --brokers $(NODES) $(if $(TLS),--tls)
 
-bench-price: $(READY) $(NATIVE)  ## the price of exactly-once for Kafka's Java producer, beside Apache Kafka, which Maven fetches
+bench-java: $(READY) $(NATIVE)  ## Kafka's Java producer: rates and the price of exactly-once, beside Apache Kafka, which Maven fetches: NODES=1
 	mvn -q -B -f tests/interop/kafka/pom.xml -Pperformance -DoutputDirectory=$(CURDIR)/build/kafka-performance \
 	  dependency:copy-dependencies >&2
-	$(BIN)/python -W ignore -m tests.bench.beside_apache price --java build/kafka-performance
+	$(BIN)/python -W ignore -m tests.bench.beside_apache --brokers $(NODES) client price --java build/kafka-performance
 
 bench-pipeline: $(READY) $(NATIVE)  ## compare a pipeline with Spark's own Kafka connector, whose jars Maven fetches
 	@mvn -q -B -f tests/spark/kafka_source/pom.xml -Pkafka-source -DoutputDirectory=$(CURDIR)/build/spark-kafka \

@@ -1,23 +1,26 @@
-"""The price of exactly-once for Kafka's Java producer, by Apache Kafka's own ``kafka-producer-perf-test``."""
+"""Rates of Kafka's Java producer, and the price of exactly-once, by Apache Kafka's own ``kafka-producer-perf-test``."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from einmal.bench import records
-from einmal.bench.cases import Figure, MeasuredBroker, cost
+from einmal.bench.cases import RECORD_SIZES, Figure, MeasuredBroker, cost
 from einmal.bench.load import BenchRefused
 
 _TOOL: Final = "org.apache.kafka.tools.ProducerPerformance"
 _JVM: Final = ("-server", "-Xms512m", "-Xmx512m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """As the tool's own start script has them."""
 _RECORDS: Final = 400_000
+_CLIENT_RECORDS_MAX: Final = 2_000_000
+_CLIENT_BYTES: Final = 400_000_000
+_CODECS: Final = ("none", "lz4", "zstd")
 _WARM_UP: Final = 0.4
 """The share of records that the tool leaves out of its figures: the JVM compiles meanwhile."""
 _END_S: Final = 600.0
@@ -38,8 +41,8 @@ GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class JavaPrice:
-    """A case for the jars in a folder: those of an installation of Apache Kafka, its ``libs``, or Maven's."""
+class JavaProducer:
+    """The tool with the jars in a folder: those of an installation of Apache Kafka, its ``libs``, or Maven's."""
 
     java: Path
     jars: Path
@@ -49,18 +52,59 @@ class JavaPrice:
         if not any(self.jars.glob("kafka-tools-*.jar")):
             raise BenchRefused(
                 f"no kafka-tools-*.jar in {self.jars}\nhint: name the folder libs of Apache Kafka 4.2 or newer; "
-                "`make bench-price` fetches it"
+                "`make bench-java` fetches it"
             )
 
-    def __call__(self, target: MeasuredBroker, scale: float) -> Iterator[Figure]:
-        """One round: the guarantees in turn, 1 KB records. Raises BenchRefused."""
-        with target.topics() as topics, tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
+    def rate(self, target: MeasuredBroker, topic: str, size: int, count: int, options: Iterable[str]) -> float:
+        """Records per second of ``count`` records with values of ``size`` bytes on average. Raises BenchRefused."""
+        with tempfile.TemporaryDirectory(prefix="einmal-bench-") as folder:
             values = Path(folder, "values")
             # A value with a line's end would be two.
-            values.write_bytes(b"\n".join(record.value or b"" for record in records.varied(1_000)))
+            values.write_bytes(b"\n".join(record.value or b"" for record in records.varied(size)))
+            command = [
+                *(str(self.java), *_JVM, "-cp", str(self.jars / "*"), _TOOL, "--bootstrap-server", target.bootstrap),
+                *("--topic", topic, "--payload-file", str(values), "--num-records", str(count), "--throughput", "-1"),
+                *("--warmup-records", str(int(_WARM_UP * count)), *options),
+            ]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_END_S)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise BenchRefused(f"kafka-producer-perf-test: {error}") from error
+        match = _RESULT.search(done.stdout)
+        if done.returncode or match is None:
+            raise BenchRefused(f"kafka-producer-perf-test has failed:\n{(done.stderr or done.stdout)[-2_000:]}")
+        return float(match[1])
+
+    def client(self, target: MeasuredBroker, scale: float) -> Iterator[Figure]:
+        """A case: produce by record size and codec with the producer's own settings, and the brokers' CPU time for it.
+        A topic has a partition for each broker."""
+        # Only here: the extra may be missing.
+        from einmal.bench.usage import cpu_seconds, listening_processes
+
+        with target.topics() as topics:
+            brokers = topics.brokers()
+            for size in reversed(RECORD_SIZES):
+                count = max(5_000, int(scale * min(_CLIENT_RECORDS_MAX, _CLIENT_BYTES // size)))
+                for codec in _CODECS:
+                    topic = topics.create(f"java-{size}-{codec}", len(brokers))
+                    processes = listening_processes(brokers)
+                    before = cpu_seconds(processes)
+                    options = ("--command-property", f"compression.type={codec}")
+                    yield Figure(
+                        f"Java, {size} B, {codec}: produce",
+                        self.rate(target, topic, size, count, options),
+                        "records/s",
+                    )
+                    if processes:
+                        used = (cpu_seconds(processes) - before) / count * 1_000_000
+                        yield Figure(f"Java, {size} B, {codec}: broker CPU", used, "s per million records")
+
+    def price(self, target: MeasuredBroker, scale: float) -> Iterator[Figure]:
+        """A case, one round: the guarantees in turn, 1 KB records."""
+        with target.topics() as topics:
             topic = topics.create("price-java")
             rates = {
-                name: self._rate(target, topic, values, max(5_000, int(scale * _RECORDS)), options)
+                name: self.rate(target, topic, 1_000, max(5_000, int(scale * _RECORDS)), options)
                 for name, options in GUARANTEES.items()
             }
         for name, rate in rates.items():
@@ -69,18 +113,3 @@ class JavaPrice:
         ordered, lossy = (cost(exact, rates[name]) for name in ("at-least-once, ordered", "at-most-once"))
         yield Figure("Java, exactly-once against at-least-once", ordered, "%", 3, at_most=True)
         yield Figure("Java, exactly-once against at-most-once", lossy, "%", 20, at_most=True)
-
-    def _rate(self, target: MeasuredBroker, topic: str, values: Path, count: int, options: tuple[str, ...]) -> float:
-        command = [
-            *(str(self.java), *_JVM, "-cp", str(self.jars / "*"), _TOOL, "--bootstrap-server", target.bootstrap),
-            *("--topic", topic, "--payload-file", str(values), "--num-records", str(count), "--throughput", "-1"),
-            *("--warmup-records", str(int(_WARM_UP * count)), *options),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_END_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BenchRefused(f"kafka-producer-perf-test: {error}") from error
-        match = _RESULT.search(done.stdout)
-        if done.returncode or match is None:
-            raise BenchRefused(f"kafka-producer-perf-test has failed:\n{(done.stderr or done.stdout)[-2_000:]}")
-        return float(match[1])

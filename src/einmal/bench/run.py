@@ -20,6 +20,7 @@ ROUNDS: Final = 3
 """Rounds of each case, on two brokers in turn."""
 FAILOVER: Final = "failover"
 PIPELINE: Final = "pipeline"
+CLIENT: Final = "client"
 PRICE: Final = "price"
 
 

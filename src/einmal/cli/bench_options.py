@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from einmal.bench.run import FAILOVER, PIPELINE, PRICE
+from einmal.bench.run import CLIENT, FAILOVER, PIPELINE, PRICE
 
 _ALONE: Final = (FAILOVER, PIPELINE)
 _OPTIONS_OF_PIPELINE: Final = ("--connector", "--trigger", "--workload", "--spark")
@@ -20,7 +20,7 @@ _HINTS: Final[Mapping[str, Mapping[str, str]]] = {
     PIPELINE: {
         "--beside": "measure each broker in a run of its own with -b HOST:PORT",
         **dict.fromkeys(("--tls", "--command-config"), "measure a listener without security"),
-        "--java": "the Java producer's price: einmal bench price --java FOLDER",
+        "--java": "the Java producer: einmal bench client price --java FOLDER",
     },
     "": dict.fromkeys(_OPTIONS_OF_PIPELINE, f"the option belongs to: einmal bench {PIPELINE}"),
 }
@@ -53,8 +53,9 @@ def wrong_usage_of(cases: Sequence[str], known: Collection[str], given: Collecti
         if hint := _HINTS[kind].get(option, ""):
             subject = f"{kind} does" if kind else "the cases of brokers do"
             return WrongUsage(f"{subject} not support {option}", hint)
-    if "--java" in given and list(cases) != [PRICE]:
-        return WrongUsage(f"--java belongs to the case {PRICE}", f"einmal bench {PRICE} --java FOLDER")
+    if "--java" in given and not {*cases} <= {CLIENT, PRICE}:
+        cases_of_java = f"{CLIENT} and {PRICE}"
+        return WrongUsage(f"--java belongs to the cases {cases_of_java}", f"einmal bench {CLIENT} --java FOLDER")
     for one, other, hint in _EXCLUDES:
         if one in given and other in given:
             return WrongUsage(f"{one} excludes {other}", hint)

@@ -43,13 +43,14 @@ REFUSED = [
     (["single", "-b", BROKER, "--beside", BROKER, "-X", "num.partitions=1"], "-X excludes -b", "fresh brokers"),
     (["client", "-b", BROKER, "--brokers", "3"], "--brokers excludes -b", "fresh brokers"),
     (["client", "--tls", "--command-config", "f"], "--tls excludes --command-config", "in the file"),
-    (["single", "--java", "."], "--java belongs to the case price", "einmal bench price --java FOLDER"),
-    (["price", "single", "--java", "."], "--java belongs to the case price", "einmal bench price --java FOLDER"),
+    (["single", "--java", "."], "--java belongs to the cases client and price", "einmal bench client --java FOLDER"),
+    (["price", "single", "--java", "."], "--java belongs to the cases client and price", "einmal bench client"),
+    (["--java", "."], "--java belongs to the cases client and price", "einmal bench client --java FOLDER"),
     (["price", "--java", ".", "--tls"], "--java excludes --tls", "without security"),
     (["price", "--java", ".", "--command-config", "f"], "--java excludes --command-config", "without security"),
-    (["pipeline", "--java", "."], "pipeline does not support --java", "einmal bench price"),
+    (["pipeline", "--java", "."], "pipeline does not support --java", "einmal bench client price"),
     (["failover", "--java", "."], "failover does not support --java", "brokers of its own"),
-    (["price", "--java", "empty"], "no kafka-tools-*.jar in empty", "make bench-price"),
+    (["price", "--java", "empty"], "no kafka-tools-*.jar in empty", "make bench-java"),
 ]
 
 

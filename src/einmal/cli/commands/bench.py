@@ -20,8 +20,7 @@ from einmal.extras import install_command
 from einmal.local.layout import BROKERS_MAX
 
 if TYPE_CHECKING:
-    from einmal.bench.cases import Figure
-    from einmal.bench.java import JavaPrice
+    from einmal.bench.cases import Case, Figure
     from einmal.bench.pipeline_cases import PipelineCases
 
 
@@ -81,7 +80,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="price: measure Kafka's Java producer instead, with the jars of Apache Kafka's tools in it.",
+            help="client, price: measure Kafka's Java producer instead, with the jars of Apache Kafka's tools in it.",
         ),
     ] = None,
     master: Annotated[
@@ -109,7 +108,7 @@ def bench(
     }
     chosen = _checked(cases, [option for option, value in given.items() if value])
     measured = _pipeline_cases(connector, triggers, workloads, master)
-    variants = {} if java is None else {"price": _java_price(java)}
+    variants = {} if java is None else _java_cases(java)
     security = TLS_CLIENTS if tls else _security(command_config)
     figures = []
     typer.echo(f"einmal {einmal.__version__} ({execution()})", err=True)
@@ -166,16 +165,18 @@ def _pipeline_cases(
         raise typer.Exit(2) from error
 
 
-def _java_price(jars: Path) -> JavaPrice:
-    from einmal.bench.java import JavaPrice
+def _java_cases(jars: Path) -> dict[str, Case]:
+    from einmal.bench.java import JavaProducer
     from einmal.bench.load import BenchRefused
+    from einmal.bench.run import CLIENT, PRICE
     from einmal.spark.environment.java import JavaMissing, use_java
 
     try:
-        return JavaPrice(use_java() / "bin" / "java", jars)
+        producer = JavaProducer(use_java() / "bin" / "java", jars)
     except (BenchRefused, JavaMissing) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
+    return {CLIENT: producer.client, PRICE: producer.price}
 
 
 @contextmanager
