@@ -61,6 +61,7 @@ def read(faults: ClusterFaults, topic: str, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.system
+@pytest.mark.long
 def test_all_brokers_at_once_are_restored(faults: ClusterFaults, topic: str) -> None:
     write(faults, topic, b"before")
     for node_id in faults.cluster.brokers:

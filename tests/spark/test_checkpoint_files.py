@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 _REPOSITORY = Path(__file__).parents[2]
 _DEFAULT = LOCAL_MANAGER.replace("FileSystemBased", "FileContextBased")
 SEED = 17
+KILLS = 6
 
 
 def text_of(number: int) -> str:
@@ -88,12 +89,12 @@ def test_a_file_that_exists_is_not_replaced(spark: SparkSession, tmp_path: Path)
     assert (tmp_path / "0").read_text() == "first"
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.long)])
-def test_files_are_whole_after_kills_at_any_moment(spark: SparkSession, tmp_path: Path, kills: int) -> None:
+@pytest.mark.long
+def test_files_are_whole_after_kills_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
     """Under its name a file has its whole text and a checksum that fits, or none; and writing resumes after it."""
     chance = random.Random(SEED)
     first = 0
-    for _ in range(kills):
+    for _ in range(KILLS):
         written = _write_until_killed(tmp_path, first, chance.uniform(0.05, 0.5))
         there = sorted(int(each.name) for each in tmp_path.iterdir() if each.name.isdecimal())
         assert there == list(range(len(there)))

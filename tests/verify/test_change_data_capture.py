@@ -96,6 +96,7 @@ async def test_every_change_of_a_table_is_captured_once(database: PostgresServer
     assert database.rows("SELECT count(*) FROM pg_tables WHERE tablename = %s", (name,)) == [(0,)]
 
 
+@pytest.mark.long
 async def test_a_capture_that_only_looks_now_and_then_loses_changes(database: PostgresServer, tmp_path: Path) -> None:
     name = unique("orders").replace("-", "_")
     command = f"cd {_REPOSITORY} && exec {shlex.quote(sys.executable)} -m tests.verify.pipelines.polling"
