@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from einmal.bench.cases import MeasuredBroker
-from einmal.bench.java import JavaProducer
+from einmal.bench.java import ProducerPerformance
 from einmal.bench.load import BenchRefused
 from einmal.bench.server import FreshBrokers
 from tests.interop.apache_kafka import KafkaUnavailable, classpath
@@ -16,7 +16,7 @@ from tests.interop.apache_kafka import KafkaUnavailable, classpath
 
 def test_a_folder_without_the_tool_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchRefused, match=r"no kafka-tools-\*\.jar in .*\nhint: name the folder libs"):
-        JavaProducer(Path("java"), tmp_path)
+        ProducerPerformance(Path("java"), tmp_path)
 
 
 def test_a_tool_that_does_not_run_is_reported(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_tool_that_does_not_run_is_reported(tmp_path: Path) -> None:
     java = shutil.which("false")
     assert java is not None
     with FreshBrokers().running() as cluster, pytest.raises(BenchRefused, match="perf-test has failed"):
-        list(JavaProducer(Path(java), tmp_path).price(MeasuredBroker(cluster.bootstrap_servers), 0.01))
+        list(ProducerPerformance(Path(java), tmp_path).price(MeasuredBroker(cluster.bootstrap_servers), 0.01))
 
 
 @pytest.mark.long
@@ -36,7 +36,7 @@ def test_the_java_producer_is_measured_under_each_guarantee_and_with_each_codec(
     java = shutil.which("java")
     assert java is not None
     with FreshBrokers().running() as cluster:
-        producer, target = JavaProducer(Path(java), jars), MeasuredBroker(cluster.bootstrap_servers)
+        producer, target = ProducerPerformance(Path(java), jars), MeasuredBroker(cluster.bootstrap_servers)
         prices, rates = list(producer.price(target, 0.01)), list(producer.client(target, 0.01))
     assert [figure.name for figure in prices] == [
         "Java, at-most-once, 1 KB records",

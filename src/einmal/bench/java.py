@@ -41,7 +41,7 @@ GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class JavaProducer:
+class ProducerPerformance:
     """The tool with the jars in a folder: those of an installation of Apache Kafka, its ``libs``, or Maven's."""
 
     java: Path

@@ -166,13 +166,13 @@ def _pipeline_cases(
 
 
 def _java_cases(jars: Path) -> dict[str, Case]:
-    from einmal.bench.java import JavaProducer
+    from einmal.bench.java import ProducerPerformance
     from einmal.bench.load import BenchRefused
     from einmal.bench.run import CLIENT, PRICE
     from einmal.spark.environment.java import JavaMissing, use_java
 
     try:
-        producer = JavaProducer(use_java() / "bin" / "java", jars)
+        producer = ProducerPerformance(use_java() / "bin" / "java", jars)
     except (BenchRefused, JavaMissing) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
