@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.spark.programs.few_rows import FEW_ROWS
 from tests.suite import warm
 from tests.suite.shared import shared
 
@@ -78,11 +79,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
             config={
                 "spark.local.dir": local,
                 "spark.sql.warehouse.dir": local / "warehouse",
-                "spark.sql.shuffle.partitions": 2,
+                **FEW_ROWS,
                 "spark.sql.session.timeZone": "UTC",
-                # For a few rows, to compile each plan to Java costs more than to run it. Driver programs compile.
-                "spark.sql.codegen.wholeStage": "false",
-                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             },
         )
     # Other processes of a test have the Python that they would have without it.

@@ -26,7 +26,6 @@ from einmal.spark import (
 from einmal.spark.protocol import spark_commit
 from tests.interop.apache_kafka import ApacheKafka, KafkaUnavailable, in_the_long_run
 from tests.interop.einmal_broker import EinmalBroker
-from tests.spark.conftest import long
 from tests.spark.pipelines import BATCH, Pipeline, breaks_in_state, counted
 from tests.spark.topics import create, fill, numbers, records, values
 from tests.suite.shared import unique
@@ -64,7 +63,7 @@ def test_an_internal_topic_that_rows_are_going_to_name_is_refused_before_the_sta
     assert heard == []
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", long("at_least_once"), long("at_most_once")])
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once", "at_most_once"])
 @pytest.mark.long
 def test_a_row_that_names_an_internal_topic_ends_the_query_and_nothing_is_written_there(
     spark: SparkSession, bootstrap: str, tmp_path: Path, guarantee: str

@@ -107,9 +107,9 @@ _COUNTED = 'selectExpr("cast(value as string) as value").groupBy("value").count(
     ("query", "mode", "suffices"),
     [
         ('select("value")', "append", True),
+        (_COUNTED, "update", False),
         ('selectExpr("cast(rand() as string) as value")', "append", True),
         (_COUNTED, "complete", True),
-        (_COUNTED, "update", False),
         ('groupBy(functions.rand().cast("string").alias("value")).count().select("value")', "complete", False),
         (
             'groupBy(functions.udf(lambda value: value, "string")("topic").alias("value")).count().select("value")',

@@ -13,7 +13,7 @@ import pytest
 
 from tests.suite.shared import shared, unique
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,11 @@ def life() -> Life:
     return Life(json.loads(ended.stdout.splitlines()[-1]), ended.stderr)
 
 
-@pytest.mark.long
 def test_a_session_that_has_lost_the_lookup_of_sources_finds_ours_once_it_is_registered(life: Life) -> None:
     """Spark looks once per JVM, and takes the death of the worker that looks for "there are none"."""
     assert life.seen["found"] == {"killed": False, "again": False, "registered": True}
 
 
-@pytest.mark.long
 def test_queries_that_are_stopped_in_the_middle_of_a_batch_print_nothing(life: Life) -> None:
     assert "Traceback" not in life.errors
     is_used, folder = life.seen["sockets"]
@@ -46,7 +44,6 @@ def test_queries_that_are_stopped_in_the_middle_of_a_batch_print_nothing(life: L
     assert not Path(folder).exists()
 
 
-@pytest.mark.long
 def test_the_ingester_stops_when_spark_has_ended(life: Life) -> None:
     assert len(life.seen["ends"]) == 2, life.errors
     for text in life.seen["ends"]:

@@ -187,26 +187,31 @@ def client(target: MeasuredBroker, scale: float) -> Iterator[Figure]:
 def _client(
     clients: ClientLoad, size: int, codec: str, brokers: list[tuple[str, int]], scale: float
 ) -> Iterator[Figure]:
-    # Only here: the extra may be missing.
-    from einmal.bench.usage import cpu_seconds, listening_processes
-
     options = {"enable.idempotence": True, "compression.type": codec}
     count = max(5_000, int(scale * min(_CLIENT_RECORDS_MAX, _CLIENT_BYTES // size)))
     if codec == "gzip":
         count //= _GZIP_PART
     producer = clients.producer(options)
     clients.produce_all(producer, _WARM_UP)
-    processes = listening_processes(brokers)
-    before = cpu_seconds(processes)
-    yield Figure("produce", count / clients.produce_all(producer, count), "records/s")
-    if processes:
-        yield Figure("broker CPU", (cpu_seconds(processes) - before) / count * 1_000_000, "s per million records")
+    yield from produced(brokers, count, lambda: count / clients.produce_all(producer, count))
     yield Figure("consume", count / clients.consume_all(_WARM_UP + count), "records/s")
     producer = clients.producer({**options, "linger.ms": 0})
     clients.produce_all(producer, _WARM_UP)
     latencies = clients.produce_at_rate(producer, _STEADY[size], max(0.5, 2 * scale))
     for percent in (50, 99):
         yield Figure(f"latency at {_STEADY[size]:,}/s, p{percent}", _percentile(latencies, percent) * 1_000, "ms")
+
+
+def produced(brokers: list[tuple[str, int]], count: int, rate: Callable[[], float]) -> Iterator[Figure]:
+    """Yield the ``rate``, in records per second, of ``count`` records, and the brokers' CPU time for them."""
+    # Only here: the extra may be missing.
+    from einmal.bench.usage import cpu_seconds, listening_processes
+
+    processes = listening_processes(brokers)
+    before = cpu_seconds(processes)
+    yield Figure("produce", rate(), "records/s")
+    if processes:
+        yield Figure("broker CPU", (cpu_seconds(processes) - before) / count * 1_000_000, "s per million records")
 
 
 def price(target: MeasuredBroker, scale: float) -> Iterator[Figure]:

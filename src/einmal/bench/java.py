@@ -6,12 +6,13 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from einmal.bench import records
-from einmal.bench.cases import RECORD_SIZES, Figure, MeasuredBroker, cost
+from einmal.bench.cases import RECORD_SIZES, Figure, MeasuredBroker, cost, produced
 from einmal.bench.load import BenchRefused
 
 _TOOL: Final = "org.apache.kafka.tools.ProducerPerformance"
@@ -78,26 +79,16 @@ class ProducerPerformance:
     def client(self, target: MeasuredBroker, scale: float) -> Iterator[Figure]:
         """A case: produce by record size and codec with the producer's own settings, and the brokers' CPU time for it.
         A topic has a partition for each broker."""
-        # Only here: the extra may be missing.
-        from einmal.bench.usage import cpu_seconds, listening_processes
-
         with target.topics() as topics:
             brokers = topics.brokers()
             for size in reversed(RECORD_SIZES):
                 count = max(5_000, int(scale * min(_CLIENT_RECORDS_MAX, _CLIENT_BYTES // size)))
                 for codec in _CODECS:
                     topic = topics.create(f"java-{size}-{codec}", len(brokers))
-                    processes = listening_processes(brokers)
-                    before = cpu_seconds(processes)
                     options = ("--command-property", f"compression.type={codec}")
-                    yield Figure(
-                        f"Java, {size} B, {codec}: produce",
-                        self.rate(target, topic, size, count, options),
-                        "records/s",
-                    )
-                    if processes:
-                        used = (cpu_seconds(processes) - before) / count * 1_000_000
-                        yield Figure(f"Java, {size} B, {codec}: broker CPU", used, "s per million records")
+                    rate = partial(self.rate, target, topic, size, count, options)
+                    for figure in produced(brokers, count, rate):
+                        yield replace(figure, name=f"Java, {size} B, {codec}: {figure.name}")
 
     def price(self, target: MeasuredBroker, scale: float) -> Iterator[Figure]:
         """A case, one round: the guarantees in turn, 1 KB records."""

@@ -297,11 +297,10 @@ def test_each_line_is_read_once_where_rotations_insert_numbers_and_compress_in_o
         shutil.rmtree(folder)
 
 
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_lines_that_a_rotation_destroys_are_missing_or_refused_and_no_others(tmp_path: Path, part: int) -> None:
     refused = 0
-    for seed in range(part, SEEDS, 4):
+    for seed in range(part, SEEDS, 2):
         folder = tmp_path / str(seed)
         folder.mkdir()
         try:
@@ -314,4 +313,4 @@ def test_lines_that_a_rotation_destroys_are_missing_or_refused_and_no_others(tmp
         assert [line[:20] for line in rotated.written if not counts[line] and line not in rotated.destroyed] == [], seed
         assert set(counts) <= set(rotated.written)
         shutil.rmtree(folder)
-    assert refused <= SEEDS / 8
+    assert refused < SEEDS / 4

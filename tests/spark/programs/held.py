@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from einmal.pipeline.events import BatchStarted
 from einmal.spark import PipelineQuery, session
 from tests.spark.pipelines import Pipeline
+from tests.spark.programs.few_rows import FEW_ROWS
 
 _ONE_S = 60.0
 _ALL_THERE_S = 300.0
@@ -56,12 +57,9 @@ class Held:
 def new_session(name: str, directory: Path) -> SparkSession:
     config = {
         "spark.local.dir": directory / "local",
-        "spark.sql.shuffle.partitions": 2,
+        **FEW_ROWS,
         # One that is held between its tasks keeps its slot.
         "spark.scheduler.mode": "FAIR",
-        # As in the session of the tests.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     return session(name, master="local[24]", config=config, quick=True)
 
